@@ -1,0 +1,98 @@
+"""Statistics -> ranges: one affine per group of tensors that share a scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from int8cal.numerics.affine import S8, U8, Affine, QType, affine_from_range
+from int8cal.numerics.loglinear import Spectrum, linear_histogram
+from int8cal.numerics.thresholds.entropy import BINS, entropy_threshold
+from int8cal.numerics.thresholds.mse import mse_range, points_of, squared_error
+from int8cal.numerics.thresholds.simple import max_range, percentile_range
+
+if TYPE_CHECKING:
+    from int8cal.job import ActivationType, Method
+
+METHODS = ("max", "percentile", "kl", "mse")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen range: its affine, the method that chose it, and a warning or ""."""
+
+    affine: Affine
+    method: str
+    warning: str = ""
+
+
+def activation_type(activations: ActivationType) -> tuple[QType, bool]:
+    """Return the integer type of activations and whether it is symmetric."""
+    return (S8, True) if activations == "s8" else (U8, False)
+
+
+def choose(spectrum: Spectrum, method: Method, activations: ActivationType, percentile: float) -> Choice:
+    """Choose the affine of one tensor (or of a group's merged values).
+
+    Args:
+        spectrum: Observed values.
+        method: "auto" takes the candidate with the least expected squared error of the quantized values.
+        activations: "u8" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric).
+        percentile: In percent, for method "percentile" and as a candidate of "auto".
+    """
+    dtype, symmetric = activation_type(activations)
+    low, high = spectrum.observed
+    if low == high == 0.0:
+        return Choice(affine_from_range(0.0, 0.0, dtype, symmetric=symmetric), "max", "only zeros were observed")
+    if method != "auto":
+        return _by_method(spectrum, method, dtype, percentile, symmetric=symmetric)
+    points, weights = points_of(spectrum)
+    choices = [_by_method(spectrum, name, dtype, percentile, symmetric=symmetric) for name in METHODS]  # type: ignore[arg-type]
+    errors = [squared_error(points, weights, choice.affine) for choice in choices]
+    return choices[int(np.argmin(errors))]
+
+
+def candidates(spectrum: Spectrum, activations: ActivationType, percentile: float) -> dict[str, tuple[float, float]]:
+    """Return the range that each method would choose, for reports."""
+    dtype, symmetric = activation_type(activations)
+    result = {}
+    for name in METHODS:
+        affine = _by_method(spectrum, name, dtype, percentile, symmetric=symmetric).affine  # type: ignore[arg-type]
+        result[name] = (affine.low, affine.high)
+    return result
+
+
+def _by_method(spectrum: Spectrum, method: Method, dtype: QType, percentile: float, *, symmetric: bool) -> Choice:
+    warning = ""
+    if method == "percentile":
+        low, high = percentile_range(spectrum, percentile)
+    elif method == "mse":
+        low, high = mse_range(spectrum, dtype, symmetric=symmetric)
+    elif method == "kl":
+        found = kl_range(spectrum)
+        if found is None:
+            method, warning = "max", "too few distinct values for kl, max is used"
+            low, high = max_range(spectrum)
+        else:
+            low, high = found
+    else:
+        low, high = max_range(spectrum)
+    return Choice(affine_from_range(min(low, high), max(low, high), dtype, symmetric=symmetric), method, warning)
+
+
+def kl_range(spectrum: Spectrum) -> tuple[float, float] | None:
+    """Clip at the entropy threshold of |x|: [max(min, -t), min(max, t)]; None for a degenerate histogram."""
+    low, high = spectrum.observed
+    amax = spectrum.amax
+    width = amax / BINS
+    zero = (spectrum.low == 0.0) & (spectrum.high == 0.0)
+    spectrum = Spectrum(spectrum.low[~zero], spectrum.high[~zero], spectrum.counts[~zero], spectrum.observed)
+    counts = linear_histogram(spectrum, np.linspace(0.0, amax, BINS + 1), magnitude=True)
+    one_sided = low >= 0.0 or high <= 0.0
+    found = entropy_threshold(counts, 256 if one_sided else 128, width)
+    if found is None:
+        return None
+    threshold, _ = found
+    return max(low, -threshold), min(high, threshold)

@@ -1,0 +1,71 @@
+"""The calibration table: every scale and zero point of a quantized model, readable, editable, and enough to rebuild it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from int8cal.numerics.affine import S8, U8, Affine, QType
+
+TYPES: dict[str, QType] = {"uint8": U8, "int8": S8}
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One activation tensor.
+
+    Attributes:
+        scale, zero_point, dtype: The affine; low, high: the real values of its outermost codes.
+        method: What chose the range ("kl", "mse", "user", ...).
+        amax: Largest observed magnitude; observed: exact (min, max).
+        clipped: Fraction of the observed values outside [low, high].
+        source: "calibrated", "user", or "shared" (the range of its group's first tensor).
+    """
+
+    dtype: str
+    scale: float
+    zero_point: int
+    low: float
+    high: float
+    method: str
+    amax: float
+    observed: tuple[float, float]
+    clipped: float
+    source: str
+
+    @property
+    def affine(self) -> Affine:
+        """The entry's quantization."""
+        return Affine(self.scale, self.zero_point, TYPES[self.dtype])
+
+
+@dataclass(frozen=True)
+class WeightEntry:
+    """One weight tensor: int8, `axis` None for one scale, `range` "s8" or "s7", `scales` as exact float32 values."""
+
+    dtype: str
+    axis: int | None
+    range: str
+    scales: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class CalibrationTable:
+    """Everything that `quantize` needs besides the FP32 model.
+
+    Attributes:
+        model: {"sha256", "name"} of the FP32 file.
+        data: {"fingerprint", "samples"}.
+        settings: What the plan and the weights were made with, and the preprocessing.
+        tensors, weights: Entries by tensor name; a weight read by two layers has one entry per layer, "weight@node".
+        corrections: What a recipe changed: "equalization" {tensor: exponents}, "bias" {node: deltas}.
+        warnings: What the user should know, by tensor.
+    """
+
+    model: dict[str, str]
+    data: dict[str, Any]
+    settings: dict[str, Any]
+    tensors: dict[str, TensorEntry]
+    weights: dict[str, WeightEntry]
+    corrections: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

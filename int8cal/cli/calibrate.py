@@ -1,0 +1,50 @@
+"""`int8cal calibrate`: the whole job for one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from int8cal.cli import options
+from int8cal.cli.outcome import require_gates, show_report
+from int8cal.cli.progress import Progress
+
+
+@click.command("calibrate")
+@click.argument("model", required=False, metavar="MODEL")
+@options.data()
+@options.directory
+@options.method
+@options.quantization
+@options.samples()
+@options.engine
+@options.eval_data
+@options.judgement
+@options.config
+@options.overwrite
+@options.quiet
+@options.as_json
+@click.pass_context
+def command(context: click.Context, *, model: str | None, config: str | None, as_json: bool) -> None:
+    """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.
+
+    MODEL is an ONNX file. It may stand in the YAML of --config instead, like everything else; the command line wins.
+    """
+    values, flags = options.settings_of(context)
+    if model is not None:
+        values["model"] = model
+    if config is None:
+        for key, missing in (("model", "argument 'MODEL'"), ("data.path", "option '--data'")):
+            if key not in values:
+                raise click.UsageError(f"Missing {missing}", context)
+    from int8cal.config.available import require_available
+    from int8cal.config.load import job_from_options
+
+    job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
+    require_available(job)
+    from int8cal.pipeline import calibrate_job
+
+    outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
+    show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
+    require_gates(outcome.report)

@@ -1,0 +1,67 @@
+"""How a command ends: its exit code, its one line on stderr, and the log of a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import click
+
+import int8cal
+
+EXIT_CRASH = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
+
+
+def say(message: str) -> None:
+    """Print one line about this run on stderr, even when nobody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"int8cal: {' '.join(message.splitlines())}", err=True)
+
+
+def crash(error: BaseException) -> int:
+    """Report a bug in int8cal: one line for the user, the traceback in a log file.
+
+    Args:
+        error: The exception that nobody expected.
+
+    Returns:
+        The exit code.
+    """
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    try:
+        log = _write_log(error)
+    except OSError as failure:
+        say(f"internal: {what}; this is a bug in int8cal, and its log could not be written: {failure}")
+        traceback.print_exception(error, file=sys.stderr)
+    else:
+        say(f"internal: {what}; this is a bug in int8cal, please report it with {log}")
+    return EXIT_CRASH
+
+
+def _write_log(error: BaseException) -> Path:
+    path = Path(tempfile.gettempdir()) / f"int8cal-crash-{os.getpid()}.log"
+    text = "".join(
+        [
+            f"int8cal {int8cal.__version__}, Python {platform.python_version()}, {platform.platform()}\n",
+            f"arguments: {sys.argv[1:]}\n\n",
+            *traceback.format_exception(error),
+        ]
+    )
+    try:
+        # Exclusive creation: never through a link that someone left under this name in a shared directory.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        handle, name = tempfile.mkstemp(prefix=f"int8cal-crash-{os.getpid()}-", suffix=".log")
+        path = Path(name)
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - an open descriptor, not a path
+            file.write(text)
+    return path

@@ -1,0 +1,181 @@
+"""The `int8cal` command: which subcommands there are, and how every ending becomes a message and an exit code.
+
+Only click and the errors are imported here; a command's module is imported when that command is called, so that
+`int8cal --help` and shell completion answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import int8cal
+from int8cal.cli.endings import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE, crash, say
+from int8cal.errors import Int8calError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+# Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>.
+COMMANDS = {
+    "calibrate": "Calibrate a model on data and write its int8 model, table and accuracy report.",
+    "quantize": "Write the int8 model from an existing table: no data, no inference.",
+    "evaluate": "Compare an int8 model, from any tool, with its FP32 model on data.",
+    "run": "Run the jobs of YAML files.",
+    "merge": "Add the statistics of several shards into one file.",
+    "inspect": "Show a model, table, statistics file or report.",
+    "doctor": "Show what this machine offers: CPU, execution providers, versions.",
+}
+
+_EPILOG = """Shell completion: eval "$(_INT8CAL_COMPLETE=bash_source int8cal)", or zsh_source, or fish_source.
+
+Exit codes: 0 done, 1 a bug in int8cal, 2 usage or config, 3 model, 4 data, 5 statistics, 6 table, 7 an accuracy gate
+failed, 130 interrupted."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one only to call it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Name the commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import one command; None when there is none of that name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"int8cal.cli.{cmd_name}").command
+        return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that is called, and name the nearest one when it does not exist."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            advice = f'did you mean "{near[0]}"?' if near else f"the commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f'no command "{args[0]}", {advice}', ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the commands from the table, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Parse the command line; --help prints from here."""
+        with _own_endings():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Call the command."""
+        with _own_endings():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+
+
+class _ReaderLeftError(Exception):
+    """Nobody reads stdout any more, as in `int8cal inspect FILE | head`."""
+
+
+class _EndOfFileError(Exception):
+    """A file ended early and nobody said which; click would take it for the end of the terminal's input."""
+
+
+@contextlib.contextmanager
+def _own_endings() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError as error:
+        # What is still buffered has no reader; without this the interpreter complains while it shuts down.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise _ReaderLeftError from error
+    except EOFError as error:
+        raise _EndOfFileError from error
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(int8cal.__version__, prog_name="int8cal", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Calibrate and quantize ONNX models to int8, and measure what that costs."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes those of the process.
+
+    Returns:
+        The exit code. Every error is one line on stderr; a bug also leaves its traceback in a log file.
+    """
+    try:
+        with _termination_as_interrupt():
+            result = cli.main(arguments, prog_name="int8cal", standalone_mode=False)
+    except Int8calError as error:
+        if error.exit_code == 1:
+            return crash(error)
+        say(str(error))
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        say(f"usage: {_usage(error)}")
+        return EXIT_USAGE
+    except _ReaderLeftError:
+        return EXIT_BROKEN_PIPE
+    except _EndOfFileError as error:
+        return crash(error.__cause__ or error)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted; nothing was half-written")
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, crash() keeps the traceback
+        return crash(error)
+    return result if isinstance(result, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "int8cal"
+    return f"{message}; see {path} --help"
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that a job stopped by a scheduler also leaves no half-written file."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,232 @@
+"""Every option that commands share, declared once, with the key of the YAML that it sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import click
+from click.core import ParameterSource
+
+from int8cal.job import (
+    ActivationType,
+    CalibrationSettings,
+    Method,
+    QuantizationSettings,
+    Recipe,
+    Target,
+    WeightRange,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
+
+_META = "int8cal.settings"
+_CALIBRATION = CalibrationSettings()
+_QUANTIZATION = QuantizationSettings()
+
+
+class Setting(click.Option):
+    """An option that stands for a key of the YAML.
+
+    Args:
+        key: Key path, such as "calibration.method".
+        negated: The flag switches the setting off.
+    """
+
+    def __init__(self, *args: Any, key: str, negated: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.key = key
+        self.negated = negated
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Remember the value under its key when the user gave it; defaults are those of `int8cal.job`."""
+        value, args = super().handle_parse_result(ctx, opts, args)
+        if self.name and ctx.get_parameter_source(self.name) is ParameterSource.COMMANDLINE:
+            value = list(value) if self.multiple else value
+            ctx.meta.setdefault(_META, {})[self.key] = (not value) if self.negated else value
+        return value, args
+
+
+def settings_of(context: click.Context) -> tuple[dict[str, object], dict[str, str]]:
+    """Collect what the user gave on the command line.
+
+    Args:
+        context: The command's context.
+
+    Returns:
+        Key path -> value, only for options that were given; and key path -> option name, for messages.
+    """
+    flags = {
+        parameter.key: max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if isinstance(parameter, Setting)
+    }
+    return dict(context.meta.get(_META, {})), flags
+
+
+def _setting(*names: str, key: str, **kwargs: Any) -> Callable[[CommandT], CommandT]:
+    return click.option(*names, cls=Setting, key=key, expose_value=False, **kwargs)
+
+
+def together(*options: Callable[[CommandT], CommandT]) -> Callable[[CommandT], CommandT]:
+    """Apply options so that --help shows them in the order given."""
+
+    def decorate(command: CommandT) -> CommandT:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _choice(names: Sequence[str]) -> click.Choice[str]:
+    return click.Choice(list(names))
+
+
+# Data
+
+
+def data(*, key: str = "data.path", required: bool = False) -> Callable[[CommandT], CommandT]:
+    """Declare --data, for calibration or (evaluate) for evaluation samples."""
+    return _setting(
+        "--data",
+        key=key,
+        required=required,
+        metavar="PATH",
+        help="Samples: a directory, file or glob of images, .npy, .npz or input_*.pb, or package.module:function.",
+    )
+
+
+def samples(*, section: str = "data") -> Callable[[CommandT], CommandT]:
+    """Declare --samples, --seed and --skip-bad of a data section."""
+    return together(
+        _setting("--samples", key=f"{section}.samples", type=int, metavar="N", help="Use at most N samples."),
+        _setting("--seed", key=f"{section}.seed", type=int, metavar="N", help="Choose which N samples (default 0)."),
+        _setting(
+            "--skip-bad", key=f"{section}.skip_bad", is_flag=True, help="Count and skip unreadable files, not stop."
+        ),
+    )
+
+
+# Calibration
+
+method = together(
+    _setting(
+        "--method",
+        key="calibration.method",
+        type=_choice(get_args(Method)),
+        help=f"How statistics become clip ranges (default {_CALIBRATION.method}).",
+    ),
+    _setting(
+        "--percentile",
+        key="calibration.percentile",
+        type=float,
+        metavar="P",
+        help=f"Percent of values kept by method percentile (default {_CALIBRATION.percentile}).",
+    ),
+)
+threads = _setting(
+    "--threads", key="calibration.threads", type=int, metavar="N", help="Threads of the runtime (default 0: all cores)."
+)
+engine = together(
+    _setting(
+        "--batch-size",
+        key="calibration.batch_size",
+        type=int,
+        metavar="N",
+        help=f"Samples read at a time (default {_CALIBRATION.batch_size}); results do not depend on it.",
+    ),
+    threads,
+    _setting(
+        "--engine",
+        key="calibration.engine",
+        type=_choice(("local", "ray")),
+        help=f"Where calibration runs (default {_CALIBRATION.engine}).",
+    ),
+)
+
+# Quantization
+
+quantization = together(
+    _setting(
+        "--recipe",
+        key="quantization.recipe",
+        type=_choice(get_args(Recipe)),
+        help=f"How much work goes into accuracy (default {_QUANTIZATION.recipe}).",
+    ),
+    _setting(
+        "--target",
+        key="quantization.target",
+        type=_choice(get_args(Target)),
+        help=f"Where the model will run (default {_QUANTIZATION.target}).",
+    ),
+    _setting(
+        "--activations",
+        key="quantization.activations",
+        type=_choice(get_args(ActivationType)),
+        help=f"Integer type of activations (default {_QUANTIZATION.activations}).",
+    ),
+    _setting(
+        "--weights",
+        key="quantization.weights",
+        type=_choice(get_args(WeightRange)),
+        help=f"Range of the weights' codes (default {_QUANTIZATION.weights}).",
+    ),
+    _setting(
+        "--exclude",
+        key="quantization.exclude",
+        multiple=True,
+        metavar="GLOB",
+        help="Leave these nodes in float: name pattern or op:Type. Repeatable.",
+    ),
+    _setting(
+        "--include",
+        key="quantization.include",
+        multiple=True,
+        metavar="GLOB",
+        help="Quantize these nodes only: name pattern or op:Type. Repeatable.",
+    ),
+)
+
+# Evaluation
+
+eval_data = _setting(
+    "--eval-data",
+    key="evaluation.data.path",
+    metavar="PATH",
+    help="Samples the int8 model is judged on (default: the calibration data).",
+)
+judgement = together(
+    _setting(
+        "--labels", key="evaluation.labels", metavar="FILE", help='CSV of file,label, or "folders" for class folders.'
+    ),
+    _setting(
+        "--gate",
+        key="evaluation.gates",
+        multiple=True,
+        metavar="'NAME<=VALUE'",
+        help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable.",
+    ),
+    _setting(
+        "--no-latency", key="evaluation.latency", is_flag=True, negated=True, help="Do not measure the models' speed."
+    ),
+)
+
+# Files and output
+
+config = click.option(
+    "--config",
+    type=click.Path(),
+    metavar="FILE",
+    help="YAML with settings of one job; options given here win over it.",
+)
+directory = _setting(
+    "-o", "--output", key="output.dir", metavar="DIR", help="Directory for the results (default ./<model>-int8)."
+)
+overwrite = _setting("--overwrite", key="output.overwrite", is_flag=True, help="Replace results that exist.")
+quiet = _setting("-q", "--quiet", key="quiet", is_flag=True, help="Print errors only.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print report.json on stdout, and nothing else there.")

@@ -1,0 +1,69 @@
+"""What a command prints of a report, and the failure when a gate did not hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from int8cal.errors import GateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from int8cal.evaluate.result import Report
+
+
+def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json: bool) -> None:
+    """Print a report in the form that was asked for.
+
+    Args:
+        report: What was measured.
+        directory: Where the files are; None when none were written.
+        quiet: Print no summary.
+        as_json: Print the text of report.json on stdout, and nothing else there.
+    """
+    if as_json:
+        if directory is not None:
+            text = (directory / "report.json").read_text(encoding="utf-8")
+        else:
+            from int8cal.report.document import report_to_json
+
+            text = report_to_json(report)
+        click.echo(text, nl=not text.endswith("\n"))
+    elif not quiet:
+        from int8cal.report.terminal import summary_lines
+
+        for line in summary_lines(report):
+            click.echo(line)
+    if directory is not None and not quiet:
+        click.echo(f"results are in {directory}", err=as_json)
+
+
+def require_gates(report: Report) -> None:
+    """Fail when an accuracy gate did not hold; everything has been written by then.
+
+    Raises:
+        GateError: Names every gate that failed, with the value it was held against.
+    """
+    failed = [gate for gate in report.gates if not gate.passed]
+    if failed:
+        told = ", ".join(
+            f"{gate.gate} ({_value(index, report)})" for index, gate in enumerate(report.gates) if not gate.passed
+        )
+        raise GateError(
+            f"{len(failed)} of {len(report.gates)} failed: {told}",
+            do="the results are kept; try another --method, --exclude the worst layers, or relax the gate",
+            gates=tuple(gate.gate for gate in failed),
+        )
+
+
+def _value(index: int, report: Report) -> str:
+    gate = report.gates[index]
+    if gate.value is not None:
+        return f"is {gate.value:g}"
+    from int8cal.report.document import document_of, gate_paths
+    from int8cal.report.reading import why
+
+    document = document_of(report)
+    return f"not computed: {why(document, *gate_paths(index, document['gates'][index]))}"

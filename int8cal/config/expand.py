@@ -1,0 +1,209 @@
+"""From a batch to its jobs: defaults under each job, the combinations of the matrix, globs, names, directories."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from int8cal.config.layers import Layer, layer_of, merge, nest
+from int8cal.config.messages import validate
+from int8cal.config.schema import ConfigFile, JobLayer
+from int8cal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from int8cal.config.locate import Document, Loc, Place
+    from int8cal.job import Job
+
+_BATCH_KEYS = ("defaults", "jobs", "matrix")
+_NAME_PLACEHOLDER = "{name}"
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """The merged settings of one job before it becomes a `Job`.
+
+    Attributes:
+        layer: All layers merged; `model` is one file.
+        place: The job's entry in the file.
+        suffix: What the matrix adds to the name.
+    """
+
+    layer: Layer
+    place: Place
+    suffix: str
+
+
+def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
+    """Expand a file into the settings of its jobs.
+
+    Args:
+        document: The YAML file.
+        overrides: The command line's layer; it wins over everything in the file, and a `model` in it is never a glob.
+
+    Returns:
+        The jobs' settings in the order of the file; matrix values vary last key fastest, globs in sorted order.
+
+    Raises:
+        ConfigError: Any mistake in the file, with its line; a glob that matches nothing; a job without a model.
+    """
+    config = validate(ConfigFile, document.values, lambda loc, at_key: document.place(loc, at_key=at_key))
+    base = document.path.parent
+    expanded = []
+    for loc, layer in _entries(document, config, base):
+        for values, suffix, matrix_locs in _combinations(document, config, base):
+            merged = merge(merge(layer, values), overrides)
+            place = document.place(loc)
+            origins = (*matrix_locs, (*loc, "model"), ("defaults", "model"))
+            models = [merged.get("model")] if "model" in overrides else _models(document, merged, origins)
+            expanded += [Expanded(merged | ({"model": model} if model else {}), place, suffix) for model in models]
+    return tuple(expanded)
+
+
+def _entries(document: Document, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, Layer]]:
+    held = config.model_fields_set
+    if "jobs" not in held and "defaults" not in held:
+        yield (), layer_of(config, base)
+        return
+    for key in document.values:
+        if key not in _BATCH_KEYS:
+            place = document.place((key,), at_key=True)
+            raise ConfigError(
+                "a file with jobs or defaults takes no settings beside them",
+                do=f"move {key} under defaults",
+                where=place.text,
+                line=place.line,
+            )
+    if "jobs" not in held:
+        place = document.place(("defaults",), at_key=True)
+        raise ConfigError("defaults without jobs", do='add a list "jobs:"', where=place.text, line=place.line)
+    defaults = layer_of(config.defaults, base)
+    for index, job in enumerate(config.jobs):
+        yield ("jobs", index), merge(defaults, layer_of(job, base))
+
+
+def _combinations(document: Document, config: ConfigFile, base: Path) -> Iterator[tuple[Layer, str, tuple[Loc, ...]]]:
+    """Each choice of one value per matrix key: its layer, the name's suffix, and where its values stand."""
+    choices: list[list[tuple[Layer, str, Loc]]] = []
+    for path, values in config.matrix.items():
+        column = []
+        for index, value in enumerate(values):
+            loc: Loc = ("matrix", path, index)
+            section = validate(JobLayer, nest({path: value}), _matrix_place(document, path, loc))
+            column.append((layer_of(section, base), _slug(path, index, value), loc))
+        choices.append(column)
+    for combination in itertools.product(*choices):
+        layer: Layer = {}
+        for part, _, _ in combination:
+            layer = merge(layer, part)
+        locs = tuple(loc for _, _, loc in combination if loc[1] == "model")
+        yield layer, "".join(f"-{slug}" for _, slug, _ in combination if slug), locs
+
+
+def _matrix_place(document: Document, path: str, matrix_loc: Loc) -> Callable[[Loc, bool], Place]:
+    depth = len(path.split("."))
+
+    def place(loc: Loc, at_key: bool) -> Place:
+        if len(loc) <= depth and at_key:  # the key path itself is wrong
+            return document.place(matrix_loc[:2], at_key=True)
+        return document.place((*matrix_loc, *loc[depth:]), at_key=at_key)
+
+    return place
+
+
+def _slug(path: str, index: int, value: object) -> str:
+    key = path.rsplit(".", maxsplit=1)[-1]
+    if key in ("model", "name"):  # these name the job by themselves
+        return ""
+    text = f"{key}{index + 1}" if isinstance(value, dict | list) or value is None else str(value)
+    if not isinstance(value, str | dict | list) and value is not None:
+        text = f"{key}{text.lower()}"
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or f"{key}{index + 1}"
+
+
+def _models(document: Document, layer: Layer, origins: Iterable[Loc]) -> list[str | None]:
+    pattern = layer.get("model")
+    if pattern is None or Path(pattern).exists():
+        return [pattern]
+    # Only what the file says is a pattern: its own directory may well be called "runs [old]".
+    base = document.path.parent
+    below = os.path.relpath(pattern, base) if Path(pattern).is_relative_to(base) else pattern
+    if not glob.has_magic(below):
+        return [pattern]
+    matches = glob.glob(below, root_dir=base, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+    found = sorted(str(base / match) for match in matches if (base / match).is_file())
+    if not found:
+        place = document.place(next((loc for loc in origins if document.has(loc)), ("model",)))
+        raise ConfigError(
+            f'no file matches "{pattern}"',
+            do="correct the pattern; it is relative to this YAML file",
+            where=place.text,
+            line=place.line,
+            column=place.column,
+        )
+    return list(found)
+
+
+def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
+    """Give every job its own name.
+
+    Args:
+        jobs: Jobs with a model each.
+
+    Returns:
+        The job's `name` or its model's stem, plus the matrix suffix; models of one stem get their directory's name in
+        front, and what is still not unique is numbered from 2.
+    """
+    names = [(job.layer.get("name") or Path(job.layer["model"]).stem) + job.suffix for job in jobs]
+    shared = {name for name, count in Counter(names).items() if count > 1}
+    for index, job in enumerate(jobs):
+        folder = Path(job.layer["model"]).parent.name
+        if names[index] in shared and not job.layer.get("name") and folder:
+            names[index] = f"{folder}-{names[index]}"
+    taken: set[str] = set()
+    for index, name in enumerate(names):
+        unique, number = name, 2
+        while unique in taken:
+            unique, number = f"{name}-{number}", number + 1
+        taken.add(unique)
+        names[index] = unique
+    return tuple(names)
+
+
+def with_directory(layer: Layer, name: str) -> Layer:
+    """Fill in `{name}` in output.dir, and give a job that is not named after its model a directory of its own."""
+    directory = layer.get("output", {}).get("dir")
+    if directory is None and name != Path(layer["model"]).stem:
+        return merge(layer, {"output": {"dir": f"{name}-int8"}})
+    if directory is not None and _NAME_PLACEHOLDER in directory:
+        return merge(layer, {"output": {"dir": directory.replace(_NAME_PLACEHOLDER, name)}})
+    return layer
+
+
+def require_distinct_outputs(jobs: Iterable[Job], places: Iterable[str]) -> None:
+    """Refuse two jobs that would write into the same directory.
+
+    Args:
+        jobs: Jobs of one or several files.
+        places: For each job, where it stands, for the message.
+
+    Raises:
+        ConfigError: Names both jobs and the directory.
+    """
+    owners: dict[Path, Job] = {}
+    for job, where in zip(jobs, places, strict=True):
+        directory = job.output.dir or Path(f"{job.model.stem}-int8")
+        owner = owners.setdefault(directory.resolve(), job)
+        if owner is not job:
+            raise ConfigError(
+                f'jobs "{owner.name}" and "{job.name}" would both write to {directory}',
+                do='write "dir: results/{name}" under output, {name} stands for the job',
+                where=where,
+            )

@@ -1,0 +1,197 @@
+"""The keys of the YAML and their types.
+
+Every key may be left out: defaults, a job, one matrix value and the command line are each one *layer* with these keys,
+and `int8cal.config.layers` puts them on top of each other. What a whole job must have is checked after that.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from int8cal.errors import ConfigError
+from int8cal.evaluate.gates import parse_gate
+from int8cal.job import (
+    ActivationType,
+    CalibrationSettings,
+    EvaluationSettings,
+    Method,
+    OutputSettings,
+    Preprocess,
+    QuantizationSettings,
+    Recipe,
+    Target,
+    WeightRange,
+)
+
+_CALIBRATION = CalibrationSettings()
+_QUANTIZATION = QuantizationSettings()
+_EVALUATION = EvaluationSettings()
+_OUTPUT = OutputSettings()
+_PREPROCESS = Preprocess()
+
+
+def _expected(what: str) -> PydanticCustomError:
+    """Say what a value should have been; the message is finished in `int8cal.config.messages`."""
+    return PydanticCustomError("expected", "{what}", {"what": what})
+
+
+def _check_size(value: object) -> int | list[int] | None:
+    def is_side(side: object) -> bool:
+        return isinstance(side, int) and not isinstance(side, bool) and side >= 1
+
+    if value is None or (isinstance(value, int) and is_side(value)):
+        return value
+    if isinstance(value, list) and len(value) == 2 and all(is_side(side) for side in value):
+        return value
+    raise _expected("a number of pixels, or [height, width]")
+
+
+def _check_range(value: list[float]) -> list[float]:
+    if len(value) != 2 or value[0] > value[1]:
+        raise _expected("[low, high] with low <= high")
+    return value
+
+
+def _check_nonzero(value: float) -> float:
+    if value == 0:
+        raise _expected("a number other than 0")
+    return value
+
+
+def _check_gate(value: str) -> str:
+    try:
+        parse_gate(value)
+    except ConfigError as error:
+        raise PydanticCustomError("refused", "{what}", {"what": error.what, "do": error.do}) from error
+    return value
+
+
+def _path_alone(value: object) -> object:
+    """Accept `data: photos` for `data: {path: photos}`."""
+    return {"path": value} if isinstance(value, str) else value
+
+
+def _check_name(value: str) -> str:
+    # The name becomes part of the output directory's.
+    if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
+        raise _expected("a name without slashes")
+    return value
+
+
+def _without_nul(value: str) -> str:
+    if not value.strip() or "\0" in value:
+        raise _expected("a path")
+    return value
+
+
+PathText = Annotated[str, AfterValidator(_without_nul)]
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[
+    int | list[int] | None,
+    PlainValidator(_check_size),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+Range = Annotated[list[float], AfterValidator(_check_range)]
+
+
+class Section(BaseModel):
+    """A mapping of the YAML: no unknown keys, no silent conversion of types, finite numbers only."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class PreprocessSection(Section):
+    """How an image file becomes a float tensor; see `int8cal.job.Preprocess`."""
+
+    resize: Size = None
+    crop: Size = None
+    color: Literal["RGB", "BGR", "GRAY"] | None = None
+    layout: Literal["NCHW", "NHWC"] | None = None
+    scale: Annotated[float, AfterValidator(_check_nonzero)] = _PREPROCESS.scale
+    mean: list[float] = []
+    std: list[Annotated[float, AfterValidator(_check_nonzero)]] = []
+
+
+class DataSection(Section):
+    """Where samples come from."""
+
+    path: PathText = ""
+    samples: Count | None = None
+    preprocess: PreprocessSection | None = None
+    labels: PathText | None = None
+    skip_bad: bool = False
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+DataOrPath = Annotated[DataSection, BeforeValidator(_path_alone, json_schema_input_type=str | DataSection)]
+OptionalDataOrPath = Annotated[
+    DataSection | None, BeforeValidator(_path_alone, json_schema_input_type=str | DataSection | None)
+]
+
+
+class CalibrationSection(Section):
+    """How statistics become thresholds."""
+
+    method: Method = _CALIBRATION.method
+    percentile: Annotated[float, Field(gt=0, le=100)] = _CALIBRATION.percentile
+    batch_size: Count = _CALIBRATION.batch_size
+    threads: Annotated[int, Field(ge=0)] = _CALIBRATION.threads
+    engine: Literal["local", "ray"] = _CALIBRATION.engine
+
+
+class QuantizationSection(Section):
+    """What is quantized and how."""
+
+    recipe: Recipe = _QUANTIZATION.recipe
+    target: Target = _QUANTIZATION.target
+    activations: ActivationType = _QUANTIZATION.activations
+    weights: WeightRange = _QUANTIZATION.weights
+    exclude: list[str] = []
+    include: list[str] = []
+    ranges: dict[str, Range] = {}
+
+
+class EvaluationSection(Section):
+    """What the int8 model is judged on; `data` null means the calibration data."""
+
+    data: OptionalDataOrPath = None
+    labels: PathText | None = None
+    gates: list[Annotated[str, AfterValidator(_check_gate)]] = []
+    latency: bool = _EVALUATION.latency
+
+
+class OutputSection(Section):
+    """Where the files go; `{name}` in `dir` stands for the job's name."""
+
+    dir: PathText | None = None
+    overwrite: bool = _OUTPUT.overwrite
+
+
+class JobLayer(Section):
+    """The keys of one job."""
+
+    name: Annotated[str, AfterValidator(_check_name)] = ""
+    model: PathText = ""
+    data: DataOrPath = DataSection()
+    calibration: CalibrationSection = CalibrationSection()
+    quantization: QuantizationSection = QuantizationSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    output: OutputSection = OutputSection()
+    quiet: bool = False
+
+
+class ConfigFile(JobLayer):
+    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either."""
+
+    defaults: JobLayer = JobLayer()
+    jobs: Annotated[list[JobLayer], Field(min_length=1)] = []
+    matrix: dict[str, Annotated[list[object], Field(min_length=1)]] = {}

@@ -1,0 +1,147 @@
+"""package.module:function as a source: a function that yields feed dicts."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from int8cal.data.fit import Header, count_rows, match_inputs, take_row
+from int8cal.data.labels import label_values
+from int8cal.data.sample import Sample, row_name
+from int8cal.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from int8cal.graph.signature import Signature
+
+_SPELLING = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True)
+class CallStream:
+    """The samples of a function, called anew for every pass.
+
+    Attributes:
+        name: "package.module:function".
+        function: Returns an iterable of feed dicts: input name -> array, and perhaps "labels".
+        signature: The model's inputs.
+        samples: Stop after this many; None for all.
+    """
+
+    name: str
+    function: Callable[[], object]
+    signature: Signature
+    samples: int | None
+
+    def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
+        """Call the function and give its samples one at a time; a batch is split into its rows."""
+        given = 0
+        for index, item in enumerate(self._items()):
+            for sample in self._split(item, f"{self.name}[{index}]"):
+                if self.samples is not None and given == self.samples:
+                    return
+                given += 1
+                yield sample
+            if given == self.samples:
+                return
+        if given == 0:
+            raise DataError(
+                "yields no sample",
+                where=self.name,
+                do="yield at least one feed dict, and start anew at every call: int8cal reads the data more than once",
+            )
+
+    def _items(self) -> Iterator[object]:
+        """Iterate what the function returns; an error inside it is the user's, and told as such."""
+        try:
+            returned = self.function()
+        except Exception as error:
+            raise self._failed(error) from error
+        if isinstance(returned, Mapping) or not isinstance(returned, Iterable):
+            raise DataError(
+                f"returns {type(returned).__name__}, expected an iterable of feed dicts",
+                where=self.name,
+                do="yield one dict per sample or batch: {input name: array}",
+            )
+        iterator = iter(returned)
+        while True:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._failed(error) from error
+            yield item
+
+    def _failed(self, error: Exception) -> DataError:
+        return DataError(f"raises {type(error).__name__}: {error}", where=self.name, do="fix the function")
+
+    def _split(self, item: object, where: str) -> Iterator[Sample]:
+        if not isinstance(item, Mapping):
+            raise DataError(
+                f"yields {type(item).__name__}, expected a dict", where=where, do="yield {input name: array}"
+            )
+        feed = item
+        arrays = {}
+        for key, value in feed.items():
+            try:
+                arrays[str(key)] = np.asarray(value)
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise DataError(f'"{key}" is no array: {error}', where=where, do="yield numpy arrays") from error
+        label_key = match_inputs(arrays, self.signature, where)
+        headers = {name: Header(array.dtype, array.shape) for name, array in arrays.items()}
+        rows = count_rows(headers, self.signature, where)
+        labels = None if label_key is None else label_values(arrays[label_key], rows, where)
+        for row in range(rows):
+            origin = row_name(where, row, rows)
+            yield Sample(take_row(arrays, row, self.signature, origin), origin, None if labels is None else labels[row])
+
+
+def is_callable_path(text: str, base: Path | None) -> bool:
+    """Tell "package.module:function" from a path; a file that really has such a name is a file."""
+    return _SPELLING.fullmatch(text) is not None and not ((base or Path()) / text).exists()
+
+
+def open_callable(text: str, signature: Signature, samples: int | None, base: Path | None) -> CallStream:
+    """Import a function; it is not called yet.
+
+    Args:
+        text: "package.module:function", importable from the working directory, from `base`, or installed.
+        signature: The model's inputs.
+        samples: Stop after this many.
+        base: A further folder to import from (that of the YAML).
+
+    Raises:
+        DataError: The module cannot be imported, has no such name, or it is not callable.
+    """
+    module_name, _, function_name = text.partition(":")
+    for folder in (base, Path()):
+        # stays on the path: the function may import its neighbours only once it runs
+        if folder is not None and (place := str(folder.absolute())) not in sys.path:
+            sys.path.insert(0, place)
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:
+        reason = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
+        raise DataError(
+            f'module "{module_name}" cannot be imported: {reason}{error}',
+            where=text,
+            do="run int8cal from the folder that holds it, or install it",
+        ) from error
+    for part in function_name.split("."):
+        if not hasattr(found, part):
+            raise DataError(f'module "{module_name}" has no "{function_name}"', where=text, do="check the spelling")
+        found = getattr(found, part)
+    if not callable(found):
+        raise DataError(
+            f'"{function_name}" is {type(found).__name__}, expected a function', where=text, do="name a function"
+        )
+    return CallStream(text, found, signature, samples)

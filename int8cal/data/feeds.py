@@ -1,0 +1,239 @@
+"""The way in: a path and the model's inputs become feeds, checked before any inference and streamed one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from int8cal.data.arrays import open_npy, open_npz
+from int8cal.data.callables import is_callable_path, open_callable
+from int8cal.data.find import find
+from int8cal.data.image_plan import plan_images
+from int8cal.data.images import ImagePart
+from int8cal.data.labels import find_labels
+from int8cal.data.sample import Sample, fingerprint, row_name
+from int8cal.data.testdata import open_test_data
+from int8cal.errors import ConfigError, DataError, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from int8cal.data.find import Found
+    from int8cal.data.sample import Part
+    from int8cal.graph.signature import Signature
+    from int8cal.job import DataSettings
+
+__all__ = ["Feeds", "Sample", "fingerprint", "open_feeds"]
+
+
+class Stream(Protocol):
+    """One pass over a source."""
+
+    def read(self, skipped: list[str]) -> Iterator[Sample]:
+        """Give the samples in order; append the name of each file that is left out to `skipped`."""
+
+
+class Feeds:
+    """The samples of a source; every `iter` is a new pass in the same order, with one file in memory at a time.
+
+    Attributes:
+        count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
+        labels: Label of each sample counted, None when there are none or only a pass can tell. After a skipped file
+            it no longer runs beside the samples: then take `Sample.label`.
+        labelled: Whether samples carry labels.
+        skipped: Files left out by skip_bad, those of the last pass included.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        name: str,
+        count: int | None,
+        labels: list[int] | None,
+        labelled: bool,
+        skipped: tuple[str, ...] = (),
+    ) -> None:
+        self.count, self.labels, self.labelled = count, labels, labelled
+        self.skipped = list(skipped)
+        self._name, self._stream, self._skipped_at_open = name, stream, skipped
+
+    def __len__(self) -> int:
+        if self.count is None:
+            raise TypeError("the number of samples is not known before a pass; use Feeds.count")
+        return self.count
+
+    def __bool__(self) -> bool:
+        return True  # never empty, and never a reason to ask for a length that is not known
+
+    def __iter__(self) -> Iterator[Sample]:
+        skipped = list(self._skipped_at_open)
+        self.skipped = skipped
+        empty = True
+        for sample in self._stream.read(skipped):
+            empty = False
+            yield sample
+        if empty:
+            raise _all_skipped(self._name, skipped)
+
+
+@dataclass(frozen=True)
+class FileStream:
+    """The chosen samples of a list of files.
+
+    Attributes:
+        parts: The files, in order.
+        chosen: (file, row) of each sample, ascending.
+        labels: Label of each chosen sample.
+        skip_bad: Leave out files that cannot be read, instead of stopping.
+    """
+
+    parts: tuple[Part, ...]
+    chosen: tuple[tuple[int, int], ...]
+    labels: tuple[int, ...] | None
+    skip_bad: bool
+
+    def read(self, skipped: list[str]) -> Iterator[Sample]:
+        """Load file after file and give the chosen samples."""
+        labels = iter(self.labels) if self.labels is not None else None
+        for index, group in groupby(self.chosen, key=lambda place: place[0]):
+            part, rows = self.parts[index], [row for _, row in group]
+            row_labels = [next(labels) if labels is not None else None for _ in rows]
+            feeds = part.read(rows)
+            for row, label in zip(rows, row_labels, strict=True):
+                try:
+                    feed = next(feeds)
+                except DataError as error:
+                    if not (self.skip_bad and error.fields.get("unreadable")):
+                        raise
+                    skipped.append(part.name)
+                    break
+                yield Sample(feed, row_name(part.name, row, part.rows), label)
+
+
+def open_feeds(
+    settings: DataSettings, signature: Signature, *, base: Path | None = None, require_labels: bool = False
+) -> Feeds:
+    """Open a source and check all that can be checked without loading values.
+
+    Args:
+        settings: Path, number of samples (a seeded choice, in order; the first ones of a function), preprocessing,
+            labels.
+        signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
+        base: Where relative paths start; None for the working directory.
+        require_labels: Whether missing labels are an error.
+
+    Returns:
+        Feeds. The headers of all .npy and .npz files have been read and fit the model, and the first feed of a
+        function does.
+
+    Raises:
+        DataError: Nothing usable there, or files or labels that do not fit.
+        ConfigError: Settings that contradict themselves or the model's input.
+        ModelError: The model has no inputs.
+    """
+    if not signature.inputs:
+        raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
+    if settings.samples is not None and settings.samples < 1:
+        raise ConfigError(f"samples is {settings.samples}, expected at least 1", where="data.samples", do="raise it")
+    if is_callable_path(settings.path, base):
+        feeds = _open_callable(settings, signature, base)
+    else:
+        feeds = _open_files(settings, signature, base)
+    if require_labels and not feeds.labelled:
+        raise DataError(
+            "has no labels",
+            where=settings.path,
+            do="use one folder per class, add a labels.csv (file,label), or give --labels FILE",
+        )
+    return feeds
+
+
+def _open_callable(settings: DataSettings, signature: Signature, base: Path | None) -> Feeds:
+    _refuse_preprocess(settings, "a function yields finished feeds")
+    if settings.labels is not None:
+        raise DataError(
+            f'labels "{settings.labels}" cannot be matched with a function',
+            where=settings.path,
+            do='yield them under the key "labels"',
+        )
+    stream = open_callable(settings.path, signature, settings.samples, base)
+    # the first feed shows a wrong shape before any inference, and whether there are labels
+    first = next(stream.read([]))
+    return Feeds(stream, name=settings.path, count=None, labels=None, labelled=first.label is not None)
+
+
+def _open_files(settings: DataSettings, signature: Signature, base: Path | None) -> Feeds:
+    found = find(settings.path, base)
+    skipped: list[str] = []
+    parts: list[tuple[str, Part]] = []
+    for name, place, opener in _openers(found, settings, signature):
+        try:
+            parts.append((place, opener()))
+        except DataError as error:
+            if not (settings.skip_bad and error.fields.get("unreadable")):
+                raise
+            skipped.append(name)
+    if not parts:
+        raise _all_skipped(settings.path, skipped)
+    places = [(index, row) for index, (_, part) in enumerate(parts) for row in range(part.rows)]
+    if not places:
+        raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
+    labels = find_labels(found, parts, settings.labels, base)
+    if settings.samples is not None and settings.samples < len(places):
+        # RandomState's stream is frozen for good, so the choice outlives numpy versions
+        order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
+        kept = sorted(order[: settings.samples].tolist())
+        places = [places[index] for index in kept]
+        labels = None if labels is None else tuple(labels[index] for index in kept)
+    stream = FileStream(tuple(part for _, part in parts), tuple(places), labels, settings.skip_bad)
+    return Feeds(
+        stream,
+        name=settings.path,
+        count=len(places),
+        labels=None if labels is None else list(labels),
+        labelled=labels is not None,
+        skipped=tuple(skipped),
+    )
+
+
+def _openers(
+    found: Found, settings: DataSettings, signature: Signature
+) -> Iterator[tuple[str, str, Callable[[], Part]]]:
+    """For each file (or test data set): its name, its place under the root, and how to open it."""
+    if found.kind == "image":
+        plan = plan_images(signature, settings.preprocess, settings.path)
+        for file in found.files:
+            yield file.name, file.relative, partial(ImagePart, file.path, file.name, plan)
+        return
+    _refuse_preprocess(settings, f"{found.kind} files are fed as they are")
+    if found.kind == "input_*.pb":
+        for folder, group in groupby(found.files, key=lambda file: file.relative.rpartition("/")[0]):
+            files = tuple(group)
+            yield files[0].name, folder or ".", partial(open_test_data, files, signature)
+        return
+    open_one = open_npy if found.kind == ".npy" else open_npz
+    for file in found.files:
+        yield file.name, file.relative, partial(open_one, file, signature)
+
+
+def _refuse_preprocess(settings: DataSettings, why: str) -> None:
+    if settings.preprocess is not None:
+        raise DataError(
+            f"data.preprocess applies to images; {why}",
+            where=settings.path,
+            do="remove data.preprocess, and preprocess where the arrays are made",
+        )
+
+
+def _all_skipped(name: str, skipped: list[str]) -> DataError:
+    return DataError(
+        f"none of {len(skipped)} files can be read, the first is {skipped[0]}" if skipped else "holds no sample",
+        where=name,
+        do="check the files; --skip-bad leaves out single bad ones, not all",
+    )

@@ -1,0 +1,155 @@
+"""A path becomes a sorted list of files of one kind: directory, single file or glob."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from int8cal.data.testdata import INPUT_FILE
+from int8cal.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Kind = Literal["image", ".npy", ".npz", "input_*.pb"]
+
+_KINDS: dict[str, Kind] = {
+    ".jpg": "image",
+    ".jpeg": "image",
+    ".png": "image",
+    ".bmp": "image",
+    ".webp": "image",
+    ".npy": ".npy",
+    ".npz": ".npz",
+}
+_ACCEPTED = ".jpg, .jpeg, .png, .bmp, .webp, .npy, .npz, test_data_set_*/input_*.pb"
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """One usable file: its path, its name for messages (as the user would write it), its place under the root."""
+
+    path: Path
+    name: str
+    relative: str
+
+    @property
+    def folder(self) -> str | None:
+        """The folder right under the root that holds the file, at any depth; None for a file in the root itself."""
+        return self.relative.split("/")[0] if "/" in self.relative else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """All usable files of a source, one kind, sorted by their place under the root.
+
+    Attributes:
+        root: The directory; the parent of a single file; a glob's directories up to the first wildcard.
+        name: The path as the user wrote it.
+    """
+
+    kind: Kind
+    root: Path
+    name: str
+    files: tuple[FoundFile, ...]
+
+
+def find(text: str, base: Path | None = None) -> Found:
+    """List what a path means.
+
+    Args:
+        text: Directory (searched to any depth), file, or glob ("**" allowed; a matched directory is searched).
+        base: Where relative paths start; None for the working directory.
+
+    Returns:
+        At least one file. Hidden files and folders are left out, so is every file that is no source of samples.
+
+    Raises:
+        DataError: The path does not exist or cannot be listed, nothing usable is there, or several kinds are mixed.
+    """
+    anchor = base if base is not None else Path()
+    literal = anchor / Path(text).expanduser()
+    if literal.is_dir():
+        root, paths = literal, list(visible_files(literal))
+    elif literal.exists():
+        root, paths = literal.parent, [literal]
+    elif glob.has_magic(text):
+        root, paths = _match(text, anchor)
+    else:
+        raise DataError(
+            "does not exist", where=text, do="give a directory, a file, a glob or package.module:function", path=text
+        )
+    kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
+    if not kinds:
+        others = f" ({len(paths)} other files)" if paths else ""
+        raise DataError(f"holds nothing usable{others}", where=text, do=f"accepted are {_ACCEPTED}", path=text)
+    counts = Counter(kinds.values())
+    if len(counts) > 1:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        raise DataError(
+            f"mixes kinds of samples: {listed}", where=text, do='say which with a glob, e.g. "calib/*.png"', path=text
+        )
+    files = [FoundFile(path, _display(path, base), path.relative_to(root).as_posix()) for path in kinds]
+    return Found(next(iter(counts)), root, text, tuple(sorted(files, key=lambda file: file.relative.split("/"))))
+
+
+def holds(folder: Path, kind: Kind) -> bool:
+    """Tell whether a folder holds a file of this kind, at any depth; stops at the first."""
+    return any(_kind(path) == kind for path in visible_files(folder))
+
+
+def _kind(path: Path) -> Kind | None:
+    if INPUT_FILE.fullmatch(path.name):
+        return "input_*.pb"
+    return _KINDS.get(path.suffix.lower())
+
+
+def _display(path: Path, base: Path | None) -> str:
+    return (path.relative_to(base) if base is not None and path.is_relative_to(base) else path).as_posix()
+
+
+def _match(text: str, anchor: Path) -> tuple[Path, list[Path]]:
+    pattern = Path(text).expanduser()
+    fixed: list[str] = []
+    for part in pattern.parts:
+        if glob.has_magic(part):
+            break
+        fixed.append(part)
+    paths: dict[Path, None] = {}
+    for match in glob.glob(str(pattern), root_dir=anchor, recursive=True):  # noqa: PTH207 - Path.glob shows hidden files
+        path = anchor / match
+        paths.update(dict.fromkeys(visible_files(path) if path.is_dir() else [path]))
+    if not paths:
+        raise DataError("matches no file", where=text, do="quote the glob and check its folder", path=text)
+    return anchor.joinpath(*fixed), list(paths)
+
+
+def visible_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
+    """List the files in a folder at any depth, sorted, links followed, hidden ones left out.
+
+    Args:
+        folder: A directory.
+        above: Real paths of the folders that are being listed; a link back to one of them would never end.
+
+    Raises:
+        DataError: A folder cannot be listed.
+    """
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    try:
+        with os.scandir(folder) as entries:
+            visible = sorted(
+                (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
+            )
+    except OSError as error:
+        raise DataError(f"cannot be listed: {error.strerror}", where=str(folder), do="check its permissions") from error
+    for entry in visible:
+        if entry.is_dir():
+            yield from visible_files(Path(entry.path), (*above, real))
+        else:
+            yield Path(entry.path)

@@ -1,0 +1,235 @@
+"""Do arrays fit the model's inputs: names, ranks, shapes and dtypes from headers alone; values when a row is taken."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from int8cal.errors import DataError, StatisticsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from int8cal.data.sample import Array, Feed
+    from int8cal.graph.signature import Signature, TensorSpec
+
+LABEL_KEYS = ("labels", "label")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an array is without its values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def shape_text(spec: TensorSpec) -> str:
+    """Write the shape a model expects as "(N, 3, 224, 224)", with "?" for an unknown dimension."""
+    if spec.shape is None:
+        return "any shape"
+    dims = ["?" if dim is None else str(dim) for dim in spec.shape]
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
+def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str | None:
+    """Check that the keys are the model's inputs, all of them, and perhaps labels.
+
+    Args:
+        keys: Names found in a file or feed.
+        signature: The model's inputs.
+        where: File or feed for the message.
+
+    Returns:
+        The key that holds labels, or None. An input called "labels" is an input.
+
+    Raises:
+        DataError: An unknown key (names the nearest input) or a missing input.
+    """
+    found = list(keys)
+    names = [spec.name for spec in signature.inputs]
+    unknown = [key for key in found if key not in names and key not in LABEL_KEYS]
+    missing = [name for name in names if name not in found]
+    if unknown:
+        # an input that is still missing is what the key was probably meant to be
+        nearest = difflib.get_close_matches(unknown[0], missing or names, 1, 0.0)[0]
+        raise DataError(
+            f'key "{unknown[0]}" is not an input of the model; the nearest input is "{nearest}"',
+            where=where,
+            do=f'rename it; the inputs are {_quoted(names)}, and "labels" may hold labels',
+            key=unknown[0],
+        )
+    if missing:
+        raise DataError(
+            f'input "{missing[0]}" is missing; found {_quoted(found) or "no key"}',
+            where=where,
+            do=f"store one array per input: {_quoted(names)}",
+            input=missing[0],
+        )
+    labels = [key for key in found if key not in names]
+    if len(labels) > 1:
+        raise DataError('has both "label" and "labels"', where=where, do="keep one of them")
+    return labels[0] if labels else None
+
+
+def only_input(signature: Signature, where: str, what: str) -> str:
+    """Name the model's one input.
+
+    Raises:
+        DataError: The model has several, so that `what` (no names in it) cannot say which one it feeds.
+    """
+    names = [spec.name for spec in signature.inputs]
+    if len(names) != 1:
+        raise DataError(
+            f"{what} feeds one input, the model has {len(names)}: {', '.join(names)}",
+            where=where,
+            do="use .npz files whose keys are the input names",
+        )
+    return names[0]
+
+
+def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) -> int:
+    """Check ranks, shapes and dtypes of one file's inputs and tell how many samples it holds.
+
+    Args:
+        headers: Input name -> header, one for each input of the model.
+        signature: The model's inputs; an array of its rank is a batch (rows on axis 0), one rank less is one sample.
+        where: File or feed for the message.
+
+    Returns:
+        Number of samples; 1 when the model has no common batch axis, or for arrays without it.
+
+    Raises:
+        DataError: A shape or dtype the model does not take, or inputs with different numbers of rows.
+    """
+    rows: dict[str, int] = {}
+    symbols: dict[str, tuple[int, str]] = {}
+    batch_symbols = {spec.shape[0] for spec in signature.inputs if spec.shape} if signature.batch is not None else set()
+    for spec in signature.inputs:
+        header = headers[spec.name]
+        check_dtype(header.dtype, spec, where)
+        if spec.shape is None:
+            rows[spec.name] = 1
+            continue
+        shape, dims = header.shape, spec.shape
+        rows[spec.name] = 1
+        if signature.batch is not None:
+            dims = dims[1:]
+            if len(shape) == len(dims) + 1:
+                rows[spec.name], shape = shape[0], shape[1:]
+        sizes_fit = len(shape) == len(dims) and all(
+            not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
+        )
+        if not sizes_fit:
+            raise _shape_error(header.shape, spec, signature, where)
+        for dim, size in zip(dims, shape, strict=True):
+            if not isinstance(dim, str) or dim in batch_symbols:
+                continue
+            first, owner = symbols.setdefault(dim, (size, spec.name))
+            if first != size:
+                raise DataError(
+                    f'dimension "{dim}" is {first} in input "{owner}" and {size} in input "{spec.name}"',
+                    where=where,
+                    do="the model expects the same size in both; fix the file",
+                    input=spec.name,
+                )
+    counts = set(rows.values())
+    if len(counts) > 1:
+        text = ", ".join(f'"{name}" {count}' for name, count in rows.items())
+        raise DataError(f"the inputs have different numbers of samples: {text}", where=where, do="give all the same")
+    return counts.pop()
+
+
+def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:
+    """Refuse a dtype that could only reach the model's by changing what the values mean.
+
+    Raises:
+        DataError: Anything but the same dtype, float to float, or integer to integer (values are checked at the cast).
+    """
+    if dtype == spec.dtype or {dtype.kind, spec.dtype.kind} in ({"f"}, {"i"}, {"u"}, {"i", "u"}):
+        return
+    if dtype.hasobject:
+        do = "store plain numbers: pickled Python objects are not read"
+    elif spec.dtype.hasobject:
+        do = "int8cal cannot feed models that take strings"
+    elif spec.dtype.kind == "f" and dtype.kind in "iu":
+        do = f"convert it as in training, e.g. (x / 255).astype({spec.dtype.name}), and normalise"
+    else:
+        do = f"store it as {spec.dtype.name}"
+    raise DataError(
+        f'input "{spec.name}" has dtype {dtype.name}, the model expects {spec.dtype.name}',
+        where=where,
+        do=do,
+        input=spec.name,
+    )
+
+
+def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where: str) -> Feed:
+    """Cut one sample out of a file's arrays, which `count_rows` has accepted.
+
+    Args:
+        arrays: Input name -> array, batched or one sample; may be memory-mapped.
+        row: Sample inside the file.
+        signature: The model's inputs.
+        where: The sample, "file[row]", for messages.
+
+    Returns:
+        Input name -> contiguous copy in the model's dtype, leading dimension 1 where the model has a batch axis.
+
+    Raises:
+        DataError: A value that the model's dtype cannot hold.
+        StatisticsError: NaN or infinity in a float input.
+    """
+    feed: Feed = {}
+    for spec in signature.inputs:
+        array = np.asarray(arrays[spec.name])
+        if signature.batch is not None and spec.shape is not None:
+            array = array[row : row + 1] if array.ndim == len(spec.shape) else array[np.newaxis]
+        feed[spec.name] = _cast(array, spec, row, where)
+    return feed
+
+
+def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        position = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(array)))
+        raise StatisticsError(
+            f'input "{spec.name}" of sample {row} holds {array[position]} at {list(position)}',
+            where=where,
+            do="remove the sample or repair its values",
+            input=spec.name,
+            sample=row,
+        )
+    with np.errstate(over="ignore"):
+        # order "C" and copy: the sample must not keep a memory map or a whole batch alive
+        cast = array.astype(spec.dtype, order="C", copy=True)
+    if array.dtype == spec.dtype:
+        return cast
+    fits = np.isfinite(cast).all() if cast.dtype.kind == "f" else np.array_equal(cast, array)
+    if not fits:
+        raise DataError(
+            f'input "{spec.name}" of sample {row} holds values that {spec.dtype.name} cannot hold '
+            f"({array.min()} to {array.max()}, {array.dtype.name})",
+            where=where,
+            do=f"store it as {spec.dtype.name}",
+            input=spec.name,
+            sample=row,
+        )
+    return cast
+
+
+def _shape_error(shape: tuple[int, ...], spec: TensorSpec, signature: Signature, where: str) -> DataError:
+    batch = signature.batch
+    free = "" if batch is None or len(spec.shape or ()) < 2 else ", with or without the batch axis"
+    return DataError(
+        f'input "{spec.name}" has shape {shape}, the model expects {shape_text(spec)}{free}',
+        where=where,
+        do="fix the file, or give data made for this model",
+        input=spec.name,
+    )
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

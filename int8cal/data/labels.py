@@ -1,0 +1,225 @@
+"""Labels: a CSV file, class folders, or the labels that .npz files carry themselves."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from int8cal.data.find import holds, visible_files
+from int8cal.data.sample import row_name
+from int8cal.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.data.find import Found
+    from int8cal.data.sample import Array, Part
+
+_FILE_HEADINGS = ("file", "filename", "file_name", "path", "image", "name")
+_LABEL_HEADINGS = ("label", "labels", "class", "class_id", "class_name", "target")
+_ROW = re.compile(r"\[\d+\]$")
+_FORM = "write one line file,label per sample"
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    file: str
+    label: str
+
+
+def find_labels(
+    found: Found, parts: Sequence[tuple[str, Part]], setting: str | None, base: Path | None
+) -> tuple[int, ...] | None:
+    """Give every sample its label.
+
+    Args:
+        found: Where the files lie.
+        parts: (place under the root, file), in order.
+        setting: "folders", a CSV path, or None. None takes what is there: labels in the .npz files, else
+            labels.csv beside the data, else class folders for images (a lone folder that is not a number is no class).
+        base: Where a relative CSV path starts; None for the working directory.
+
+    Returns:
+        One class index >= 0 per sample, or None when there are no labels.
+
+    Raises:
+        DataError: Labels that were asked for and are not there, or that do not match the samples.
+    """
+    if setting == "folders":
+        return _from_folders(found, parts)
+    if setting is not None:
+        return _from_csv((base or Path()) / Path(setting).expanduser(), found, parts)
+    own = [part for _, part in parts if part.labels is not None]
+    if own:
+        bare = next((part for _, part in parts if part.labels is None), None)
+        if bare is not None:
+            raise DataError(
+                f'has no key "labels", {own[0].name} has', where=bare.name, do="store labels in every file or in none"
+            )
+        return tuple(label for part in own for label in part.labels or ())
+    beside = found.root / "labels.csv"
+    if beside.is_file():
+        return _from_csv(beside, found, parts)
+    if found.kind != "image" or not all("/" in relative for relative, _ in parts):
+        return None
+    folders = _class_folders(found)
+    return _from_folders(found, parts) if len(folders) > 1 or _is_number(folders[0]) else None
+
+
+def label_values(array: Array, rows: int, where: str) -> tuple[int, ...]:
+    """Read labels stored beside the inputs.
+
+    Args:
+        array: Integers >= 0, one per sample: shape (rows,), or () for one sample.
+        rows: How many samples the inputs hold.
+        where: File or feed for the message.
+
+    Raises:
+        DataError: Another shape, not integers, or a negative label.
+    """
+    if array.dtype.kind not in "iu":
+        raise DataError(
+            f"labels have dtype {array.dtype.name}, expected integers", where=where, do="store class indices"
+        )
+    if array.shape != (rows,) and not (rows == 1 and array.shape == ()):
+        raise DataError(
+            f"labels have shape {array.shape}, expected ({rows},)", where=where, do="store one class index per sample"
+        )
+    labels = tuple(int(label) for label in array.reshape(-1))
+    if labels and min(labels) < 0:
+        raise DataError(f"label {min(labels)} is negative", where=where, do="store class indices counted from 0")
+    return labels
+
+
+def class_indices(folders: Sequence[str]) -> dict[str, int]:
+    """Give each class folder its index: its own number when all names are integers, else its place in sorted order.
+
+    Raises:
+        DataError: Two names are the same number ("1" and "01").
+    """
+    if not all(map(_is_number, folders)):
+        return {folder: index for index, folder in enumerate(sorted(folders))}
+    indices = {folder: int(folder) for folder in sorted(folders, key=int)}
+    if len(set(indices.values())) != len(indices):
+        twice = next(f for f in indices if list(indices.values()).count(indices[f]) > 1)
+        raise DataError(f"two class folders are class {int(twice)}", where=twice, do="merge them")
+    return indices
+
+
+def _is_number(name: str) -> bool:
+    return re.fullmatch(r"[0-9]+", name) is not None
+
+
+def _class_folders(found: Found) -> list[str]:
+    """List the classes: folders that hold samples, chosen by the glob or not, and empty ones (they keep an index)."""
+    holding = {file.folder for file in found.files if file.folder is not None}
+    for entry in found.root.iterdir():
+        if entry.name in holding or entry.name.startswith(".") or not entry.is_dir():
+            continue
+        if holds(entry, found.kind) or next(visible_files(entry), None) is None:
+            holding.add(entry.name)
+    return sorted(holding)
+
+
+def _from_folders(found: Found, parts: Sequence[tuple[str, Part]]) -> tuple[int, ...]:
+    flat = next((part for relative, part in parts if "/" not in relative), None)
+    if flat is not None:
+        raise DataError(
+            "lies in no class folder",
+            where=flat.name,
+            do="move it into a folder named after its class, or use labels.csv",
+        )
+    indices = class_indices(_class_folders(found))
+    return tuple(indices[relative.split("/")[0]] for relative, part in parts for _ in range(part.rows))
+
+
+def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> tuple[int, ...]:
+    where = path.as_posix()
+    rows = _read_csv(path, where)
+    by_sample: dict[str, tuple[int, _Row]] = {}
+    for row, number in zip(rows, _numbers(rows, found, where), strict=True):
+        key = _place(row.file, found.root, path.parent)
+        if key is None:
+            raise _row_error(row, f'"{row.file}" does not exist', where, "fix or remove the line")
+        if key in by_sample:
+            raise _row_error(row, f'"{row.file}" is listed twice', where, "keep one")
+        by_sample[key] = (number, row)
+    labels: list[int] = []
+    for relative, part in parts:
+        for index in range(part.rows):
+            wanted = row_name(relative, index, part.rows)
+            if wanted not in by_sample:
+                raise DataError(f'has no row for "{wanted}"', where=where, do=f"add a line {wanted},<label>")
+            labels.append(by_sample.pop(wanted)[0])
+    # what is left may name files that a glob did not choose, but no rows of files that it did
+    held = {relative: part.rows for relative, part in parts}
+    for key, (_, row) in by_sample.items():
+        bare = _ROW.sub("", key)
+        if bare in held:
+            raise _row_error(row, f'"{row.file}" is no sample, {bare} holds {held[bare]}', where, "remove the line")
+    return tuple(labels)
+
+
+def _place(file: str, root: Path, csv_folder: Path) -> str | None:
+    """Turn a CSV's file (from the data's folder, from the CSV's, or in full) into a place under the root."""
+    for start in (root, csv_folder):
+        whole = os.path.abspath(start / file)  # noqa: PTH100 - resolve() would follow the links that name the samples
+        if os.path.lexists(whole) or os.path.lexists(_ROW.sub("", whole)):
+            return os.path.relpath(whole, root).replace(os.sep, "/")
+    return None
+
+
+def _row_error(row: _Row, what: str, where: str, do: str) -> DataError:
+    return DataError(f"line {row.line}: {what}", where=where, do=do, line=row.line)
+
+
+def _read_csv(path: Path, where: str) -> list[_Row]:
+    rows: list[_Row] = []
+    file_column = 0
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream)
+            for cells in reader:
+                if not any(cell.strip() for cell in cells):
+                    continue
+                line = reader.line_num
+                if len(cells) != 2 or not all(cell.strip() for cell in cells):
+                    found = ",".join(cells)
+                    raise _row_error(_Row(line, "", ""), f'"{found}" is not file,label', where, _FORM)
+                first, second = (cell.strip() for cell in cells)
+                if not rows and first.lower() in _FILE_HEADINGS and second.lower() in _LABEL_HEADINGS:
+                    continue
+                if not rows and second.lower() in _FILE_HEADINGS and first.lower() in _LABEL_HEADINGS:
+                    file_column = 1
+                    continue
+                if file_column:
+                    first, second = second, first
+                rows.append(_Row(line, first, second))
+    except FileNotFoundError as error:
+        raise DataError("the label file does not exist", where=where, do='give a CSV file, or "folders"') from error
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"the label file cannot be read: {error}", where=where, do=f"{_FORM}, in UTF-8") from error
+    if not rows:
+        raise DataError("the label file is empty", where=where, do=_FORM)
+    return rows
+
+
+def _numbers(rows: Sequence[_Row], found: Found, where: str) -> list[int]:
+    """Turn label texts into class indices: integers as they are, names by the sorted order of folders or names."""
+    numeric = [re.fullmatch(r"[+-]?\d+", row.label) is not None for row in rows]
+    if not any(numeric):
+        names = {row.label for row in rows}
+        folders = set(_class_folders(found))
+        indices = class_indices(sorted(folders) if names <= folders else sorted(names))
+        return [indices[row.label] for row in rows]
+    for row, is_number in zip(rows, numeric, strict=True):
+        if not is_number or int(row.label) < 0:
+            what = "outside >= 0" if is_number else "not an integer like the others"
+            do = "number the classes from 0, or give every label as a class name"
+            raise _row_error(row, f'label "{row.label}" is {what}', where, do)
+    return [int(row.label) for row in rows]

@@ -1,0 +1,85 @@
+"""One sample and its share of the data fingerprint; the file it comes from, and the error for one that is broken."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from int8cal.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Feed = dict[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sample, ready for the model.
+
+    Attributes:
+        feed: Input name -> array in the model's dtype; leading dimension 1 where the model has a batch axis.
+        origin: Where it came from, for messages: "calib/0007.npz[3]", "photos/cat/1.png", "mine.data:feeds[12]".
+        label: Class index >= 0, or None.
+    """
+
+    feed: Feed
+    origin: str
+    label: int | None = None
+
+
+class Part(Protocol):
+    """One file (or one test data set) of a source; how many samples it holds is known without loading it."""
+
+    @property
+    def name(self) -> str:
+        """The file as the user would write it."""
+
+    @property
+    def rows(self) -> int:
+        """How many samples it holds."""
+
+    @property
+    def labels(self) -> tuple[int, ...] | None:
+        """One label per sample when the file itself carries them."""
+
+    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+        """Load the file once and give the feeds of these rows, in this order."""
+
+
+def row_name(name: str, row: int, rows: int) -> str:
+    """Name one sample of a file: the file alone when it holds one sample, "file[row]" otherwise."""
+    return name if rows == 1 else f"{name}[{row}]"
+
+
+def unreadable(name: str, what: str) -> DataError:
+    """Build the error for a broken file; the field `unreadable` is what --skip-bad looks for."""
+    reason = what.strip().rstrip(".") or "it is cut off or not what its name says"
+    do = "repair or remove it, or leave such files out with --skip-bad"
+    return DataError(f"cannot be read: {reason}", where=name, do=do, unreadable=True)
+
+
+def fingerprint(sample: Sample) -> int:
+    """Hash one sample; the fingerprint of a set is the sum of these modulo 2**128, whatever the order or the files.
+
+    Args:
+        sample: Its feed counts (names, dtypes, shapes, bytes); origin and label do not.
+
+    Returns:
+        Integer in [0, 2**128): BLAKE2b-128 over the inputs in the order of their names.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(sample.feed):
+        array = np.ascontiguousarray(sample.feed[name])
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
+        # lengths and separators keep ("ab", "c") and ("a", "bc") apart
+        digest.update(f"{len(name)}:{name}|{array.dtype.name}|{sample.feed[name].shape}|".encode())
+        digest.update(array.tobytes())
+    return int.from_bytes(digest.digest(), "big")

@@ -1,0 +1,92 @@
+"""Every error int8cal raises on purpose: one tree, each class with the exit code of its station.
+
+An error names where (file, node, tensor, YAML line), what is wrong, what was expected, and what to do, in one line.
+`cli.main` is the only place that turns these into a message and an exit code.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Int8calError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        what: What is wrong and what was expected, one clause, no trailing full stop.
+        do: What the user can do about it.
+        where: File, node, tensor or YAML position the message starts with.
+        fields: Machine-readable facts (path, node, tensor, sample, line, value), kept in `self.fields`.
+    """
+
+    exit_code: ClassVar[int] = 1
+    station: ClassVar[str] = "internal"
+
+    def __init__(self, what: str, *, do: str = "", where: str = "", **fields: object) -> None:
+        self.what, self.do, self.where, self.fields = what, do, where, fields
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        advice = f"; {self.do}" if self.do else ""
+        return f"{self.station}: {place}{self.what}{advice}".replace("\n", " ")
+
+
+class UsageError(Int8calError):
+    """A command line that cannot mean anything (unknown pattern, contradictory options)."""
+
+    exit_code = 2
+    station = "usage"
+
+
+class ConfigError(Int8calError):
+    """A YAML file or setting that is malformed, unknown or out of range."""
+
+    exit_code = 2
+    station = "config"
+
+
+class OutputError(Int8calError):
+    """The output directory exists without --overwrite, or cannot be written."""
+
+    exit_code = 2
+    station = "output"
+
+
+class ModelError(Int8calError):
+    """A model that is missing, corrupt, unsupported or already quantized."""
+
+    exit_code = 3
+    station = "model"
+
+
+class DataError(Int8calError):
+    """Calibration or evaluation data that is missing, unreadable or does not fit the model's inputs."""
+
+    exit_code = 4
+    station = "data"
+
+
+class StatisticsError(Int8calError):
+    """NaN or infinity in the network, an uncalibrated tensor, or statistics that do not merge."""
+
+    exit_code = 5
+    station = "statistics"
+
+
+class NonFiniteError(StatisticsError):
+    """A range, scale or activation that is NaN or infinite."""
+
+
+class TableError(Int8calError):
+    """A calibration table that is malformed or belongs to another model."""
+
+    exit_code = 6
+    station = "table"
+
+
+class GateError(Int8calError):
+    """An accuracy gate that failed; every file has been written by then."""
+
+    exit_code = 7
+    station = "gate"

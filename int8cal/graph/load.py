@@ -1,0 +1,151 @@
+"""Read and write model files: any size, external data included, atomic on the way out."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import onnx
+from onnx import external_data_helper
+
+from int8cal.atomic import atomic_path
+from int8cal.errors import ModelError, OutputError
+
+QUANTIZED_OPS = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "QGemm",
+        "QLinearAdd",
+    }
+)
+# protobuf's limit on one serialized message
+_PROTOBUF_LIMIT = 2_000_000_000
+
+
+def load_model(path: Path) -> onnx.ModelProto:
+    """Load a model with its external data.
+
+    Args:
+        path: The .onnx file; external data is looked for beside it.
+
+    Raises:
+        ModelError: the file is missing, not ONNX, truncated, empty, or its external data is missing.
+    """
+    if not path.is_file():
+        what = "is a directory" if path.is_dir() else "does not exist"
+        raise ModelError(what, where=str(path), do="give the path of an .onnx file", path=path)
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf raises DecodeError, onnx a family of its own
+        raise ModelError(
+            "is not a readable ONNX file (corrupt or truncated)",
+            where=str(path),
+            do="export or download it again",
+            path=path,
+        ) from error
+    if not model.graph.node:
+        raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
+    try:
+        external_data_helper.load_external_data_for_model(model, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        names = sorted(external_files(model)) or ["external data"]
+        raise ModelError(
+            f"its external data cannot be read ({', '.join(names)})",
+            where=str(path),
+            do="put the data file beside the model",
+            path=path,
+        ) from error
+    return model
+
+
+def external_files(model: onnx.ModelProto) -> set[str]:
+    """Return the relative names of the files that hold the model's external tensors."""
+    return {
+        entry.value
+        for tensor in external_data_helper._get_all_tensors(model)  # noqa: SLF001 - no public walk exists
+        if external_data_helper.uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+
+
+def require_float(model: onnx.ModelProto, where: str) -> None:
+    """Refuse a model that already holds quantization nodes.
+
+    Raises:
+        ModelError: naming the first such node.
+    """
+    for node in model.graph.node:
+        if node.op_type in QUANTIZED_OPS:
+            raise ModelError(
+                f"is already quantized (node {node.name!r} is {node.op_type})",
+                where=where,
+                do="give the FP32 model it was made from",
+                node=node.name,
+            )
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a model: the file's bytes, then those of its external data files in name order."""
+    digest = hashlib.sha256()
+    files = [path]
+    if path.suffix == ".onnx":
+        model = onnx.load(str(path), load_external_data=False)
+        files += [path.parent / name for name in sorted(external_files(model))]
+    for part in files:
+        with part.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def model_sha256(model: onnx.ModelProto) -> str:
+    """SHA-256 of a model in memory (deterministic serialization); equals no file's hash, and need not."""
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+
+
+def save_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model atomically; above protobuf's limit its weights go to `<name>.data` beside it.
+
+    Args:
+        model: The model; unchanged by the call when it fits one file.
+        path: Destination; its directory exists.
+
+    Raises:
+        OutputError: the directory cannot be written.
+    """
+    if model.ByteSize() < _PROTOBUF_LIMIT:
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    data = path.with_name(path.name + ".data")
+    try:
+        with atomic_path(data) as temporary_data, atomic_path(path) as temporary:
+            onnx.external_data_helper.convert_model_to_external_data(model, location=data.name)
+            with temporary_data.open("wb") as stream:
+                _write_external(model, stream)
+            temporary.write_bytes(model.SerializeToString(deterministic=True))
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror}", where=str(path), do="free disk space") from error
+
+
+def _write_external(model: onnx.ModelProto, stream: object) -> None:
+    offset = 0
+    for tensor in model.graph.initializer:
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        content = tensor.raw_data
+        padding = -offset % 4096
+        stream.write(b"\0" * padding)  # type: ignore[attr-defined]
+        stream.write(content)  # type: ignore[attr-defined]
+        offset += padding
+        location = next(entry.value for entry in tensor.external_data if entry.key == "location")
+        external_data_helper.set_external_data(tensor, location=location, offset=offset, length=len(content))
+        offset += len(content)
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL

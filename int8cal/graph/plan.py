@@ -1,0 +1,351 @@
+"""The Plan: which nodes run on integers and which tensors get Q/DQ. Made once; taps, emitter, audit and report read it.
+
+The rule behind it: Conv, Gemm and MatMul with constant weights decide. Their inputs are quantized; a Conv's output too,
+because its integer kernel writes integers. Any other op joins an integer region only where that is free of noise: all its
+inputs are quantized anyway and somebody wants its output quantized anyway. Everything else stays float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from int8cal.graph.index import Index, attribute
+from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
+from int8cal.graph.select import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node with constant weights that becomes int8.
+
+    Attributes:
+        weight, bias: Initializer names; bias None when absent.
+        axis: Output-channel axis of the weight; None for one scale (weights that are not 2-D under MatMul).
+        input: The quantized data input.
+        output: The tensor behind the node and its fused activation.
+        channels: Number of input channels (of `input`'s channel axis); axis of them in `input` counted from its end or 1.
+    """
+
+    node: str
+    op_type: str
+    weight: str
+    bias: str | None
+    axis: int | None
+    input: str
+    output: str
+    channels: int
+    group: int = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A quantized activation tensor.
+
+    Attributes:
+        group: Points of one group share scale and zero point; the group is named after its first tensor.
+        source: Its own values count for the group's range (False where an op only passes values of another point on).
+        exclusive: Every reader takes the dequantized value; otherwise only the integer readers do.
+        node, op_type: The producer ("" and "Input" for a graph input).
+        channel_axis: 1 (N, C, ...) or -1 (..., C) where a layer reads it, with `channels`; None where none does.
+    """
+
+    tensor: str
+    group: str
+    source: bool
+    exclusive: bool
+    node: str
+    op_type: str
+    channel_axis: int | None = None
+    channels: int = 0
+
+
+@dataclass(frozen=True)
+class Left:
+    """A node that could have an integer kernel and stays float, and why."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that is quantized, in graph order."""
+
+    points: tuple[Point, ...]
+    layers: tuple[Layer, ...]
+    integer_nodes: frozenset[str]
+    left: tuple[Left, ...]
+    _by_tensor: dict[str, Point] = field(default_factory=dict, repr=False, compare=False)
+
+    def point(self, tensor: str) -> Point | None:
+        """Return the point of a tensor, None where it stays float."""
+        if not self._by_tensor:
+            self._by_tensor.update({point.tensor: point for point in self.points})
+        return self._by_tensor.get(tensor)
+
+    def members(self, group: str) -> tuple[Point, ...]:
+        """Return the points that share one scale."""
+        return tuple(point for point in self.points if point.group == group)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Group names in graph order."""
+        return tuple(dict.fromkeys(point.group for point in self.points))
+
+
+def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
+    """Return the positions of a node's data inputs under its rule."""
+    if rule.inputs is None:
+        return tuple(slot for slot, name in enumerate(node.input) if name)
+    return tuple(slot for slot in rule.inputs if slot < len(node.input) and node.input[slot])
+
+
+def make_plan(model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule] | None = None) -> Plan:
+    """Decide what is quantized.
+
+    Args:
+        model: A prepared model.
+        selection: Which nodes the user allows.
+        rules: The target's op table; onnxruntime's CPU provider by default.
+
+    Raises:
+        UsageError: a pattern of the selection matches nothing.
+    """
+    return _Planner(model, selection, rules or ONNXRUNTIME_CPU).plan()
+
+
+class _Planner:
+    def __init__(self, model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule]) -> None:
+        self.index = Index(model)
+        self.rules = rules
+        self.allowed = selection.resolve(model.graph.node)
+        self.left: list[Left] = []
+        self.layers: dict[str, Layer] = {}
+        self.integer: set[str] = set()
+        self.hard: set[str] = set()  # tensors that a linear op reads
+        self.shared: dict[str, str] = {}  # union-find: tensor -> tensor of the same scale
+
+    def plan(self) -> Plan:
+        nodes = list(self.index.graph.node)
+        for node in nodes:
+            self._linear(node)
+        wanted = self._wish(nodes)
+        quantized = self._join(nodes, wanted)
+        return self._result(nodes, quantized)
+
+    def _linear(self, node: onnx.NodeProto) -> None:
+        rule = self.rules.get(node.op_type)
+        if rule is None or rule.kind != "linear" or node.domain not in ("", "ai.onnx"):
+            return
+        reason = self._why_not(node, rule)
+        if reason:
+            self.left.append(Left(node.name, node.op_type, reason))
+            return
+        weight = self.index.initializers[node.input[rule.weight]]
+        bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
+        axis, channels, group = _weight_layout(node, tuple(weight.dims))
+        self.layers[node.name] = Layer(
+            node.name,
+            node.op_type,
+            weight.name,
+            bias or None,
+            axis,
+            node.input[0],
+            self.activated(node),
+            channels,
+            group,
+        )
+        self.integer.add(node.name)
+        self.hard.add(node.input[0])
+
+    def _why_not(self, node: onnx.NodeProto, rule: OpRule) -> str:
+        weight = node.input[rule.weight]
+        if node.name not in self.allowed:
+            return "excluded by the user"
+        if not self.index.is_constant(weight):
+            return "its weights are not constant"
+        if self.index.is_constant(node.input[0]):
+            return "both operands are constant"
+        if self.index.elem_type(weight) != onnx.TensorProto.FLOAT:
+            return "its weights are not float32"
+        if 0 in self.index.initializers[weight].dims:
+            return "its weights are empty"
+        if len(self.index.initializers[weight].dims) < 2:
+            return "its weights are a vector"
+        if rule.bias is not None and len(node.input) > rule.bias and node.input[rule.bias]:
+            bias = node.input[rule.bias]
+            if not self.index.is_constant(bias):
+                return "its bias is not constant"
+            if node.op_type == "Gemm" and not _is_row(self.index.constant(bias), self.index.constant(weight), node):
+                return "its bias is not one value per output channel"
+        if node.op_type == "Gemm" and (attribute(node, "transA", 0) or attribute(node, "alpha", 1.0) != 1.0):
+            return "transA or alpha is set on variable operands"
+        return ""
+
+    def activated(self, node: onnx.NodeProto) -> str:
+        """The tensor whose Q ends the node's integer kernel: behind a Relu or Clip that alone reads the output."""
+        output = node.output[0]
+        reader = self.index.only_reader(output)
+        if reader is None or reader.op_type not in CLIPPING or reader.input[0] != output:
+            return output
+        if not all(self.index.is_constant(name) for name in reader.input[1:] if name):
+            return output
+        # the range that Q clips to must contain 0, so must the Clip's
+        low, high = clip_bounds(self.index, reader)
+        return reader.output[0] if low <= 0.0 <= high else output
+
+    def _float_tensor(self, name: str) -> bool:
+        return self.index.elem_type(name) in (onnx.TensorProto.FLOAT, 0)
+
+    def _wish(self, nodes: list[onnx.NodeProto]) -> set[str]:
+        """Backwards: tensors that somebody would take quantized if they could be had so."""
+        wanted = set(self.hard)
+        for node in reversed(nodes):
+            rule = self.rules.get(node.op_type)
+            if (
+                rule is None
+                or rule.kind == "linear"
+                or node.name not in self.allowed
+                or node.domain not in ("", "ai.onnx")
+            ):
+                continue
+            if self.activated(node) not in wanted and node.output[0] not in wanted:
+                continue
+            wanted |= {
+                node.input[slot] for slot in data_slots(node, rule) if not self.index.is_constant(node.input[slot])
+            }
+        return wanted
+
+    def _join(self, nodes: list[onnx.NodeProto], wanted: set[str]) -> set[str]:
+        """Forwards: let compute and pass ops join where all they read is quantized and their output is wanted so."""
+        quantized = {
+            self.layers[node.name].output
+            for node in nodes
+            if node.name in self.layers and not self.rules[node.op_type].float_output
+        } | self.hard
+        for node in nodes:
+            rule = self.rules.get(node.op_type)
+            if rule is None or rule.kind == "linear" or node.domain not in ("", "ai.onnx"):
+                continue
+            output = self.activated(node) if rule.kind == "compute" else node.output[0]
+            if output not in wanted or not self._float_tensor(node.output[0]):
+                continue
+            slots = data_slots(node, rule)
+            variable = [node.input[slot] for slot in slots if not self.index.is_constant(node.input[slot])]
+            reason = self._why_float(node, slots, variable, quantized)
+            if reason:
+                self.left.append(Left(node.name, node.op_type, reason))
+                continue
+            self.integer.add(node.name)
+            quantized.add(output)
+            self._share(node, rule, variable, output)
+        return quantized
+
+    def _why_float(self, node: onnx.NodeProto, slots: tuple[int, ...], variable: list[str], quantized: set[str]) -> str:
+        if node.name not in self.allowed:
+            return "excluded by the user"
+        if len(node.output) > 1 and any(name in self.index.uses for name in node.output[1:]):
+            return "its second output is used"
+        if len(variable) != len(slots):
+            return "an operand is constant"
+        for name in variable:
+            if name not in quantized:
+                return f"its input {name} is float"
+        return ""
+
+    def _share(self, node: onnx.NodeProto, rule: OpRule, variable: list[str], output: str) -> None:
+        if rule.kind == "pass":
+            self._unite(variable[0], output)
+        elif rule.shares_inputs and output == node.output[0]:
+            for name in variable:
+                if self.index.only_reader(name) is node:
+                    self._unite(name, output)
+
+    def _root(self, tensor: str) -> str:
+        while (parent := self.shared.get(tensor, tensor)) != tensor:
+            tensor = parent
+        return tensor
+
+    def _unite(self, first: str, second: str) -> None:
+        self.shared[self._root(second)] = self._root(first)
+
+    def _result(self, nodes: list[onnx.NodeProto], quantized: set[str]) -> Plan:
+        by_name = {node.name: node for node in nodes}
+        order = [name for name in self.index.inputs if name in quantized]
+        order = sorted(order, key=[value.name for value in self.index.graph.input].index)
+        order += [name for node in nodes for name in node.output if name in quantized]
+        ends = {  # outputs of integer kernels that cannot write float
+            (layer.output if name in self.layers else "")
+            for name, layer in self.layers.items()
+            if not self.rules[layer.op_type].float_output
+        }
+        ends |= {self._end(by_name[name]) for name in self.integer - self.layers.keys()}
+        passed = {by_name[name].output[0] for name in self.integer if self._only_passes(by_name[name])}
+        readers = {layer.input: layer for layer in self.layers.values()}
+        groups: dict[str, str] = {}
+        points = []
+        for tensor in order:
+            producer = self.index.producer.get(tensor)
+            layer = readers.get(tensor)
+            points.append(
+                Point(
+                    tensor=tensor,
+                    group=groups.setdefault(self._root(tensor), tensor),
+                    source=tensor not in passed,
+                    exclusive=tensor in ends,
+                    node=producer.name if producer is not None else "",
+                    op_type=producer.op_type if producer is not None else "Input",
+                    channel_axis=None if layer is None else (-1 if layer.op_type in ("Gemm", "MatMul") else 1),
+                    channels=0 if layer is None else layer.channels,
+                )
+            )
+        layers = tuple(self.layers[node.name] for node in nodes if node.name in self.layers)
+        return Plan(tuple(points), layers, frozenset(self.integer), tuple(self.left))
+
+    def _end(self, node: onnx.NodeProto) -> str:
+        return self.activated(node) if self.rules[node.op_type].kind == "compute" else node.output[0]
+
+    def _only_passes(self, node: onnx.NodeProto) -> bool:
+        rule = self.rules[node.op_type]
+        if rule.kind == "pass":
+            return True
+        variable: Iterable[str] = (node.input[slot] for slot in data_slots(node, rule))
+        return rule.shares_inputs and all(self._root(name) == self._root(node.output[0]) for name in variable)
+
+
+def clip_bounds(index: Index, node: onnx.NodeProto) -> tuple[float, float]:
+    """Return the bounds of a Relu or a Clip with constant min and max (opset 6 attributes or inputs)."""
+    if node.op_type == "Relu":
+        return 0.0, float("inf")
+    low, high = attribute(node, "min", -np.inf), attribute(node, "max", np.inf)
+    if len(node.input) > 1 and node.input[1]:
+        low = index.constant(node.input[1]).item()
+    if len(node.input) > 2 and node.input[2]:
+        high = index.constant(node.input[2]).item()
+    return float(low), float(high)
+
+
+def _weight_layout(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int, int]:
+    """Output-channel axis of the weight, number of input channels, groups (NUMERICS 1)."""
+    group = int(attribute(node, "group", 1))
+    if node.op_type == "Conv":
+        return 0, dims[1] * group, group
+    if node.op_type == "ConvTranspose":
+        return 1, dims[0], group
+    if node.op_type == "Gemm":
+        transposed = attribute(node, "transB", 0)
+        return (0, dims[1], 1) if transposed else (1, dims[0], 1)
+    return (len(dims) - 1 if len(dims) == 2 else None), dims[-2], 1
+
+
+def _is_row(bias: np.ndarray, weight: np.ndarray, node: onnx.NodeProto) -> bool:
+    width = weight.shape[0] if attribute(node, "transB", 0) else weight.shape[1]
+    return bias.size in (1, width) and (bias.ndim <= 1 or bias.shape[-1] == bias.size)

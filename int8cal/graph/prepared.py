@@ -1,0 +1,78 @@
+"""The prepared model together with what later stations ask about the user's file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from int8cal.errors import ModelError
+from int8cal.graph.load import file_sha256, load_model, model_sha256
+from int8cal.graph.plan import Plan, make_plan
+from int8cal.graph.prepare import finish, normalize
+from int8cal.graph.signature import Signature, signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import onnx
+
+    from int8cal.graph.select import Selection
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to be planned.
+
+    Attributes:
+        model: The prepared graph.
+        signature: Inputs and outputs.
+        sha256: Hash of the user's file (or of the model in memory).
+        name: File name, for tables and reports.
+        where: What messages call it.
+    """
+
+    model: onnx.ModelProto
+    signature: Signature
+    sha256: str
+    name: str
+    where: str
+
+
+def prepare(source: Path | onnx.ModelProto, fold: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Prepared:
+    """Load and prepare a model.
+
+    Args:
+        source: A file, or a model in memory.
+        fold: Folds constants and BatchNorm; `runtime.simplify.simplify`, handed in because graph/ knows no runtime.
+
+    Raises:
+        ModelError: It cannot be loaded, or is already quantized.
+    """
+    import onnx
+
+    if isinstance(source, onnx.ModelProto):
+        original, sha, name = source, model_sha256(source), source.graph.name or "model"
+        where = name
+    else:
+        original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
+    folded = fold(normalize(original, where))
+    return Prepared(finish(folded, original), signature_of(original), sha, name, where)
+
+
+def require_layers(prepared: Prepared, selection: Selection) -> Plan:
+    """Make the plan, and insist that something is quantized.
+
+    Raises:
+        ModelError: No layer can be; says why for up to three candidates.
+        UsageError: A pattern matches nothing.
+    """
+    plan = make_plan(prepared.model, selection)
+    if plan.layers:
+        return plan
+    reasons = "; ".join(f"{left.op_type} {left.node!r}: {left.reason}" for left in plan.left[:3])
+    raise ModelError(
+        "has no Conv, ConvTranspose, Gemm or MatMul that can be quantized" + (f" ({reasons})" if reasons else ""),
+        where=prepared.where,
+        do="give a float32 model with constant weights, or quantize less strictly with --include and --exclude",
+    )

@@ -1,0 +1,49 @@
+"""Which nodes the user allows to be quantized: --include and --exclude patterns over node names and op types."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from int8cal.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import onnx
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Glob patterns over node names, or "op:Type" over op types. No include pattern means all; exclude wins."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+        """Return the names of the nodes that may be quantized.
+
+        Raises:
+            UsageError: a pattern matches no node; names the pattern and the nearest name.
+        """
+        named = [(node.name, node.op_type) for node in nodes]
+        included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
+        return frozenset(included - self._matching(self.exclude, "--exclude", named))
+
+    def _matching(self, patterns: Sequence[str], option: str, named: list[tuple[str, str]]) -> set[str]:
+        found: set[str] = set()
+        for pattern in patterns:
+            if pattern.startswith("op:"):
+                matches = {name for name, op_type in named if fnmatchcase(op_type, pattern[3:])}
+                known = {f"op:{op_type}" for _, op_type in named}
+            else:
+                matches = {name for name, _ in named if fnmatchcase(name, pattern)}
+                known = {name for name, _ in named}
+            if not matches:
+                near = difflib.get_close_matches(pattern, sorted(known), 1)
+                hint = f"did you mean {near[0]!r}?" if near else "int8cal inspect lists the nodes"
+                raise UsageError(f"pattern {pattern!r} matches no node", where=option, do=hint, pattern=pattern)
+            found |= matches
+        return found

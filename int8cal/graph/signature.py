@@ -1,0 +1,75 @@
+"""What a model takes and gives: input and output names, dtypes and shapes, and which axis is the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import onnx
+from onnx import helper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Dim = int | str | None  # fixed size, symbolic name, or unknown
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One graph input or output: name, numpy dtype, and shape with symbolic dimensions as strings (None: unknown rank)."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[Dim, ...] | None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs (initializers excluded) and outputs of a model.
+
+    Attributes:
+        batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every input;
+            None when the inputs have no common batch axis, so that a feed is one indivisible sample.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    @property
+    def batch(self) -> int | Literal["dynamic"] | None:
+        """The batch rule of this model, from the shapes of its inputs alone."""
+        leading = {spec.shape[0] if spec.shape else None for spec in self.inputs}
+        if not self.inputs or any(spec.shape is None or len(spec.shape) == 0 for spec in self.inputs):
+            return None
+        if all(not isinstance(dim, int) for dim in leading):
+            return "dynamic"
+        if len(leading) == 1:
+            (size,) = leading
+            return size if isinstance(size, int) else "dynamic"
+        return None
+
+
+def signature_of(model: onnx.ModelProto) -> Signature:
+    """Read the signature of a model.
+
+    Args:
+        model: Any model; weights need not be loaded. Initializers listed as graph inputs (IR < 4) do not count.
+    """
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    return Signature(
+        inputs=tuple(_specs(value for value in model.graph.input if value.name not in initialized)),
+        outputs=tuple(_specs(model.graph.output)),
+    )
+
+
+def _specs(values: Iterable[onnx.ValueInfoProto]) -> Iterable[TensorSpec]:
+    for value in values:
+        tensor = value.type.tensor_type
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else np.dtype(object)
+        shape: tuple[Dim, ...] | None = None
+        if tensor.HasField("shape"):
+            shape = tuple(
+                dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor.shape.dim
+            )
+        yield TensorSpec(value.name, dtype, shape)

@@ -1,0 +1,114 @@
+"""The settings of one job as frozen dataclasses: what the command line, the YAML and the Python API all come down to.
+
+Field names are the YAML's key names. Validation of types and ranges happens in `int8cal.config`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Method = Literal["auto", "kl", "percentile", "mse", "max"]
+Recipe = Literal["fast", "balanced", "accurate"]
+Target = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
+ActivationType = Literal["u8", "s8"]
+WeightRange = Literal["s8", "s7", "paired"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How an image file becomes a float tensor; applied in this order.
+
+    Attributes:
+        resize: Shorter side in pixels (int) or exact (height, width); None keeps the size.
+        crop: Centre crop side in pixels (int) or (height, width); None keeps the size.
+        color: "RGB", "BGR" or "GRAY"; None takes RGB for 3 channels and GRAY for 1.
+        layout: "NCHW" or "NHWC"; None is told from the model's input shape.
+        scale: Factor applied to the 0..255 pixel values.
+        mean, std: Per channel, subtracted and divided after `scale`; empty tuples for none.
+    """
+
+    resize: int | tuple[int, int] | None = None
+    crop: int | tuple[int, int] | None = None
+    color: Literal["RGB", "BGR", "GRAY"] | None = None
+    layout: Literal["NCHW", "NHWC"] | None = None
+    scale: float = 1.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where calibration or evaluation samples come from.
+
+    Attributes:
+        path: Directory, file, glob, or "package.module:function".
+        samples: At most this many samples; None for all.
+        preprocess: Image preprocessing; None when the YAML declares none (images then need a model input that takes pixels).
+        labels: "folders", a CSV path, or None (told by the data: labels.csv if present, class folders else).
+        skip_bad: Count and skip unreadable files instead of stopping at the first.
+        seed: Chooses which samples are taken when `samples` is smaller than the set.
+    """
+
+    path: str
+    samples: int | None = None
+    preprocess: Preprocess | None = None
+    labels: str | None = None
+    skip_bad: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """How statistics become thresholds. `percentile` is in percent of |x|, used by method "percentile"."""
+
+    method: Method = "auto"
+    percentile: float = 99.99
+    batch_size: int = 1
+    threads: int = 0
+    engine: Literal["local", "ray"] = "local"
+
+
+@dataclass(frozen=True)
+class QuantizationSettings:
+    """What is quantized and how. `ranges`: tensor name -> (low, high) in real units, wins over statistics."""
+
+    recipe: Recipe = "fast"
+    target: Target = "portable"
+    activations: ActivationType = "u8"
+    weights: WeightRange = "s8"
+    exclude: tuple[str, ...] = ()
+    include: tuple[str, ...] = ()
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What the int8 model is judged on. `data` None: the calibration data (and the report says so)."""
+
+    data: DataSettings | None = None
+    gates: tuple[str, ...] = ()
+    latency: bool = True
+
+
+@dataclass(frozen=True)
+class OutputSettings:
+    """Where the files go; `dir` None means ./<stem>-int8/."""
+
+    dir: Path | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model through the whole pipeline."""
+
+    model: Path
+    data: DataSettings
+    calibration: CalibrationSettings = CalibrationSettings()
+    quantization: QuantizationSettings = field(default_factory=QuantizationSettings)
+    evaluation: EvaluationSettings = EvaluationSettings()
+    output: OutputSettings = OutputSettings()
+    quiet: bool = False
+    name: str = ""

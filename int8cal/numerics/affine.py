@@ -1,0 +1,116 @@
+"""Affine quantization x = scale * (q - zero_point): choosing the parameters, and applying them to arrays.
+
+All of it computes in float64, rounds half to even and casts once at the end (NUMERICS: oneDNN int8 guide).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.errors import NonFiniteError
+
+Float64 = npt.NDArray[np.float64]
+
+# The smallest scale a model or table may hold: 1/scale and scale * 255 stay finite, normal float32.
+SMALLEST_SCALE = float(np.float32(2.0**-120))
+
+
+@dataclass(frozen=True)
+class QType:
+    """An integer type with the codes that may be used: `qmin`..`qmax`, numpy name `name`."""
+
+    name: str
+    qmin: int
+    qmax: int
+
+    @property
+    def levels(self) -> int:
+        """Number of codes."""
+        return self.qmax - self.qmin + 1
+
+
+U8 = QType("uint8", 0, 255)
+S8 = QType("int8", -127, 127)  # symmetric activations and weights; -128 is never used, so that -x is always a code
+S7 = QType("int8", -64, 63)  # never saturates VPMADDUBSW
+
+
+@dataclass(frozen=True)
+class Affine:
+    """Scale (float32 value > 0, held as a Python float), zero point inside [qmin, qmax], and the type."""
+
+    scale: float
+    zero_point: int
+    dtype: QType
+
+    @property
+    def low(self) -> float:
+        """The smallest real value that a code stands for."""
+        return self.scale * (self.dtype.qmin - self.zero_point)
+
+    @property
+    def high(self) -> float:
+        """The largest real value that a code stands for."""
+        return self.scale * (self.dtype.qmax - self.zero_point)
+
+
+def positive_scale(scale: float) -> float:
+    """Round a scale to float32, and lift zero and denormals to the smallest usable scale.
+
+    Raises:
+        NonFiniteError: scale is NaN or infinite, or does not fit float32.
+    """
+    with np.errstate(over="ignore"):
+        rounded = float(np.float32(scale))
+    if not math.isfinite(rounded):
+        raise NonFiniteError(f"scale {scale!r} is not a finite float32", do="check the range it was computed from")
+    return max(rounded, SMALLEST_SCALE)
+
+
+def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool = False) -> Affine:
+    """Choose scale and zero point so that [low, high] and 0 are covered.
+
+    Args:
+        low, high: Clip range in real units, low <= high, finite.
+        dtype: Target integer type; its qmin and qmax bound the codes.
+        symmetric: Zero point 0 and scale = max(|low|, |high|) / qmax.
+
+    Returns:
+        Affine with float32 scale > 0 and an integer zero point inside [qmin, qmax]; 0.0 maps to it exactly.
+        An all-zero range gives SMALLEST_SCALE; the caller warns, naming the tensor.
+
+    Raises:
+        NonFiniteError: low or high is NaN or infinite, or low > high; carries both.
+
+    Numerics: float64 inside, half-even, one cast at the end (oneDNN int8 guide).
+    """
+    if not (math.isfinite(low) and math.isfinite(high)) or low > high:
+        raise NonFiniteError(f"range [{low!r}, {high!r}] is not finite and ordered", low=low, high=high)
+    low, high = min(low, 0.0), max(high, 0.0)
+    if symmetric:
+        return Affine(positive_scale(max(-low, high) / dtype.qmax), 0, dtype)
+    scale = positive_scale((high - low) / (dtype.qmax - dtype.qmin))
+    zero_point = int(np.clip(np.rint(dtype.qmin - low / scale), dtype.qmin, dtype.qmax))
+    return Affine(scale, zero_point, dtype)
+
+
+def quantize(x: npt.ArrayLike, affine: Affine) -> npt.NDArray[np.integer[Any]]:
+    """Return saturate(rint(x / scale) + zero_point) in the affine's integer type, same shape as x."""
+    return quantize_with(x, affine.scale, affine.zero_point, affine.dtype)
+
+
+def quantize_with(
+    x: npt.ArrayLike, scale: npt.ArrayLike, zero_point: npt.ArrayLike, dtype: QType
+) -> npt.NDArray[np.integer[Any]]:
+    """As `quantize`, with scale and zero_point arrays that broadcast against x (per-channel parameters)."""
+    codes = np.rint(np.asarray(x, np.float64) / np.asarray(scale, np.float64)) + np.asarray(zero_point, np.float64)
+    return np.clip(codes, dtype.qmin, dtype.qmax).astype(dtype.name)
+
+
+def dequantize(q: npt.NDArray[np.integer[Any]], affine: Affine) -> Float64:
+    """Return scale * (q - zero_point) in float64, same shape as q."""
+    return affine.scale * (q.astype(np.float64) - affine.zero_point)

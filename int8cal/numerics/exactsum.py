@@ -1,0 +1,89 @@
+"""Sums of float64 values that do not depend on their order: a fixed-point accumulator wide enough for all of them.
+
+Each value is added as an integer multiple of 2**-448 into limbs of 32 bits held in int64 (a Kulisch accumulator). Integer
+addition is associative, so shards, batches and retries give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.numerics.kernels import njit
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
+LOWEST = -448
+_MASK = (1 << 32) - 1
+
+
+def zeros(count: int) -> Int64:
+    """Return accumulators of value 0 for `count` sums, int64 (count, LIMBS)."""
+    return np.zeros((count, LIMBS), np.int64)
+
+
+def _add_loop(limbs: Any, values: Any) -> None:
+    for c in range(values.size):
+        value = values[c]
+        if value == 0.0 or not math.isfinite(value):
+            continue  # non-finite activations are tallied, and stop the run, elsewhere
+        fraction, exponent = math.frexp(abs(value))
+        mantissa = np.int64(fraction * 9007199254740992.0)  # 2**53, exact
+        position = exponent - 53 + 448
+        if position < 0:
+            continue
+        sign = np.int64(1) if value > 0 else np.int64(-1)
+        limb = position >> 5
+        shift = position & 31
+        low = (mantissa & np.int64(0xFFFFFFFF)) << np.int64(shift)
+        high = (mantissa >> np.int64(32)) << np.int64(shift)
+        limbs[c, limb] += sign * (low & np.int64(0xFFFFFFFF))
+        limbs[c, limb + 1] += sign * (((low >> np.int64(32)) & np.int64(0xFFFFFFFF)) + (high & np.int64(0xFFFFFFFF)))
+        limbs[c, limb + 2] += sign * (high >> np.int64(32))
+
+
+def add_twin(limbs: Int64, values: Float64) -> None:
+    """Add values (count,) into limbs (count, LIMBS); the definition that the compiled loop must match."""
+    for row, value in zip(limbs, values.tolist(), strict=True):
+        if value == 0.0 or not math.isfinite(value):
+            continue
+        fraction, exponent = math.frexp(abs(value))
+        position = exponent - 53 - LOWEST
+        if position < 0:
+            continue
+        shifted = int(fraction * 2.0**53) << (position & 31)
+        for offset in range(3):
+            part = (shifted >> (32 * offset)) & _MASK
+            row[(position >> 5) + offset] += part if value > 0 else -part
+
+
+add = njit(_add_loop, cache=True, nogil=True, error_model="numpy") if njit is not None else add_twin
+
+
+def canonical(limbs: Int64) -> Int64:
+    """Carry, so that equal sums are equal arrays: limbs in [0, 2**32), only the last signed."""
+    result = limbs.copy()
+    for index in range(LIMBS - 1):
+        carry = result[:, index] >> 32
+        result[:, index] &= _MASK
+        result[:, index + 1] += carry
+    return result
+
+
+def value(limbs: Int64) -> Float64:
+    """Return the sums rounded once to float64, (count,)."""
+    sums = []
+    for row in canonical(limbs).tolist():
+        total = sum(part << (32 * index) for index, part in enumerate(row))
+        sums.append(_to_float(total))
+    return np.array(sums, np.float64)
+
+
+def _to_float(total: int) -> float:
+    # int / int rounds correctly in Python, whatever the sizes
+    return total / (1 << -LOWEST)

@@ -1,0 +1,202 @@
+"""How far one array is from another, and how far two classifiers are apart: sums that add up over samples.
+
+Every accumulator is a frozen value with `+`, so that samples, shards and outputs are merged the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+# Keeps the SQNR of identical outputs finite (about 300 dB), so that a gate such as sqnr_db>=20 passes on them.
+NOISE_FLOOR = 1e-30
+# Two-sided 95 % quantile of the normal distribution.
+Z95 = 1.959963984540054
+# Elements converted to float64 at a time, so that a large tensor needs no float64 copy of itself.
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """Sums over the elements of a reference x and an approximation y, in float64.
+
+    Attributes:
+        count: Elements seen.
+        signal: Sum of x^2.
+        energy: Sum of y^2.
+        noise: Sum of (x - y)^2.
+        dot: Sum of x * y.
+        max_abs: Largest |x - y|.
+    """
+
+    count: int = 0
+    signal: float = 0.0
+    energy: float = 0.0
+    noise: float = 0.0
+    dot: float = 0.0
+    max_abs: float = 0.0
+
+    def __add__(self, other: ErrorSums) -> ErrorSums:
+        return ErrorSums(
+            self.count + other.count,
+            self.signal + other.signal,
+            self.energy + other.energy,
+            self.noise + other.noise,
+            self.dot + other.dot,
+            max(self.max_abs, other.max_abs),
+        )
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Signal-to-quantization-noise ratio in dB, 10 log10(signal / max(noise, 1e-30)); None when x is all zero."""
+        if self.signal == 0.0:
+            return None
+        return 10.0 * (math.log10(self.signal) - math.log10(max(self.noise, NOISE_FLOOR)))
+
+    @property
+    def cosine(self) -> float | None:
+        """Cosine of the angle between x and y, in [-1, 1]; None when either is all zero."""
+        if self.signal == 0.0 or self.energy == 0.0:
+            return None
+        return max(-1.0, min(1.0, self.dot / (math.sqrt(self.signal) * math.sqrt(self.energy))))
+
+
+def error_sums(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> ErrorSums:
+    """Compare two arrays.
+
+    Args:
+        x: Reference, any shape, real and finite.
+        y: Approximation, same shape as x.
+
+    Returns:
+        The sums of this pair alone; add them over samples.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    if x.shape != y.shape:
+        raise ValueError(f"shapes differ: {x.shape} and {y.shape}")
+    total = ErrorSums()
+    flat_x, flat_y = x.ravel(), y.ravel()
+    for start in range(0, flat_x.size, _BLOCK):
+        a = flat_x[start : start + _BLOCK].astype(np.float64)
+        b = flat_y[start : start + _BLOCK].astype(np.float64)
+        error = a - b
+        total += ErrorSums(
+            int(a.size), float(a @ a), float(b @ b), float(error @ error), float(a @ b), float(np.abs(error).max())
+        )
+    return total
+
+
+def rank_of(scores: npt.NDArray[Any], label: int) -> int:
+    """Place of one class in the order of the scores; 0 is the best.
+
+    Args:
+        scores: Class scores, shape (classes,), finite.
+        label: Class index, 0 <= label < classes.
+
+    Returns:
+        Number of classes placed before `label`. Equal scores keep index order, as argmax does: quantized scores often
+        tie, and counting ties as hits would flatter the int8 model.
+    """
+    own = scores[label]
+    return int(np.count_nonzero(scores > own) + np.count_nonzero(scores[:label] == own))
+
+
+@dataclass(frozen=True)
+class PairedCounts:
+    """Hits of two classifiers on the same samples: both, only the first, only the second, neither."""
+
+    both: int = 0
+    only_first: int = 0
+    only_second: int = 0
+    neither: int = 0
+
+    def __add__(self, other: PairedCounts) -> PairedCounts:
+        return PairedCounts(
+            self.both + other.both,
+            self.only_first + other.only_first,
+            self.only_second + other.only_second,
+            self.neither + other.neither,
+        )
+
+    @property
+    def samples(self) -> int:
+        """Samples counted."""
+        return self.both + self.only_first + self.only_second + self.neither
+
+    @property
+    def first(self) -> float:
+        """Hit rate of the first classifier, a fraction; at least one sample must have been counted."""
+        return (self.both + self.only_first) / self.samples
+
+    @property
+    def second(self) -> float:
+        """Hit rate of the second classifier, a fraction; at least one sample must have been counted."""
+        return (self.both + self.only_second) / self.samples
+
+    @property
+    def drop(self) -> float:
+        """Hit rate of the first minus that of the second, a fraction in [-1, 1]."""
+        return (self.only_first - self.only_second) / self.samples
+
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % confidence interval of `drop`; see paired_interval."""
+        return paired_interval(self.only_first, self.only_second, self.samples)
+
+
+def paired_counts(first: bool, second: bool) -> PairedCounts:
+    """Count one sample: whether each classifier hit it."""
+    return PairedCounts(
+        both=int(first and second),
+        only_first=int(first and not second),
+        only_second=int(second and not first),
+        neither=int(not first and not second),
+    )
+
+
+def paired_interval(only_first: int, only_second: int, samples: int, z: float = Z95) -> tuple[float, float]:
+    """Score interval for the difference of two paired proportions.
+
+    Args:
+        only_first, only_second: Discordant pairs, each >= 0, together <= samples.
+        samples: All pairs, >= 1.
+        z: Normal quantile; the default gives 95 %.
+
+    Returns:
+        (low, high) of p_first - p_second as fractions in [-1, 1], low <= (only_first - only_second) / samples <= high.
+
+    Raises:
+        ValueError: The counts cannot be.
+
+    Numerics: Tango (1998), inverted by bisection. A quantized classifier disagrees with its FP32 model on few samples,
+    often on none, and there a bootstrap or a Wald interval shrinks to nothing: it claims certainty after 20 samples.
+    The score interval inverts a test, so that it keeps its coverage with few discordant pairs (Agresti and Min 2005),
+    and with none it is z^2 / (samples + z^2) on either side. It is exact arithmetic: no seed, no resampling noise.
+    """
+    if samples < 1 or only_first < 0 or only_second < 0 or only_first + only_second > samples:
+        raise ValueError(f"counts cannot be: {only_first} and {only_second} discordant of {samples} pairs")
+    return _lower(only_first, only_second, samples, z), -_lower(only_second, only_first, samples, z)
+
+
+def _lower(b: int, c: int, n: int, z: float) -> float:
+    """Smallest difference that the score test at z does not reject."""
+    low, high = -1.0, (b - c) / n
+    for _ in range(100):
+        delta = (low + high) / 2
+        # maximum likelihood of the second discordant probability when the difference is fixed at delta
+        linear = (2 * n - b + c) * delta - b - c
+        root = math.sqrt(max(linear * linear + 8 * n * c * delta * (1 - delta), 0.0))
+        q21 = (root - linear) / (4 * n)
+        deviation = math.sqrt(max(n * (2 * q21 + delta * (1 - delta)), 0.0))
+        if b - c - n * delta > z * deviation:
+            low = delta
+        else:
+            high = delta
+    return high

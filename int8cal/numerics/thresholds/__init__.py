@@ -1,0 +1,1 @@
+"""Threshold methods: a Spectrum -> a clip range."""

@@ -1,0 +1,92 @@
+"""Entropy (KL) threshold after NVIDIA's "8-bit Inference with TensorRT" (Migacz, GTC 2017), exactly as NUMERICS 2 states it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.numerics.kernels import njit
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+BINS = 2048
+
+
+def _search_loop(counts: Any, levels: Any, divergence: Any) -> None:
+    # Per candidate only `levels` logarithms are taken: within a level Q is constant, so the sum of P ln Q needs the level's
+    # total and number of non-empty bins, which prefix sums give; the sum of P ln P is a prefix sum too.
+    bins = counts.size
+    mass = np.zeros(bins + 1)
+    filled = np.zeros(bins + 1)
+    entropy = np.zeros(bins + 1)
+    for j in range(bins):
+        c = counts[j]
+        mass[j + 1] = mass[j] + c
+        filled[j + 1] = filled[j] + (1.0 if c > 0 else 0.0)
+        entropy[j + 1] = entropy[j] + (c * math.log(c) if c > 0 else 0.0)
+    total = mass[bins]
+    for i in range(levels, bins + 1):
+        outliers = total - mass[i]
+        last = counts[i - 1]
+        if mass[i] <= 0.0 or (last == 0 and outliers > 0.0):
+            continue  # Q is 0 where P is not
+        with_outliers = last + outliers
+        p_log_p = entropy[i - 1] + (with_outliers * math.log(with_outliers) if with_outliers > 0 else 0.0)
+        p_log_q = 0.0
+        start = 0
+        step = i / levels
+        for level in range(levels):
+            end = int(np.rint((level + 1) * step)) if level + 1 < levels else i
+            n = filled[end] - filled[start]
+            if n > 0:
+                q = mass[end] - mass[start]
+                p = q + outliers if level + 1 == levels else q
+                p_log_q += p * math.log(q / n)
+            start = end
+        divergence[i] = (p_log_p - p_log_q) / total - math.log(total) + math.log(mass[i])
+
+
+_search = njit(_search_loop, cache=True, nogil=True, error_model="numpy") if njit is not None else _search_loop
+
+
+def divergences(counts: Int64, levels: int) -> Float64:
+    """KL divergence in nats of every candidate.
+
+    Args:
+        counts: Histogram of |x| with linear bins from 0, int64 (N,), N >= levels.
+        levels: Quantization levels of a half axis: 128 for signed tensors, 256 for tensors that are >= 0.
+
+    Returns:
+        float64 (N + 1,); entry i is KL(P, Q) of keeping the first i bins, +inf where undefined or i < levels.
+    """
+    result = np.full(len(counts) + 1, np.inf)
+    if counts.sum() > 0:
+        _search(counts.astype(np.float64), levels, result)
+    return result
+
+
+def entropy_threshold(counts: Int64, levels: int, bin_width: float) -> tuple[float, int] | None:
+    """Choose the threshold whose clipped and quantized distribution is nearest to the observed one.
+
+    Args:
+        counts: Histogram of |x|, int64 (2048,) over [0, amax].
+        levels: 128 or 256, see `divergences`.
+        bin_width: amax / 2048, real units.
+
+    Returns:
+        (threshold, i): the centre of the last kept bin, (i - 0.5) * bin_width; None when no candidate is defined or the
+        histogram has fewer non-empty bins than levels, where the search has nothing to compare.
+
+    Source: NVIDIA's pseudocode; the first minimum wins. Their (m + 0.5) counts from the first bin left out.
+    """
+    if np.count_nonzero(counts) < levels:
+        return None
+    result = divergences(counts, levels)
+    best = int(np.argmin(result))
+    if not math.isfinite(result[best]):
+        return None
+    return (best - 0.5) * bin_width, best

@@ -1,0 +1,41 @@
+"""The two thresholds that need no search: the observed range, and percentiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from int8cal.numerics.loglinear import Spectrum
+
+
+def max_range(spectrum: Spectrum) -> tuple[float, float]:
+    """Return the observed (min, max): nothing is clipped."""
+    return spectrum.observed
+
+
+def percentile_range(spectrum: Spectrum, percent: float) -> tuple[float, float]:
+    """Clip so that `percent` of the values stay inside, the rest shared by both tails.
+
+    Args:
+        spectrum: The tensor's values.
+        percent: In (0, 100]; 100 is the observed range.
+
+    Returns:
+        (low, high) in real units. A tensor that is >= 0 (or <= 0) is clipped at its one far end only.
+    """
+    low, high = spectrum.observed
+    outside = (100.0 - percent) / 100.0
+    if low >= 0.0:
+        return low, _quantile(spectrum, 1.0 - outside)
+    if high <= 0.0:
+        return _quantile(spectrum, outside), high
+    return _quantile(spectrum, outside / 2), _quantile(spectrum, 1.0 - outside / 2)
+
+
+def _quantile(spectrum: Spectrum, fraction: float) -> float:
+    """The value below which `fraction` of the values lie, linear inside a bin."""
+    cumulative = np.cumsum(spectrum.counts)
+    target = fraction * cumulative[-1]
+    index = min(int(np.searchsorted(cumulative, target, side="left")), len(cumulative) - 1)
+    before = cumulative[index] - spectrum.counts[index]
+    share = (target - before) / spectrum.counts[index]
+    return float(spectrum.low[index] + np.clip(share, 0.0, 1.0) * (spectrum.high[index] - spectrum.low[index]))

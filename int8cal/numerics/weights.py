@@ -1,0 +1,100 @@
+"""Int8 weights: one symmetric scale per output channel, and the s32 bias that goes with it (NUMERICS 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
+
+Float64 = npt.NDArray[np.float64]
+
+BIAS_LIMIT = float(2**31 - 1)
+WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7}
+
+
+def channels_first(weight: npt.NDArray[Any], axis: int | None, group: int = 1) -> npt.NDArray[Any]:
+    """View weights as (output channels, everything else).
+
+    Args:
+        weight: Any rank.
+        axis: Output-channel axis; None for one channel over all.
+        group: Groups of a ConvTranspose, whose axis-1 channel k of group g is output channel g * (OC / g) + k. For
+            other ops 1.
+
+    Returns:
+        Array (channels, N); with `group` > 1 and axis 1 the channels are group * shape[1].
+    """
+    if axis is None:
+        return weight.reshape(1, -1)
+    if group > 1 and axis == 1:
+        split = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
+        return np.moveaxis(split, 2, 1).reshape(group * weight.shape[1], -1)
+    return np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+
+
+def weight_scales(weight: npt.NDArray[np.float32], axis: int | None, dtype: QType) -> Float64:
+    """Choose the scale of each output channel: its largest magnitude meets the end of the range.
+
+    Args:
+        weight: float32, any rank.
+        axis: Output-channel axis of the stored tensor; None for one scale.
+        dtype: S8 (-127..127) or S7 (-64..63; both ends are looked at).
+
+    Returns:
+        float64 values that are exact float32, (channels,). An all-zero channel gets SMALLEST_SCALE.
+    """
+    rows = channels_first(weight, axis).astype(np.float64)
+    need = np.maximum(rows.max(axis=1) / dtype.qmax, rows.min(axis=1) / dtype.qmin)
+    return np.maximum(need.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
+
+
+def guard_bias(scales: Float64, bias: Float64, input_scale: float) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Raise weight scales until each bias fits s32.
+
+    Args:
+        scales: Weight scales (channels,) or (1,).
+        bias: (channels,), real units.
+        input_scale: Scale of the layer's input.
+
+    Returns:
+        (scales, raised): new scales and which of them changed. |bias| / (input_scale * scale) <= 2^31 - 1 holds after.
+    """
+    need = np.abs(bias) / (input_scale * BIAS_LIMIT)
+    if scales.shape != need.shape:
+        need = np.full(scales.shape, need.max(initial=0.0))
+    raised = need > scales
+    # the smallest float32 that is not below the need: the cast may round down
+    lifted = need.astype(np.float32)
+    lifted = np.where(lifted.astype(np.float64) < need, np.nextafter(lifted, np.float32(np.inf)), lifted)
+    return np.where(raised, lifted.astype(np.float64), scales), raised
+
+
+def quantize_weights(
+    weight: npt.NDArray[np.float32], scales: Float64, axis: int | None, dtype: QType
+) -> npt.NDArray[np.int8]:
+    """Round weights to codes, half to even, saturating; same shape as weight, int8."""
+    shape = [1] * weight.ndim
+    if axis is not None:
+        shape[axis] = -1
+    codes = np.rint(weight.astype(np.float64) / scales.reshape(shape))
+    return np.clip(codes, dtype.qmin, dtype.qmax).astype(np.int8)
+
+
+def quantize_bias(bias: Float64, input_scale: float, scales: Float64) -> npt.NDArray[np.int32]:
+    """Round a bias (channels,) to s32 with scale input_scale * scales, as the runtime multiplies them in float32."""
+    product = (np.float32(input_scale) * scales.astype(np.float32)).astype(np.float64)
+    return np.clip(np.rint(bias / product), -BIAS_LIMIT - 1, BIAS_LIMIT).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A layer's integers: weight codes as stored, scales (channels,), bias codes or None, channels whose scale was raised."""
+
+    weight: npt.NDArray[np.int8]
+    scales: Float64
+    bias: npt.NDArray[np.int32] | None
+    raised: int

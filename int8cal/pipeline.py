@@ -1,0 +1,402 @@
+"""The order of the stations, readable as one page: what the commands and the Python API both run."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import onnx
+
+from int8cal.atomic import atomic_path
+from int8cal.calibrate.engines.local import collect
+from int8cal.calibrate.statistics import Statistics, merge
+from int8cal.calibrate.statistics_file import load_statistics, save_statistics
+from int8cal.calibrate.table import CalibrationTable
+from int8cal.calibrate.table_file import load_table, save_table
+from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.errors import ModelError, OutputError, TableError
+from int8cal.evaluate.evaluate import evaluate_pair, model_bytes
+from int8cal.evaluate.gates import judge, parse_gate
+from int8cal.evaluate.judge import output_judge
+from int8cal.evaluate.result import Evaluation, Report
+from int8cal.graph.chains import find_chains
+from int8cal.graph.load import save_model
+from int8cal.graph.plan import Plan
+from int8cal.graph.prepared import Prepared, prepare, require_layers
+from int8cal.graph.select import Selection
+from int8cal.graph.taps import make_taps
+from int8cal.quantize.build import build_model
+from int8cal.quantize.correct import Corrected, make_table
+from int8cal.quantize.recipes import RECIPES
+from int8cal.report.histograms import tensor_histograms
+from int8cal.report.write import write_reports
+from int8cal.runtime.simplify import simplify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from int8cal.job import DataSettings, Job
+
+T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Shows how far a pass is."""
+
+    def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
+        """Pass the items on."""
+
+
+def _silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:  # noqa: ARG001 - the protocol's shape
+    return iterable
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Everything up to the int8 model, in memory."""
+
+    prepared: Prepared
+    plan: Plan
+    statistics: Statistics
+    corrected: Corrected
+    skipped: tuple[str, ...]
+    timing_s: dict[str, float]
+
+
+@dataclass(frozen=True)
+class CalibrationOutcome:
+    """Where the files are, and the report."""
+
+    directory: Path
+    report: Report
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class QuantizeOutcome:
+    """The model that was written, and warnings."""
+
+    output: Path
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class _Clock:
+    """Seconds per station."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def station(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def calibrate_model(job: Job, source: Path | onnx.ModelProto, *, progress: Progress = _silent) -> Calibrated:
+    """Data -> statistics -> table -> int8 model, in memory.
+
+    Args:
+        job: Settings; its model field only names the model.
+        source: The FP32 model.
+        progress: Shows the pass over the data.
+
+    Raises:
+        Int8calError: Of the station that failed.
+    """
+    clock = _Clock()
+    rule = RECIPES[job.quantization.recipe]
+    with clock.station("prepare"):
+        prepared = prepare(source, simplify)
+        plan = require_layers(prepared, Selection(job.quantization.include, job.quantization.exclude))
+        taps = make_taps(plan, find_chains(prepared.model, plan))
+        feeds = open_feeds(job.data, prepared.signature)
+    with clock.station("calibrate"):
+        collected = collect(
+            prepared.model,
+            prepared.signature,
+            taps,
+            progress(feeds, feeds.count, "calibrate"),
+            model_sha256=prepared.sha256,
+            threads=job.calibration.threads,
+            keep=rule.judge_samples,
+        )
+    blank = _blank_table(job, prepared, collected.statistics)
+    with clock.station("thresholds"):
+        corrected = make_table(
+            prepared.model,
+            plan,
+            collected.statistics,
+            rule,
+            job.calibration,
+            job.quantization,
+            blank,
+            output_judge(prepared.model, prepared.signature, collected.kept, threads=job.calibration.threads),
+        )
+    return Calibrated(prepared, plan, collected.statistics, corrected, tuple(feeds.skipped), clock.seconds)
+
+
+def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationOutcome:
+    """Run a whole job and write its files.
+
+    Raises:
+        Int8calError: Of the station that failed; nothing was written then. A failed gate raises nothing: see the report.
+    """
+    show = progress or _silent
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    stem = job.model.name.removesuffix(".onnx")
+    directory = job.output.dir or Path(f"{stem}-int8")
+    require_free(directory, overwrite=job.output.overwrite, directory=True)
+    calibrated = calibrate_model(job, job.model, progress=show)
+    clock = _Clock(calibrated.timing_s)
+    evaluation_data = job.evaluation.data or job.data
+    feeds = open_feeds(evaluation_data, calibrated.prepared.signature)
+    make_directory(directory)
+    names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
+    with clock.station("quantize"):
+        save_model(calibrated.corrected.built.model, directory / names[0])
+        save_table(calibrated.corrected.table, directory / names[1])
+        save_statistics(calibrated.statistics, directory / names[2])
+    with clock.station("evaluate"):
+        evaluation = _evaluate(job.model, directory / names[0], feeds, job, calibrated, show)
+    report = _report(job, calibrated, evaluation, clock.seconds)
+    report = replace(report, gates=judge(gates, evaluation))
+    write_reports(report, directory)
+    written = (*names, "report.json", "report.md", "report.html")
+    return CalibrationOutcome(directory, report, tuple(directory / name for name in written))
+
+
+def quantize_file(
+    model: Path, table: Path, output: Path, *, force: bool = False, overwrite: bool = False
+) -> QuantizeOutcome:
+    """Write the int8 model of an existing table: no data, no inference.
+
+    Raises:
+        TableError: The table is malformed, or made for another model and not `force`.
+    """
+    require_free(output, overwrite=overwrite)
+    loaded = load_table(table)
+    prepared = prepare(model, simplify)
+    built = quantize_prepared(prepared, loaded, str(table), force=force)
+    save_model(built.model, output)
+    return QuantizeOutcome(output, built.warnings)
+
+
+def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> Any:
+    """Build the int8 model of a table, after checking that the table is this model's."""
+    made_for = table.model.get("sha256")
+    if made_for != prepared.sha256 and not force:
+        raise TableError(
+            f"was made for another model (sha256 {str(made_for)[:12]}…, this one is {prepared.sha256[:12]}…)",
+            where=where,
+            do="calibrate this model, or give --force if only its bytes differ",
+        )
+    selection = Selection(tuple(table.settings.get("include", ())), tuple(table.settings.get("exclude", ())))
+    plan = require_layers(prepared, selection)
+    return build_model(prepared.model, plan, table)
+
+
+def evaluate_files(
+    fp32: Path,
+    int8: Path,
+    data: DataSettings,
+    *,
+    output: Path | None = None,
+    gates: Sequence[str] = (),
+    threads: int = 0,
+    latency: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare two models on data, and write the reports where asked.
+
+    Raises:
+        Int8calError: Of the station that failed.
+    """
+    parsed = [parse_gate(text) for text in gates]
+    if output is not None:
+        require_free(output, overwrite=overwrite, directory=True)
+    report = evaluate_models(fp32, int8, data, threads=threads, latency=latency, progress=progress)
+    report = replace(report, gates=judge(parsed, report.evaluation))
+    if output is not None:
+        make_directory(output)
+        write_reports(report, output)
+    return report
+
+
+def evaluate_models(
+    fp32: Path | onnx.ModelProto,
+    int8: Path | onnx.ModelProto,
+    data: DataSettings,
+    *,
+    threads: int = 0,
+    latency: bool = True,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare two models on data."""
+    from int8cal.graph.load import load_model
+    from int8cal.graph.signature import signature_of
+
+    show = progress or _silent
+    clock = _Clock()
+    signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
+    feeds = open_feeds(data, signature)
+    with clock.station("evaluate"):
+        evaluation = evaluate_pair(
+            fp32,
+            int8,
+            feeds,
+            threads=threads,
+            latency=latency,
+            progress=lambda samples: show(samples, feeds.count, "evaluate"),
+            reasons={"layers.clipped": "only known where int8cal calibrated the model"},
+        )
+    names = {
+        "fp32": fp32.name if isinstance(fp32, Path) else "fp32",
+        "int8": int8.name if isinstance(int8, Path) else "int8",
+    }
+    return Report(
+        model={"name": names["fp32"], "int8": names["int8"]},
+        settings={"data": _data_settings(data)},
+        evaluation=evaluation,
+        timing_s=clock.seconds,
+        warnings=_skipped(feeds.skipped),
+    )
+
+
+def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> Statistics:  # noqa: FBT001, FBT002
+    """Add the statistics of shards and write the sum.
+
+    Raises:
+        StatisticsError: A file is unreadable, or the shards do not belong together.
+    """
+    require_free(output, overwrite=overwrite)
+    total = merge(load_statistics(path) for path in inputs)
+    save_statistics(total, output)
+    return total
+
+
+def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> None:
+    """Refuse an output that exists without --overwrite, is of the wrong kind, or cannot be written; creates nothing.
+
+    Raises:
+        OutputError: Says which of these.
+    """
+    if path.exists():
+        if directory != path.is_dir():
+            kind = "a file" if directory else "a directory"
+            raise OutputError(f"is {kind}", where=str(path), do="give another output path")
+        if not overwrite:
+            raise OutputError("exists", where=str(path), do="give --overwrite, or another output path")
+    parent = path if path.is_dir() else next((each for each in path.absolute().parents if each.exists()), Path("/"))
+    if not directory and not path.parent.is_dir():
+        raise OutputError(f"its directory {path.parent} does not exist", where=str(path), do="create it first")
+    if not parent.is_dir():
+        raise OutputError(f"{parent} is not a directory", where=str(path), do="give another output path")
+    # access rights alone do not tell (read-only mounts, root): try to create a file
+    if directory:
+        _probe(parent, path)
+
+
+def make_directory(path: Path) -> None:
+    """Create the output directory.
+
+    Raises:
+        OutputError: It cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be created ({error.strerror})", where=str(path), do="give another output path"
+        ) from error
+
+
+def _probe(parent: Path, path: Path) -> None:
+    try:
+        with atomic_path(parent / ".int8cal-probe") as temporary:
+            temporary.write_bytes(b"")
+        (parent / ".int8cal-probe").unlink()
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({error.strerror})", where=str(path), do="give another output path"
+        ) from error
+
+
+def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
+    settings: dict[str, Any] = {
+        "method": job.calibration.method,
+        "percentile": job.calibration.percentile,
+        "recipe": job.quantization.recipe,
+        "target": job.quantization.target,
+        "activations": job.quantization.activations,
+        "weights": job.quantization.weights,
+        "include": list(job.quantization.include),
+        "exclude": list(job.quantization.exclude),
+        "preprocess": asdict(job.data.preprocess) if job.data.preprocess is not None else None,
+    }
+    return CalibrationTable(
+        model={"sha256": prepared.sha256, "name": prepared.name},
+        data={"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples},
+        settings=settings,
+        tensors={},
+        weights={},
+    )
+
+
+def _evaluate(model: Path, int8: Path, feeds: Feeds, job: Job, calibrated: Calibrated, show: Progress) -> Evaluation:
+    entries = calibrated.corrected.table.tensors
+    return evaluate_pair(
+        model,
+        int8,
+        feeds,
+        target=job.quantization.target,
+        threads=job.calibration.threads,
+        latency=job.evaluation.latency,
+        clipped={name: entry.clipped for name, entry in entries.items()},
+        progress=lambda samples: show(samples, feeds.count, "evaluate"),
+    )
+
+
+def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
+    table = calibrated.corrected.table
+    warnings = [*table.warnings, *_skipped(calibrated.skipped)]
+    if job.evaluation.data is None:
+        warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
+    left = [f"{item.op_type} {item.node} stays float: {item.reason}" for item in calibrated.plan.left]
+    return Report(
+        model={**table.model, "samples": table.data["samples"], "data_fingerprint": table.data["fingerprint"]},
+        settings={**table.settings, "data": _data_settings(job.data)},
+        evaluation=evaluation,
+        timing_s=timing,
+        warnings=tuple(warnings),
+        decisions=(*calibrated.corrected.decisions, *left),
+        histograms=tensor_histograms(
+            calibrated.corrected.tensors, table, job.quantization.activations, job.calibration.percentile
+        ),
+    )
+
+
+def _data_settings(data: DataSettings) -> dict[str, object]:
+    return {key: value for key, value in asdict(data).items() if value is not None}
+
+
+def _skipped(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
+    return (f"{len(names)} unreadable file(s) skipped: {shown}",)
+
+
+__all__ = [
+    "CalibrationOutcome",
+    "ModelError",
+    "QuantizeOutcome",
+    "calibrate_job",
+    "evaluate_files",
+    "merge_files",
+    "quantize_file",
+]

@@ -1,0 +1,69 @@
+"""The integers of each layer: weight codes within the range in force, and the s32 bias."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from int8cal.graph.index import Index
+from int8cal.numerics.weights import (
+    WEIGHT_TYPES,
+    QuantizedLayer,
+    guard_bias,
+    quantize_bias,
+    quantize_weights,
+    weight_scales,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from int8cal.graph.plan import Plan
+    from int8cal.job import WeightRange
+    from int8cal.numerics.affine import Affine
+
+
+def quantize_layers(
+    model: onnx.ModelProto,
+    plan: Plan,
+    activations: dict[str, Affine],
+    weights: WeightRange,
+    *,
+    scales: dict[str, npt.NDArray[np.float64]] | None = None,
+    bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
+) -> dict[str, QuantizedLayer]:
+    """Quantize the weights and biases of all planned layers.
+
+    Args:
+        model: The prepared (and equalized) model.
+        plan: The plan.
+        activations: Affine per planned tensor: a bias has scale input scale x weight scale.
+        weights: Range of the codes.
+        scales: Weight scales by node name that win over the computed ones (from a table).
+        bias_deltas: Added to a node's float bias (from a correction).
+
+    Returns:
+        Integers by node name.
+    """
+    index = Index(model)
+    dtype = WEIGHT_TYPES[weights]
+    result = {}
+    for layer in plan.layers:
+        weight = index.constant(layer.weight).astype(np.float32)
+        given = (scales or {}).get(layer.node)
+        chosen = given if given is not None else weight_scales(weight, layer.axis, dtype)
+        bias = None
+        raised = np.zeros(len(chosen), np.bool_)
+        if layer.bias is not None:
+            bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
+            delta = (bias_deltas or {}).get(layer.node)
+            if delta is not None:
+                bias = bias + delta
+            input_scale = activations[layer.input].scale
+            chosen, raised = guard_bias(chosen, bias, input_scale)
+            bias_codes = quantize_bias(bias, input_scale, chosen)
+        codes = quantize_weights(weight, chosen, layer.axis, dtype)
+        result[layer.node] = QuantizedLayer(codes, chosen, bias_codes if bias is not None else None, int(raised.sum()))
+    return result

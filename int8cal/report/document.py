@@ -1,0 +1,214 @@
+"""A Report as the plain document that report.json holds, and that every other view is drawn from.
+
+Numbers that are not finite become null here, once, so that no view can show one that another view hides.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from int8cal.evaluate.result import Drop, Evaluation, Report
+
+FORMAT = "int8cal/report"
+VERSION = 1
+STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
+NO_REASON = "no reason was recorded"
+
+Document = dict[str, Any]
+
+
+def report_to_json(report: Report) -> str:
+    """Write a report as the text of report.json.
+
+    Args:
+        report: Any report; its histograms are left out.
+
+    Returns:
+        JSON in the contract's key order, indented by 1, with a final newline. Floats are the shortest text that reads
+        back as the same double. Equal reports give equal text.
+    """
+    return json.dumps(document_of(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def document_of(report: Report) -> Document:
+    """Turn a report into the object that report.json holds.
+
+    Args:
+        report: Any report; NaN, infinities, tuples, paths and numpy scalars are allowed anywhere in it.
+
+    Returns:
+        Plain dicts, lists, strings and finite numbers. Each null among the measurements has a reason under "reasons",
+        keyed by its own dotted path or by that of a part it belongs to.
+    """
+    evaluation = report.evaluation
+    raw: Document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": _sorted(report.model),
+        "settings": _sorted(report.settings),
+        "samples": evaluation.samples,
+        **_measurements(evaluation),
+        "timing_s": _timing(report.timing_s),
+        "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
+        "warnings": report.warnings,
+        "decisions": report.decisions,
+    }
+    reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
+    document: Document = {key: _plain(value, key, reasons) for key, value in raw.items()}
+    for paths in missing(document):
+        if find_reason(reasons, *paths) is None:
+            reasons[paths[0]] = NO_REASON
+    document["reasons"] = _plain(_sorted(reasons), "reasons", {})
+    return document
+
+
+def find_reason(reasons: Mapping[str, str], *paths: str) -> str | None:
+    """Find why a value is null: by one of its own dotted paths first, then by the parts these belong to.
+
+    Args:
+        reasons: The document's "reasons".
+        paths: Names of the same value, the most telling first ("layers.3.sqnr_db", "layers.conv1_out.sqnr_db").
+    """
+    for path in paths:
+        if path in reasons:
+            return reasons[path]
+    for path in paths:
+        part = path
+        while "." in part:
+            part = part.rpartition(".")[0]
+            if part in reasons:
+                return reasons[part]
+    return None
+
+
+def missing(document: Document) -> Iterator[tuple[str, ...]]:
+    """Name every measurement of a document that is null, with all the paths its reason may be filed under."""
+    for key in ("fusion", "latency_ms"):
+        if document[key] is None:
+            yield (key, key.removesuffix("_ms"))
+    for part in ("metrics", "saturation"):
+        yield from ((f"{part}.{key}",) for key, value in document[part].items() if value is None)
+    for name, output in document["outputs"].items():
+        yield from ((f"outputs.{name}.{key}",) for key, value in output.items() if value is None)
+    for index, layer in enumerate(document["layers"]):
+        for key in ("sqnr_db", "clipped"):
+            if layer[key] is None:
+                yield layer_paths(index, layer, key)
+    for index, gate in enumerate(document["gates"]):
+        if gate["value"] is None:
+            yield gate_paths(index, gate)
+
+
+def layer_paths(index: int, layer: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Name the paths under which the reason for a layer's null may be filed: by its place, or by its tensor."""
+    return (f"layers.{index}.{key}", f"layers.{layer['tensor']}.{key}")
+
+
+def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the paths under which the reason for a gate without value may be filed: its own, or its metric's."""
+    metric = re.split(r"[<>=!]", str(gate["gate"]), maxsplit=1)[0].strip()
+    return (f"gates.{index}.value", f"metrics.{metric}", metric)
+
+
+def _measurements(evaluation: Evaluation) -> Document:
+    """Lay out what evaluate/ measured, in the contract's order."""
+    metrics, saturation = evaluation.metrics, evaluation.saturation
+    fusion, latency = evaluation.fusion, evaluation.latency
+    return {
+        "metrics": {
+            "sqnr_db": metrics.sqnr_db,
+            "cosine": metrics.cosine,
+            "max_abs_error": metrics.max_abs_error,
+            "agreement": metrics.agreement,
+            "top1": _drop(metrics.top1),
+            "top5": _drop(metrics.top5),
+        },
+        "outputs": {
+            name: {"sqnr_db": output.sqnr_db, "cosine": output.cosine} for name, output in evaluation.outputs.items()
+        },
+        "layers": [
+            {
+                "tensor": layer.tensor,
+                "node": layer.node,
+                "op_type": layer.op_type,
+                "sqnr_db": layer.sqnr_db,
+                "clipped": layer.clipped,
+            }
+            for layer in evaluation.layers
+        ],
+        "fusion": fusion
+        and {
+            "integer": fusion.integer,
+            "float": fusion.float_,
+            "nodes": [{"node": node.node, "op_type": node.op_type, "reason": node.reason} for node in fusion.nodes],
+        },
+        "saturation": {"target": saturation.target, "unsafe_channels": saturation.unsafe_channels},
+        "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
+        "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+    }
+
+
+def _drop(drop: Drop | None) -> Document | None:
+    if drop is None:
+        return None
+    return {
+        "fp32": drop.fp32,
+        "int8": drop.int8,
+        "drop": drop.drop,
+        "drop_ci95": drop.drop_ci95,
+        "samples": drop.samples,
+    }
+
+
+def _timing(timing: Mapping[str, float]) -> dict[str, float]:
+    """Order the stations as a model passes them, then whatever else was timed."""
+    names = [name for name in STATIONS if name in timing]
+    return {name: timing[name] for name in [*names, *sorted(set(timing) - set(names))]}
+
+
+def _sorted(value: object) -> object:
+    """Order the keys of free-form settings, so that equal settings give equal bytes."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value, key=str)}
+    return value
+
+
+def _plain(value: object, path: str, reasons: dict[str, str]) -> Any:
+    """Reduce a value to what JSON knows; a number that is not finite becomes None, and `reasons` says so."""
+    if isinstance(value, dict):
+        return {_text(key): _plain(item, f"{path}.{_text(key)}", reasons) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{path}.{index}", reasons) for index, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return _plain(sorted(value, key=str), path, reasons)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        number = float(value)
+        if math.isfinite(number):
+            return number
+        reasons.setdefault(path, _not_finite(number, path))
+        return None
+    return _text(value)
+
+
+def _not_finite(number: float, path: str) -> str:
+    if math.isnan(number):
+        return "the computation gave NaN"
+    if number > 0 and path.endswith("sqnr_db"):
+        return "infinite: both models give exactly the same values"
+    return f"the computation gave {number}"
+
+
+def _text(value: object) -> str:
+    """Text that UTF-8 can hold: file names may carry bytes that it cannot."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")

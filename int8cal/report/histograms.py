@@ -1,0 +1,47 @@
+"""Statistics -> the histograms that report.html draws."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from int8cal.calibrate.choose import candidates
+from int8cal.evaluate.result import TensorHistogram
+from int8cal.numerics.loglinear import linear_histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from int8cal.calibrate.statistics import TensorStatistics
+    from int8cal.calibrate.table import CalibrationTable
+    from int8cal.job import ActivationType
+
+BINS = 128
+
+
+def tensor_histograms(
+    tensors: Mapping[str, TensorStatistics], table: CalibrationTable, activations: ActivationType, percentile: float
+) -> tuple[TensorHistogram, ...]:
+    """Return one histogram per table entry, over the observed range, with the range that each method would choose."""
+    result = []
+    for name, entry in table.tensors.items():
+        spectrum = tensors[name].spectrum
+        low, high = spectrum.observed
+        if high <= low:
+            low, high = min(low, 0.0), max(high, 0.0) if high != low or high else 1.0
+        if high <= low:
+            high = low + 1.0
+        edges = np.linspace(low, high, BINS + 1)
+        result.append(
+            TensorHistogram(
+                tensor=name,
+                edges=tuple(edges.tolist()),
+                counts=tuple(linear_histogram(spectrum, edges).tolist()),
+                low=entry.low,
+                high=entry.high,
+                method=entry.method,
+                candidates=candidates(spectrum, activations, percentile),
+            )
+        )
+    return tuple(result)

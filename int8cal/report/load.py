@@ -1,0 +1,147 @@
+"""Reads a report.json back, and refuses what is not one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from int8cal.errors import ConfigError
+from int8cal.report.document import FORMAT, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from int8cal.report.document import Document
+
+_NUMBER = (int, float)
+_OPTIONAL = (int, float, type(None))
+_TOP: dict[str, tuple[type, ...]] = {
+    "model": (dict,),
+    "settings": (dict,),
+    "metrics": (dict,),
+    "outputs": (dict,),
+    "layers": (list,),
+    "fusion": (dict, type(None)),
+    "saturation": (dict,),
+    "size": (dict,),
+    "latency_ms": (dict, type(None)),
+    "timing_s": (dict,),
+    "gates": (list,),
+}
+# Parts that a report of another tool, or an older one, may lack; an empty one stands for them.
+_ADDED: dict[str, type] = {"reasons": dict, "warnings": list, "decisions": list}
+_DROP = {"fp32": _OPTIONAL, "int8": _OPTIONAL, "drop": _OPTIONAL, "drop_ci95": (list,)}
+_METRICS = {
+    "sqnr_db": _OPTIONAL,
+    "cosine": _OPTIONAL,
+    "max_abs_error": _OPTIONAL,
+    "agreement": _OPTIONAL,
+    "top1": (dict, type(None)),
+    "top5": (dict, type(None)),
+}
+_LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIONAL, "clipped": _OPTIONAL}
+_GATE = {"gate": (str,), "value": _OPTIONAL, "passed": (bool,)}
+_NODE = {"node": (str,), "op_type": (str,), "reason": (str,)}
+_AGAIN = "evaluate again to write a sound report"
+
+
+def load_report(path: Path) -> Document:
+    """Read and check a report.json.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The document; "samples" is None, and "reasons", "warnings" and "decisions" are empty, where the file lacks them.
+
+    Raises:
+        ConfigError: The file is missing, is not JSON, is another format or a newer version, or misses a part.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise _error(path, f"cannot be read ({reason})", "check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise _error(path, f"is not valid JSON ({error})", "give the report.json that int8cal wrote") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise _error(path, f'is not a report: "format" is not "{FORMAT}"', "give the report.json that int8cal wrote")
+    if document.get("version") != VERSION:
+        found = f"report version is {document.get('version')!r}, this int8cal reads version {VERSION}"
+        raise _error(path, found, "update int8cal, or evaluate again")
+    _check(path, document)
+    document.setdefault("samples", None)
+    for key, kind in _ADDED.items():
+        document.setdefault(key, kind())
+    return document
+
+
+def _check(path: Path, document: Document) -> None:
+    _keys(path, "", document, _TOP)
+    for key, kind in _ADDED.items():
+        if key in document:
+            _keys(path, "", document, {key: (kind,)})
+    metrics = document["metrics"]
+    _keys(path, "metrics", metrics, _METRICS)
+    for name in ("top1", "top5"):
+        if metrics[name] is not None:
+            _keys(path, f"metrics.{name}", metrics[name], _DROP)
+            interval = metrics[name]["drop_ci95"]
+            _each(path, f"metrics.{name}.drop_ci95", interval, _OPTIONAL)
+            if len(interval) != 2:
+                raise _error(path, f"metrics.{name}.drop_ci95 has {len(interval)} values, expected 2", _AGAIN)
+    for name, output in document["outputs"].items():
+        _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
+    _table(path, "layers", document["layers"], _LAYER)
+    _table(path, "gates", document["gates"], _GATE)
+    _keys(path, "saturation", document["saturation"], {"target": (str,), "unsafe_channels": _OPTIONAL})
+    _keys(path, "size", document["size"], {"fp32_bytes": _NUMBER, "int8_bytes": _NUMBER})
+    if document["fusion"] is not None:
+        _keys(path, "fusion", document["fusion"], {"integer": _NUMBER, "float": _NUMBER, "nodes": (list,)})
+        _table(path, "fusion.nodes", document["fusion"]["nodes"], _NODE)
+    if document["latency_ms"] is not None:
+        _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(("fp32", "int8", "speedup"), _OPTIONAL))
+    _each(path, "timing_s", list(document["timing_s"].values()), _OPTIONAL)
+    _each(path, "reasons", list(document.get("reasons", {}).values()), (str,))
+    for key in ("warnings", "decisions"):
+        _each(path, key, document.get(key, []), (str,))
+
+
+def _table(path: Path, place: str, rows: list[Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
+    for index, row in enumerate(rows):
+        _keys(path, f"{place}.{index}", row, kinds)
+
+
+def _each(path: Path, place: str, values: list[Any], kinds: tuple[type, ...]) -> None:
+    for index, value in enumerate(values):
+        _kind(path, f"{place}.{index}", value, kinds)
+
+
+def _keys(path: Path, place: str, part: Any, kinds: Mapping[str, tuple[type, ...]]) -> None:
+    _kind(path, place, part, (dict,))
+    for key, expected in kinds.items():
+        full = f"{place}.{key}" if place else key
+        if key not in part:
+            raise _error(path, f"{full} is missing", _AGAIN)
+        _kind(path, full, part[key], expected)
+
+
+def _kind(path: Path, place: str, value: Any, kinds: tuple[type, ...]) -> None:
+    # To Python a bool is an int; to a report it is not a number.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise _error(path, f"{place} is {_shown(value)}, expected {names}", _AGAIN)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _error(path: Path, what: str, do: str) -> ConfigError:
+    return ConfigError(what, do=do, where=str(path), path=str(path))

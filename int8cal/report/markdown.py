@@ -1,0 +1,127 @@
+"""report.md: short enough for a comment on a pull request."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from int8cal.report import wording
+from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.reading import headline, name_of, verdict, why, why_nothing_clipped, worst_first
+
+if TYPE_CHECKING:
+    from int8cal.evaluate.result import Report
+    from int8cal.report.document import Document
+
+_WORST = 10
+_FLOAT_NODES = 20
+_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~$&]|^[-+=])")
+
+
+def report_to_markdown(report: Report) -> str:
+    """Write a report as GitHub-flavoured Markdown.
+
+    Args:
+        report: Any report.
+
+    Returns:
+        Headline, gates, the ten worst layers, what stayed in float, warnings; names and reasons are escaped.
+    """
+    document = document_of(report)
+    parts = [
+        f"## int8cal: {_code(name_of(document))}",
+        f"**{_escape(verdict(document).capitalize())}**{_samples(document)}",
+        _headline(document),
+        _gates(document),
+        _worst_layers(document),
+        _float_nodes(document),
+        _bullets("Warnings", document["warnings"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _samples(document: Document) -> str:
+    return f", measured on {wording.count(document['samples'], 'sample')}." if document["samples"] else ""
+
+
+def _headline(document: Document) -> str:
+    rows = [[figure.label, figure.text, _escape(figure.note)] for figure in headline(document)]
+    return _table(["", "int8 against float32", ""], rows)
+
+
+def _gates(document: Document) -> str:
+    if not document["gates"]:
+        return ""
+    rows = [
+        [_code(gate["gate"]), _value(document, gate["value"], gate_paths(index, gate)), _mark(gate["passed"])]
+        for index, gate in enumerate(document["gates"])
+    ]
+    return "### Gates\n\n" + _table(["gate", "value", "verdict"], rows)
+
+
+def _mark(passed: bool) -> str:
+    return "✅ pass" if passed else "❌ **fail**"
+
+
+def _worst_layers(document: Document) -> str:
+    worst = worst_first(document)
+    if not worst:
+        return f"### Worst layers\n\nNot measured: {_escape(why(document, 'layers'))}."
+    rows = [_layer_row(document, index, layer) for index, layer in worst[:_WORST]]
+    title = "Worst layers" if len(worst) <= _WORST else f"The {_WORST} worst of {len(worst)} layers"
+    reason = why_nothing_clipped(document)
+    if reason:
+        rows = [row[:3] for row in rows]
+    table = _table(["tensor", "op", "SQNR", "clipped"][: len(rows[0])], rows, right={2, 3})
+    return f"### {title}\n\n{table}" + (f"\n\nClipped share not measured: {_escape(reason)}." if reason else "")
+
+
+def _layer_row(document: Document, index: int, layer: dict[str, Any]) -> list[str]:
+    if layer["sqnr_db"] is None:
+        sqnr = f"{wording.NOT_MEASURED}: {_escape(why(document, *layer_paths(index, layer, 'sqnr_db')))}"
+    else:
+        sqnr = wording.decibel(layer["sqnr_db"])
+    return [_code(layer["tensor"]), _escape(layer["op_type"]), sqnr, wording.small_percent(layer["clipped"])]
+
+
+def _float_nodes(document: Document) -> str:
+    fusion = document["fusion"]
+    if fusion is None:
+        return f"### Left in float\n\nNot measured: {_escape(why(document, 'fusion'))}."
+    nodes = fusion["nodes"]
+    rows = [[_code(node["node"]), _escape(node["op_type"]), _escape(node["reason"])] for node in nodes[:_FLOAT_NODES]]
+    text = (
+        f"### Left in float\n\n{wording.count(fusion['integer'], 'node')} run integer kernels, {fusion['float']} float."
+    )
+    if rows:
+        text += "\n\n" + _table(["node", "op", "why"], rows)
+    if len(nodes) > _FLOAT_NODES:
+        text += f"\n\nand {len(nodes) - _FLOAT_NODES} more, in report.json."
+    return text
+
+
+def _bullets(title: str, lines: list[str]) -> str:
+    return f"### {title}\n\n" + "\n".join(f"- {_escape(line)}" for line in lines) if lines else ""
+
+
+def _value(document: Document, value: float | None, paths: tuple[str, ...]) -> str:
+    return f"{wording.NOT_MEASURED}: {_escape(why(document, *paths))}" if value is None else wording.plain(value)
+
+
+def _table(heads: list[str], rows: list[list[str]], right: set[int] | None = None) -> str:
+    rule = ["---:" if column in (right or set()) else "---" for column in range(len(heads))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heads, rule, *rows])
+
+
+def _escape(text: str) -> str:
+    """Keep any text from being read as Markdown, HTML, a table border or a mention of somebody."""
+    escaped = _SPECIAL.sub(r"\\\1", wording.printable(text)).replace("\\&", "&amp;").replace("\\<", "&lt;")
+    return escaped.replace("@", "@\N{ZERO WIDTH SPACE}")
+
+
+def _code(text: str) -> str:
+    """Put a name in a code span that no backtick in it can close, and whose bars do not end the table cell."""
+    shown = wording.printable(text) or " "
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    pad = " " if shown.startswith("`") or shown.endswith("`") else ""
+    return f"{fence}{pad}{shown}{pad}{fence}".replace("|", r"\|")

@@ -1,0 +1,245 @@
+"""What report.html shows, as one frozen object for the template: figures as text, charts as coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from int8cal.report import wording
+from int8cal.report.charts import (
+    HistogramChart,
+    Scale,
+    decibel_scale,
+    histogram_chart,
+    interval_scale,
+)
+from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.reading import Figure, headline, name_of, verdict, why, why_nothing_clipped, worst_first
+
+if TYPE_CHECKING:
+    from int8cal.evaluate.result import Report
+    from int8cal.report.document import Document
+
+# Bands of SQNR in dB: at 20 dB the error is a tenth of the signal, at 10 dB a third.
+_POOR, _FAIR = 10.0, 20.0
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, ready to show. What was not measured is None, with its reason beside it."""
+
+    rank: int
+    order: int
+    tensor: str
+    node: str
+    op_type: str
+    sqnr: float | None
+    sqnr_text: str
+    clipped: float | None
+    clipped_text: str
+    reason: str
+    clipped_reason: str
+    band: str
+    histogram: int | None
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One tensor's histogram; `layer` is None for a tensor that no layer entry names."""
+
+    anchor: int
+    tensor: str
+    method: str
+    range_text: str
+    observed_text: str
+    chart: HistogramChart | None
+    layer: Layer | None
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Top-k of both models, and the drop's interval on a small axis."""
+
+    label: str
+    fp32: str
+    int8: str
+    drop: str
+    interval: str
+    samples: int
+    scale: Scale | None
+    at: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything the template needs; `document` is the content of report.json."""
+
+    title: str
+    verdict: str
+    state: str
+    document: Document
+    figures: list[Figure]
+    gates: list[tuple[str, str, bool]]
+    accuracy: list[Accuracy]
+    outputs: list[tuple[str, str, str]]
+    layers: list[Layer]
+    in_order: list[Layer]
+    scale: Scale
+    plots: list[Plot]
+    latency: list[tuple[str, str]]
+    timing: list[tuple[str, str, float]]
+    settings: list[tuple[str, str]]
+    model: list[tuple[str, str]]
+    fusion_reason: str
+    saturation_reason: str
+    layers_reason: str
+    clipped_reason: str
+
+
+def page_of(report: Report) -> Page:
+    """Prepare a report for the template.
+
+    Args:
+        report: Any report. Histograms are ordered like the layers, worst first.
+    """
+    document = document_of(report)
+    gates = document["gates"]
+    anchors = {histogram.tensor: index for index, histogram in enumerate(report.histograms)}
+    layers = [_layer(document, rank, *entry, anchors) for rank, entry in enumerate(worst_first(document), start=1)]
+    return Page(
+        title=wording.printable(name_of(document)),
+        verdict=verdict(document),
+        state="none" if not gates else "pass" if all(gate["passed"] for gate in gates) else "fail",
+        document=document,
+        figures=headline(document),
+        gates=[_gate(document, index, gate) for index, gate in enumerate(gates)],
+        accuracy=[_accuracy(label, document["metrics"][key]) for label, key in _TOPS if document["metrics"][key]],
+        outputs=[_output(document, name, output) for name, output in document["outputs"].items()],
+        layers=layers,
+        in_order=sorted(layers, key=lambda layer: layer.order),
+        scale=decibel_scale([layer.sqnr for layer in layers if layer.sqnr is not None]),
+        plots=_plots(report, layers),
+        latency=_latency(document),
+        timing=_timing(document["timing_s"]),
+        settings=_flat(document["settings"]),
+        model=_flat(document["model"]),
+        fusion_reason=why(document, "fusion"),
+        saturation_reason=why(document, "saturation.unsafe_channels", "saturation"),
+        layers_reason=why(document, "layers"),
+        clipped_reason=why_nothing_clipped(document),
+    )
+
+
+_TOPS = (("Top-1", "top1"), ("Top-5", "top5"))
+
+
+def _layer(document: Document, rank: int, index: int, layer: dict[str, Any], anchors: dict[str, int]) -> Layer:
+    sqnr, clipped = layer["sqnr_db"], layer["clipped"]
+    return Layer(
+        rank=rank,
+        order=index + 1,
+        tensor=layer["tensor"],
+        node=layer["node"],
+        op_type=layer["op_type"],
+        sqnr=sqnr,
+        sqnr_text=wording.decibel(sqnr),
+        clipped=clipped,
+        clipped_text=wording.small_percent(clipped),
+        reason="" if sqnr is not None else why(document, *layer_paths(index, layer, "sqnr_db")),
+        clipped_reason="" if clipped is not None else why(document, *layer_paths(index, layer, "clipped")),
+        band="none" if sqnr is None else "poor" if sqnr < _POOR else "fair" if sqnr < _FAIR else "good",
+        histogram=anchors.get(layer["tensor"]),
+    )
+
+
+def _plots(report: Report, layers: list[Layer]) -> list[Plot]:
+    """Every histogram, those of the worst layers first, tensors without a layer last."""
+    by_tensor = {layer.tensor: layer for layer in reversed(layers)}
+    plots = []
+    for anchor, histogram in enumerate(report.histograms):
+        edges = histogram.edges
+        plots.append(
+            Plot(
+                anchor=anchor,
+                tensor=histogram.tensor,
+                method=histogram.method,
+                range_text=f"{histogram.low:.5g} to {histogram.high:.5g}",
+                observed_text=f"{edges[0]:.5g} to {edges[-1]:.5g}" if edges else wording.NOT_MEASURED,
+                chart=histogram_chart(histogram),
+                layer=by_tensor.get(histogram.tensor),
+            )
+        )
+    return sorted(plots, key=lambda plot: plot.layer.rank if plot.layer else len(layers) + 1)
+
+
+def _gate(document: Document, index: int, gate: dict[str, Any]) -> tuple[str, str, bool]:
+    value = wording.plain(gate["value"])
+    if gate["value"] is None:
+        value = f"{value}: {why(document, *gate_paths(index, gate))}"
+    return gate["gate"], value, gate["passed"]
+
+
+def _accuracy(label: str, drop: dict[str, Any]) -> Accuracy:
+    low, high = drop["drop_ci95"]
+    scale, at = None, (0.0, 0.0, 0.0, 0.0)
+    if None not in (low, high, drop["drop"]):
+        scale = interval_scale([low, high, drop["drop"]])
+        at = (scale.at(0.0), scale.at(low), scale.at(drop["drop"]), scale.at(high))
+    return Accuracy(
+        label=label,
+        fp32=wording.percent(drop["fp32"]),
+        int8=wording.percent(drop["int8"]),
+        drop=wording.points(drop["drop"]),
+        interval=wording.interval([low, high]),
+        samples=drop["samples"],
+        scale=scale,
+        at=at,
+    )
+
+
+def _output(document: Document, name: str, output: dict[str, Any]) -> tuple[str, str, str]:
+    texts = {"sqnr_db": wording.decibel(output["sqnr_db"]), "cosine": wording.cosine(output["cosine"])}
+    for key, text in texts.items():
+        if output[key] is None:
+            texts[key] = f"{text}: {why(document, f'outputs.{name}.{key}')}"
+    return name, texts["sqnr_db"], texts["cosine"]
+
+
+def _latency(document: Document) -> list[tuple[str, str]]:
+    latency = document["latency_ms"]
+    if latency is None:
+        return [("latency", f"{wording.NOT_MEASURED}: {why(document, 'latency_ms', 'latency')}")]
+    return [
+        ("float32, per sample", wording.milliseconds(latency["fp32"])),
+        ("int8, per sample", wording.milliseconds(latency["int8"])),
+        ("speedup", wording.times(latency["speedup"])),
+    ]
+
+
+def _timing(timing: dict[str, float | None]) -> list[tuple[str, str, float]]:
+    """Each station with its duration and its share of the longest, in percent."""
+    longest = max((value for value in timing.values() if value is not None), default=0.0)
+    return [
+        (name, wording.seconds(value), round(100 * (value or 0.0) / longest, 1) if longest > 0 else 0.0)
+        for name, value in timing.items()
+    ]
+
+
+def _flat(part: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested settings as rows of dotted name and value."""
+    rows: list[tuple[str, str]] = []
+    for key, value in part.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            rows += _flat(value, f"{name}.")
+        else:
+            rows.append((name, _setting(value)))
+    return rows
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value) or "none"
+    return "none" if value is None or value == {} else str(value)

@@ -1,0 +1,105 @@
+"""Questions that several views ask of a report document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from int8cal.report import wording
+from int8cal.report.document import NO_REASON, find_reason, layer_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from int8cal.report.document import Document
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One headline figure: its name, its text, a note beside it, and whether it was measured at all."""
+
+    label: str
+    text: str
+    note: str = ""
+    measured: bool = True
+
+
+def why(document: Document, *paths: str) -> str:
+    """Find the reason for a null, by any of its dotted paths."""
+    return find_reason(document["reasons"], *paths) or NO_REASON
+
+
+def worst_first(document: Document) -> list[tuple[int, dict[str, Any]]]:
+    """Sort the layers, each with its place in the report: lowest SQNR first, unmeasured ones last."""
+    layers = list(enumerate(document["layers"]))
+    return sorted(layers, key=lambda item: (item[1]["sqnr_db"] is None, item[1]["sqnr_db"] or 0.0, item[0]))
+
+
+def why_nothing_clipped(document: Document) -> str:
+    """Find why no layer at all has a clipped share; empty when one has. Views then say it once, not on each line."""
+    layers = document["layers"]
+    if not layers or any(layer["clipped"] is not None for layer in layers):
+        return ""
+    return why(document, *layer_paths(0, layers[0], "clipped"))
+
+
+def name_of(document: Document) -> str:
+    """Choose what to call the model: its name, else its path, else "model"."""
+    model = document["model"]
+    return next((str(model[key]) for key in ("name", "path", "file") if model.get(key)), "model")
+
+
+def verdict(document: Document) -> str:
+    """How the gates went, in one phrase."""
+    gates = document["gates"]
+    failed = sum(not gate["passed"] for gate in gates)
+    if not gates:
+        return "no accuracy gates set"
+    if failed and len(gates) == 1:
+        return "the accuracy gate failed"
+    if failed:
+        return f"{failed} of {wording.count(len(gates), 'accuracy gate')} failed"
+    return "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed"
+
+
+def headline(document: Document) -> list[Figure]:
+    """Pick the figures that answer "is this model good, and is it worth it", in reading order."""
+    metrics = document["metrics"]
+    figures = [
+        _metric(document, "SQNR", "sqnr_db", wording.decibel),
+        _metric(document, "Cosine similarity", "cosine", wording.cosine),
+        _metric(document, "Agreement", "agreement", wording.percent),
+    ]
+    figures += [_drop(document, label, key) for label, key in (("Top-1", "top1"), ("Top-5", "top5"))]
+    figures.append(_metric(document, "Largest error", "max_abs_error", wording.plain))
+    fp32, int8, latency = document["size"]["fp32_bytes"], document["size"]["int8_bytes"], document["latency_ms"]
+    if fp32 > 0 and int8 > 0:
+        figures.append(Figure("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}"))
+    else:
+        figures.append(_missing(document, "Size", "size"))
+    if latency is None or latency["speedup"] is None:
+        figures.append(_missing(document, "Speedup", "latency_ms.speedup", "latency_ms", "latency"))
+    else:
+        times = f"{wording.milliseconds(latency['fp32'])} to {wording.milliseconds(latency['int8'])} per sample"
+        figures.append(Figure("Speedup", wording.times(latency["speedup"]), times))
+    # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
+    return [item for item in figures if item.label != "Top-5 drop" or metrics["top5"] or metrics["top1"]]
+
+
+def _metric(document: Document, label: str, key: str, text: Callable[[float | None], str]) -> Figure:
+    value = document["metrics"][key]
+    return _missing(document, label, f"metrics.{key}") if value is None else Figure(label, text(value))
+
+
+def _drop(document: Document, label: str, key: str) -> Figure:
+    drop = document["metrics"][key]
+    label = f"{label} drop"
+    if drop is None or drop["drop"] is None:
+        return _missing(document, label, f"metrics.{key}.drop", f"metrics.{key}")
+    note = f"{wording.percent(drop['fp32'])} to {wording.percent(drop['int8'])}"
+    note += f", 95 % interval {wording.interval(drop['drop_ci95'])}"
+    return Figure(label, wording.points(drop["drop"]), note)
+
+
+def _missing(document: Document, label: str, *paths: str) -> Figure:
+    return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False)

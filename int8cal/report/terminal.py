@@ -1,0 +1,161 @@
+"""What the command line prints of a report: a few lines after a job, and the longer text of `inspect`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from int8cal.report import wording
+from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.reading import headline, name_of, verdict, why, why_nothing_clipped, worst_first
+
+if TYPE_CHECKING:
+    from int8cal.evaluate.result import Report
+    from int8cal.report.document import Document
+
+_BAR = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_NAME = 48
+_Row = tuple[str, str]
+
+
+def summary_lines(report: Report) -> list[str]:
+    """Say in a few lines where a model stands.
+
+    Args:
+        report: Any report.
+
+    Returns:
+        Aligned plain text: accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
+    """
+    document = document_of(report)
+    return _aligned(
+        [*_headline_rows(document), *_layer_rows(document), *_float_rows(document), *_verdict_rows(document)]
+    )
+
+
+def report_lines(document: Document) -> list[str]:
+    """Show a whole report.json in a terminal.
+
+    Args:
+        document: What `load_report` gave.
+
+    Returns:
+        The headline, then a bar for each layer's SQNR, worst first, then the nodes left in float, gates and warnings.
+    """
+    samples = document.get("samples")
+    title = f"{wording.printable(name_of(document))}, {verdict(document)}"
+    lines = [f"{title}, {wording.count(samples, 'sample')}" if samples else title, ""]
+    lines += _aligned(_headline_rows(document))
+    lines += ["", *_bars(document)]
+    fusion = document["fusion"]
+    lines += ["", *_aligned(_float_rows(document))]
+    if fusion:
+        lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
+    lines += ["", *_aligned(_verdict_rows(document))]
+    if document["decisions"]:
+        lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
+    return lines
+
+
+def _headline_rows(document: Document) -> list[_Row]:
+    rows: list[_Row] = []
+    for figure in headline(document):
+        text = f"{figure.text}: {_clean(figure.note)}" if not figure.measured else figure.text
+        rows.append((figure.label, f"{text} ({figure.note})" if figure.measured and figure.note else text))
+    return rows
+
+
+def _layer_rows(document: Document) -> list[_Row]:
+    layers = worst_first(document)
+    if not layers or layers[0][1]["sqnr_db"] is None:
+        return [("Worst layer", f"{wording.NOT_MEASURED}: {_clean(_layers_reason(document))}")]
+    layer = layers[0][1]
+    return [
+        (
+            "Worst layer",
+            f"{wording.decibel(layer['sqnr_db'])} at {_clean(layer['tensor'])} ({_clean(layer['op_type'])})",
+        )
+    ]
+
+
+def _float_rows(document: Document) -> list[_Row]:
+    fusion = document["fusion"]
+    if fusion is None:
+        return [("Left in float", f"{wording.NOT_MEASURED}: {_clean(why(document, 'fusion'))}")]
+    kinds: dict[str, int] = {}
+    for node in fusion["nodes"]:
+        kinds[node["op_type"]] = kinds.get(node["op_type"], 0) + 1
+    listed = ", ".join(
+        f"{number} {_clean(kind)}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0]))
+    )
+    total = fusion["integer"] + fusion["float"]
+    return [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
+
+
+def _verdict_rows(document: Document) -> list[_Row]:
+    gates = document["gates"]
+    rows: list[_Row] = [("Gates", verdict(document))] if gates else []
+    for index, gate in enumerate(gates):
+        value = wording.plain(gate["value"])
+        if gate["value"] is None:
+            value = f"{value}: {_clean(why(document, *gate_paths(index, gate)))}"
+        rows.append(("", f"{'pass' if gate['passed'] else 'FAIL'}  {_clean(gate['gate'])}  (value {value})"))
+    for index, line in enumerate(document["warnings"]):
+        rows.append(("Warnings" if index == 0 else "", _clean(line)))
+    return rows
+
+
+def _bars(document: Document) -> list[str]:
+    """One line per layer; the bars share one axis, from 0 dB to the best layer."""
+    layers = worst_first(document)
+    if not layers:
+        return [f"layers {wording.NOT_MEASURED}: {_clean(why(document, 'layers'))}"]
+    top = max((layer["sqnr_db"] for _, layer in layers if layer["sqnr_db"] is not None), default=0.0)
+    lines = [f"{'SQNR':>10}  {'':{_BAR}}  {'clipped':>10}  layer, worst first"]
+    reason = why_nothing_clipped(document)
+    if reason:
+        lines.append(f"clipped {wording.NOT_MEASURED}: {_clean(reason)}")
+    for index, layer in layers:
+        tensor, op_type = _shortened(_clean(layer["tensor"])), _clean(layer["op_type"])
+        if layer["sqnr_db"] is None:
+            reason = _clean(why(document, *layer_paths(index, layer, "sqnr_db")))
+            lines.append(
+                f"{'-':>10}  {'':{_BAR}}  {_clipped(layer)}  {tensor} ({op_type}), {wording.NOT_MEASURED}: {reason}"
+            )
+        else:
+            bar = _bar(layer["sqnr_db"] / top if top > 0 else 0.0)
+            lines.append(
+                f"{wording.decibel(layer['sqnr_db']):>10}  {bar:{_BAR}}  {_clipped(layer)}  {tensor} ({op_type})"
+            )
+    return lines
+
+
+def _clipped(layer: dict[str, Any]) -> str:
+    text = "-" if layer["clipped"] is None else wording.small_percent(layer["clipped"])
+    return f"{text:>10}"
+
+
+def _bar(share: float) -> str:
+    eighths = round(min(max(share, 0.0), 1.0) * _BAR * 8)
+    full, part = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[part] if part else "")
+
+
+def _layers_reason(document: Document) -> str:
+    if not document["layers"]:
+        return why(document, "layers")
+    return why(document, *layer_paths(0, document["layers"][0], "sqnr_db"))
+
+
+def _aligned(rows: list[_Row]) -> list[str]:
+    width = max((len(label) for label, _ in rows), default=0)
+    return [f"{label:{width}}  {text}" for label, text in rows]
+
+
+def _shortened(name: str) -> str:
+    """Cut a long name at its front: graph names differ at the end."""
+    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
+
+
+def _clean(text: str) -> str:
+    return wording.printable(str(text))

@@ -1,0 +1,100 @@
+"""How a figure reads: one function per unit, used by every view, so that all of them show the same text."""
+
+from __future__ import annotations
+
+NOT_MEASURED = "not measured"
+
+
+def decibel(value: float | None) -> str:
+    """Show a signal-to-noise ratio in dB."""
+    return NOT_MEASURED if value is None else f"{value:.2f} dB"
+
+
+def cosine(value: float | None) -> str:
+    """Show a cosine similarity; six digits, since good ones differ from 1 late."""
+    return NOT_MEASURED if value is None else f"{value:.6f}"
+
+
+def plain(value: float | None) -> str:
+    """Show a number without unit, four significant digits."""
+    return NOT_MEASURED if value is None else f"{value:.4g}"
+
+
+def percent(fraction: float | None) -> str:
+    """Show a fraction of 1 in percent, two decimals."""
+    return NOT_MEASURED if fraction is None else f"{100 * fraction:.2f} %"
+
+
+def small_percent(fraction: float | None) -> str:
+    """Show a fraction that is mostly near 0, in percent; tells a tiny one from none."""
+    if fraction is None:
+        return NOT_MEASURED
+    if 0 < fraction < 1e-6:
+        return "< 0.0001 %"
+    text = f"{100 * fraction:.4f}".rstrip("0").rstrip(".")
+    return f"{text} %"
+
+
+def points(value: float | None) -> str:
+    """Show percentage points."""
+    return NOT_MEASURED if value is None else f"{_signless_zero(value)} points"
+
+
+def interval(bounds: list[float | None]) -> str:
+    """Show a 95 % interval of a drop in percentage points."""
+    low, high = bounds
+    if low is None or high is None:
+        return NOT_MEASURED
+    return f"{_signless_zero(low)} to {_signless_zero(high)}"
+
+
+def size(count: float) -> str:
+    """Show bytes in decimal units."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
+        value /= 1000
+    return f"{value:.2f} GB"
+
+
+def smaller(fp32: float, int8: float) -> str:
+    """Show how much smaller the int8 file is; both sizes in bytes, above 0."""
+    return f"{fp32 / int8:.2f}x smaller" if int8 <= fp32 else f"{int8 / fp32:.2f}x larger"
+
+
+def milliseconds(value: float | None) -> str:
+    """Show a latency given in ms."""
+    if value is None:
+        return NOT_MEASURED
+    return f"{value:.3f} ms" if value < 10 else f"{value:.1f} ms"
+
+
+def times(value: float | None) -> str:
+    """Show a ratio."""
+    return NOT_MEASURED if value is None else f"{value:.2f}x"
+
+
+def seconds(value: float | None) -> str:
+    """Show a duration given in seconds."""
+    if value is None:
+        return NOT_MEASURED
+    if value < 100:
+        return f"{value:.2f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Show a number with its noun, in the plural where needed."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Make text one line without control characters: tensor names come from a file and may hold terminal commands."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _signless_zero(value: float) -> str:
+    text = f"{value:.2f}"
+    return "0.00" if text == "-0.00" else text

@@ -1,0 +1,134 @@
+"""onnxruntime sessions: opened in one place, with the options that int8cal's figures depend on."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import onnx
+import onnxruntime as ort
+
+from int8cal.errors import ModelError, StatisticsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+Optimization = Literal["none", "basic", "all"]
+_LEVELS = {
+    "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+# protobuf cannot serialize 2 GiB; leave room for the graph around the weights
+_IN_MEMORY_LIMIT = 1_800_000_000
+
+
+def cpu_count() -> int:
+    """Return the number of CPUs this process may use (its affinity mask, not the machine's total)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Session:
+    """A model ready to run on the CPU provider; `run` maps output names to arrays."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto | Path | str,
+        *,
+        threads: int = 0,
+        optimization: Optimization = "all",
+        optimized_path: Path | None = None,
+        disabled_optimizers: Sequence[str] = (),
+        entries: dict[str, str] | None = None,
+    ) -> None:
+        """Open a session.
+
+        Args:
+            model: A file (external data beside it is found) or a model in memory (any size).
+            threads: Intra-op threads; 0 for one per available CPU.
+            optimization: onnxruntime's graph optimization level.
+            optimized_path: Where onnxruntime writes the graph it will really run; None for nowhere.
+            disabled_optimizers: Names of onnxruntime graph transformers to leave out.
+            entries: Further session configuration entries.
+
+        Raises:
+            ModelError: onnxruntime cannot load the model; the message is its own first line.
+        """
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads or cpu_count()
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.graph_optimization_level = _LEVELS[optimization]
+        for key, value in (entries or {}).items():
+            options.add_session_config_entry(key, value)
+        if optimized_path is not None:
+            options.optimized_model_filepath = str(optimized_path)
+        with _loadable(model) as source:
+            try:
+                self._session = ort.InferenceSession(
+                    source,
+                    options,
+                    providers=["CPUExecutionProvider"],
+                    disabled_optimizers=list(disabled_optimizers) or None,
+                )
+            except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
+                name = model if isinstance(model, (str, Path)) else model.graph.name
+                raise ModelError(
+                    f"onnxruntime cannot load it: {_first_line(error)}",
+                    where=str(name),
+                    do="check it with onnx.checker.check_model, or export it again",
+                ) from error
+        self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
+        self.outputs: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
+
+    def run(
+        self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        """Run one feed.
+
+        Args:
+            feed: Input name -> array, as the model's signature asks.
+            outputs: Names to compute; None for all.
+
+        Returns:
+            Output name -> array. An optional output that is absent is left out.
+
+        Raises:
+            StatisticsError: A kernel failed on these values (a shape that only the data decides, for example).
+        """
+        names = list(outputs) if outputs is not None else list(self.outputs)
+        try:
+            values = self._session.run(names, feed)
+        except Exception as error:  # see __init__
+            raise StatisticsError(
+                f"inference failed: {_first_line(error)}",
+                do="run this feed through the FP32 model with onnxruntime alone",
+            ) from error
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+@contextmanager
+def _loadable(model: onnx.ModelProto | Path | str) -> Iterator[str | bytes]:
+    if not isinstance(model, onnx.ModelProto):
+        yield str(model)
+    elif model.ByteSize() < _IN_MEMORY_LIMIT:
+        yield model.SerializeToString()
+    else:
+        with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
+            path = Path(folder) / "model.onnx"
+            copy = onnx.ModelProto()
+            copy.CopyFrom(model)  # onnx.save moves the weights out of the model it is given
+            onnx.save(copy, path, save_as_external_data=True, location="model.onnx.data")
+            del copy
+            yield str(path)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

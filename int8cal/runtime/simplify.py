@@ -1,0 +1,42 @@
+"""onnxruntime's own offline optimizer at the basic level: constant folding, BatchNorm and bias folding, identity removal."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import onnx
+
+from int8cal.runtime.sessions import Session
+
+# CommonSubexpressionElimination and ConstantSharing drop names that users know; MatMulAddFusion puts Reshapes around
+# batched MatMuls. The quantization passes must not see a model that is still float.
+_KEEP_NAMES = ("CommonSubexpressionElimination", "ConstantSharing", "MatMulAddFusion", "TransposeOptimizer")
+
+
+def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Fold what is constant and return the simplified graph; its outputs equal the original's up to float rounding.
+
+    Args:
+        model: A float model of any size.
+
+    Returns:
+        A new model. Opset imports that onnxruntime adds and no node uses are still there; `graph.prepare` drops them.
+
+    Raises:
+        ModelError: onnxruntime cannot load the model.
+    """
+    with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
+        path = Path(folder) / "simplified.onnx"
+        Session(
+            model,
+            threads=1,
+            optimization="basic",
+            optimized_path=path,
+            disabled_optimizers=_KEEP_NAMES,
+            entries={
+                "session.optimized_model_external_initializers_file_name": "simplified.data",
+                "session.optimized_model_external_initializers_min_size_in_bytes": str(1 << 20),
+            },
+        )
+        return onnx.load(str(path))

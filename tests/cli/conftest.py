@@ -1,0 +1,191 @@
+"""Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import int8cal
+from int8cal.evaluate.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "sample_data"
+
+REPORT = Report(
+    model={"name": "net.onnx"},
+    settings={},
+    evaluation=Evaluation(
+        samples=4,
+        metrics=Metrics(31.5, 0.999, 0.25, 1.0, Drop(0.98, 0.97, 1.0, (0.2, 1.8), 400), None),
+        outputs={},
+        layers=(),
+        fusion=None,
+        saturation=Saturation("portable", None),
+        size=(4000, 1000),
+        latency=Latency(2.0, 1.0, 2.0),
+        reasons={"metrics.top5": "the model has 4 classes", "fusion": "not asked for", "saturation": "not asked for"},
+    ),
+    timing_s={},
+)
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def message(self) -> str:
+        """The one line that stderr must be."""
+        (line,) = self.err.splitlines()
+        return line
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The environment of a child process: this very int8cal, wherever the tests imported it from, and 100 columns."""
+    source = str(Path(int8cal.__file__).parents[1])
+    return os.environ | {"PYTHONPATH": source, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"} | extra
+
+
+@pytest.fixture
+def call(tmp_path) -> Callable[..., Finished]:
+    """Run `python -m int8cal ARGUMENTS` in an empty directory."""
+
+    def call(*arguments: object, **extra: str) -> Finished:
+        done = subprocess.run(
+            [sys.executable, "-m", "int8cal", *map(str, arguments)],
+            cwd=tmp_path,
+            env=environment(**extra),
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def sample_run(tmp_path_factory) -> Path:
+    """The sample job, run once for all tests that need its files: calibrate on 40 images, judge on the evaluation set."""
+    directory = tmp_path_factory.mktemp("sample")
+    judged = ["--eval-data", SAMPLE / "eval", "--labels", "folders", "--no-latency"]
+    calibrated = ["--data", SAMPLE / "calib", "--samples", "40"]
+    done = subprocess.run(
+        [sys.executable, "-m", "int8cal", "calibrate", SAMPLE / "model.onnx", *calibrated, *judged, "-o", "out"],
+        cwd=directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return directory / "out"
+
+
+@dataclass
+class FakePipeline:
+    """Stands in for int8cal.pipeline: remembers each call, raises `error` if set, else answers like a good run.
+
+    `errors` holds one entry per coming job (None: it succeeds); it is used up before `error`.
+    """
+
+    folder: Path
+    error: BaseException | None = None
+    errors: list[BaseException | None] = field(default_factory=list)
+    report: Report = REPORT
+    lines: tuple[str, ...] = ("version: 1", "providers: CPU")
+    calls: list[SimpleNamespace] = field(default_factory=list)
+
+    def _called(self, **arguments: object) -> None:
+        self.calls.append(SimpleNamespace(**arguments))
+        error = self.errors.pop(0) if self.errors else self.error
+        if error is not None:
+            raise error
+
+    def calibrate_job(self, job, *, progress=None):
+        self._called(job=job, progress=progress)
+        directory = self.folder / "results"
+        directory.mkdir(exist_ok=True)
+        (directory / "report.json").write_text('{"format": "int8cal/report"}\n')
+        return SimpleNamespace(directory=directory, report=self.report, files=())
+
+    def quantize_file(self, model, table, output, *, force=False, overwrite=False):
+        self._called(model=model, table=table, output=output, force=force, overwrite=overwrite)
+        return SimpleNamespace(output=output, warnings=("tensor x is constant",))
+
+    def evaluate_files(self, fp32, int8, data, **settings):
+        self._called(fp32=fp32, int8=int8, data=data, **settings)
+        return self.report
+
+    def merge_files(self, inputs, output, overwrite):
+        self._called(inputs=inputs, output=output, overwrite=overwrite)
+        return SimpleNamespace(samples=12)
+
+    def describe_file(self, path):
+        self._called(path=path)
+        return list(self.lines)
+
+    def describe_machine(self):
+        self._called()
+        return list(self.lines)
+
+
+@pytest.fixture
+def pipeline(monkeypatch, tmp_path) -> FakePipeline:
+    """Put a fake in the place of int8cal.pipeline, and work in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    fake = FakePipeline(tmp_path)
+    module = ModuleType("int8cal.pipeline")
+    for name in (
+        "calibrate_job",
+        "quantize_file",
+        "evaluate_files",
+        "merge_files",
+        "describe_file",
+        "describe_machine",
+    ):
+        setattr(module, name, getattr(fake, name))
+    monkeypatch.setitem(sys.modules, "int8cal.pipeline", module)
+    return fake
+
+
+@pytest.fixture
+def here(pipeline, capsys) -> Callable[..., Finished]:
+    """Run a command in this process on the fake pipeline."""
+    from int8cal.cli.main import main
+
+    def here(*arguments: object) -> Finished:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    return here
+
+
+@pytest.fixture
+def gated() -> Callable[..., Report]:
+    """Make a report with gates: text, value and verdict of each."""
+
+    def gated(*gates: tuple[str, float | None, bool]) -> Report:
+        return replace(REPORT, gates=tuple(Gate(*gate) for gate in gates))
+
+    return gated
+
+
+@pytest.fixture
+def sample() -> Path:
+    return SAMPLE

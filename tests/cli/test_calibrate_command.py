@@ -1,0 +1,199 @@
+"""`int8cal calibrate`."""
+
+import json
+
+import pytest
+
+from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings, QuantizationSettings
+
+FILES = ["model.int8.onnx", "model.stats.npz", "model.table.json", "report.html", "report.json", "report.md"]
+
+
+def test_every_option_reaches_its_setting(here, pipeline):
+    done = here(
+        *("calibrate", "m.onnx", "--data", "d", "-o", "out", "--method", "percentile", "--percentile", "99.5"),
+        *("--recipe", "fast", "--target", "x86-avx2", "--activations", "s8", "--weights", "s7"),
+        *("--exclude", "/head/*", "--exclude", "op:Softmax", "--include", "op:Conv", "--samples", "8"),
+        *("--batch-size", "4", "--threads", "2", "--labels", "l.csv", "--gate", "top1.drop<=1", "--gate", "cosine>0.9"),
+        *("--engine", "local", "--seed", "3", "--overwrite", "--quiet", "--skip-bad", "--eval-data", "v"),
+        "--no-latency",
+    )
+    assert (done.code, done.out, done.err) == (0, "", "")
+    (call,) = pipeline.calls
+    job = call.job
+    assert str(job.model) == "m.onnx"
+    assert job.data == DataSettings("d", samples=8, skip_bad=True, seed=3)
+    assert job.calibration == CalibrationSettings("percentile", 99.5, 4, 2, "local")
+    assert job.quantization == QuantizationSettings(
+        "fast", "x86-avx2", "s8", "s7", exclude=("/head/*", "op:Softmax"), include=("op:Conv",)
+    )
+    assert job.evaluation == EvaluationSettings(
+        DataSettings("v", labels="l.csv", skip_bad=True, seed=3), ("top1.drop<=1", "cosine>0.9"), latency=False
+    )
+    assert (str(job.output.dir), job.output.overwrite, job.quiet) == ("out", True, True)
+
+
+def test_what_is_not_given_keeps_its_default(here, pipeline):
+    assert here("calibrate", "m.onnx", "--data", "d").code == 0
+    job = pipeline.calls[0].job
+    assert job.data == DataSettings("d")
+    assert (job.calibration, job.quantization) == (CalibrationSettings(), QuantizationSettings())
+    assert (job.evaluation, job.output, job.quiet) == (EvaluationSettings(), OutputSettings(), False)
+
+
+def test_options_win_over_the_yaml(here, pipeline, tmp_path):
+    (tmp_path / "job.yaml").write_text("model: m.onnx\ndata: d\ncalibration: {method: kl, percentile: 99}\n")
+    assert here("calibrate", "--config", "job.yaml", "--method", "mse").code == 0
+    job = pipeline.calls[0].job
+    assert (str(job.model), job.calibration.method, job.calibration.percentile) == ("m.onnx", "mse", 99)
+
+
+def test_the_summary_says_where_the_results_are(here, pipeline):
+    done = here("calibrate", "m.onnx", "--data", "d")
+    assert done.err == ""
+    assert "31.5" in done.out
+    assert done.out.splitlines()[-1] == f"results are in {pipeline.folder / 'results'}"
+
+
+def test_json_is_the_only_thing_on_stdout(here, pipeline):
+    done = here("calibrate", "m.onnx", "--data", "d", "--json")
+    assert done.out == '{"format": "int8cal/report"}\n'
+    assert done.message == f"results are in {pipeline.folder / 'results'}"
+    assert here("calibrate", "m.onnx", "--data", "d", "--json", "--quiet").err == ""
+
+
+def test_a_failed_gate_ends_with_7_after_the_summary(here, pipeline, gated):
+    pipeline.report = gated(("top1.drop<=0.5", 1.0, False), ("cosine>0.9", 0.999, True), ("top5.drop<=1", None, False))
+    done = here("calibrate", "m.onnx", "--data", "d")
+    assert done.code == 7
+    assert "results are in" in done.out
+    assert done.message.startswith(
+        "int8cal: gate: 2 of 3 failed: top1.drop<=0.5 (is 1), "
+        "top5.drop<=1 (not computed: the model has 4 classes); the results are kept"
+    )
+
+
+def test_gates_that_hold_end_with_0(here, pipeline, gated):
+    pipeline.report = gated(("top1.drop<=1.5", 1.0, True))
+    assert here("calibrate", "m.onnx", "--data", "d").code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "available"),
+    [
+        ("--recipe", "balanced", "use fast"),
+        ("--recipe", "accurate", "use fast"),
+        ("--weights", "paired", "use s8 or s7"),
+        ("--engine", "ray", "use local"),
+        ("--target", "openvino", "use portable or x86-vnni or x86-avx2 or arm64"),
+        ("--target", "tensorrt", "use portable or x86-vnni or x86-avx2 or arm64"),
+    ],
+)
+def test_what_is_not_built_yet_ends_with_2_and_names_what_is(here, pipeline, option, value, available):
+    done = here("calibrate", "m.onnx", "--data", "d", option, value)
+    assert (done.code, pipeline.calls) == (2, [])
+    assert f'"{value}" is not available in this version' in done.message
+    assert available in done.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "d"], "missing argument 'MODEL'"),
+        (["m.onnx"], "missing option '--data'"),
+        (["m.onnx", "--data", "d", "--percentile", "0"], "config: --percentile: expected a number above 0"),
+        (["m.onnx", "--data", "d", "--samples", "0"], "config: --samples: expected a number of at least 1"),
+        (["m.onnx", "--data", "d", "--gate", "top1"], 'config: --gate: gate "top1" is not of the form NAME<=VALUE'),
+        (["m.onnx", "--data", "d", "--config", "missing.yaml"], "config: missing.yaml: cannot be read"),
+    ],
+)
+def test_options_that_cannot_be_meant_end_with_2_before_any_work(here, pipeline, arguments, message):
+    done = here("calibrate", *arguments)
+    assert (done.code, pipeline.calls) == (2, [])
+    assert message in done.message
+
+
+@pytest.fixture
+def bad_input(sample, tmp_path):
+    """Give the sample's model and data, one of them replaced by something unusable."""
+    (tmp_path / "broken.onnx").write_bytes(b"this is no model")
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "readme.txt").write_text("no images here")
+
+    def bad_input(model: str = "", data: str = ""):
+        return model or sample / "model.onnx", data or sample / "calib"
+
+    return bad_input
+
+
+# From here on the real pipeline runs, in processes of their own.
+
+
+def test_the_sample_job_writes_all_files_and_nothing_else(sample_run):
+    assert sorted(path.name for path in sample_run.iterdir()) == FILES
+    assert [path.name for path in sample_run.parent.iterdir()] == ["out"]
+
+
+def test_the_sample_model_loses_at_most_one_point(sample_run):
+    report = json.loads((sample_run / "report.json").read_text())
+    assert (report["format"], report["version"]) == ("int8cal/report", 1)
+    assert report["metrics"]["top1"]["drop"] <= 1.0
+    assert report["latency_ms"] is None
+
+
+def test_json_of_a_real_run_is_the_report_file(call, sample, tmp_path):
+    done = call(
+        "calibrate", sample / "model.onnx", "--data", sample / "calib", "--samples", 8, "--no-latency", "--json"
+    )
+    assert done.code == 0
+    assert done.out == (tmp_path / "model-int8" / "report.json").read_text(encoding="utf-8")
+
+
+def test_a_failed_gate_of_a_real_run_leaves_all_files(call, sample, tmp_path):
+    done = call(
+        *("calibrate", sample / "model.onnx", "--data", sample / "calib", "--samples", 8, "--no-latency"),
+        *("-o", "out", "--gate", "sqnr_db>=1000"),
+    )
+    assert done.code == 7
+    assert "sqnr_db>=1000 (is " in done.message
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "broken.onnx"])
+def test_an_unusable_model_ends_with_3(call, bad_input, name):
+    model, data = bad_input(model=name)
+    done = call("calibrate", model, "--data", data, "-o", "out")
+    assert done.code == 3
+    assert done.message.startswith("int8cal: model: ")
+    assert name in done.message
+
+
+@pytest.mark.parametrize("name", ["missing", "nothing"])
+def test_unusable_data_ends_with_4(call, bad_input, name):
+    model, data = bad_input(data=name)
+    done = call("calibrate", model, "--data", data, "-o", "out")
+    assert done.code == 4
+    assert done.message.startswith("int8cal: data: ")
+    assert name in done.message
+
+
+def test_bad_input_leaves_nothing_behind(call, bad_input, tmp_path):
+    model, data = bad_input(data="nothing")
+    before = sorted(tmp_path.rglob("*"))
+    assert call("calibrate", model, "--data", data, "-o", "out").code == 4
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_output_directory_that_exists_is_refused_without_overwrite(call, sample, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("keep")
+    done = call("calibrate", sample / "model.onnx", "--data", sample / "calib", "-o", "out", "--samples", 2)
+    assert done.code == 2
+    assert "--overwrite" in done.message
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def test_a_pattern_that_matches_nothing_ends_with_2(call, sample):
+    done = call("calibrate", sample / "model.onnx", "--data", sample / "calib", "--exclude", "/nowhere/*")
+    assert done.code == 2
+    assert "/nowhere/*" in done.message

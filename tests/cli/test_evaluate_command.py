@@ -1,0 +1,93 @@
+"""`int8cal evaluate`."""
+
+import json
+from pathlib import Path
+
+from int8cal.job import DataSettings, Preprocess
+
+PAIR = ("evaluate", "f.onnx", "q.onnx", "--data", "v")
+
+
+def test_every_option_reaches_the_pipeline(here, pipeline):
+    done = here(
+        *PAIR,
+        *("--labels", "l.csv", "--gate", "cosine>0.9", "--samples", "5", "--seed", "2", "--skip-bad"),
+        *("--threads", "3", "--no-latency", "-o", "out", "--overwrite", "--quiet"),
+    )
+    assert (done.code, done.out, done.err) == (0, "", "")
+    arguments = vars(pipeline.calls[0])
+    assert arguments.pop("progress").shown is False
+    assert arguments == {
+        "fp32": Path("f.onnx"),
+        "int8": Path("q.onnx"),
+        "data": DataSettings("v", samples=5, labels="l.csv", skip_bad=True, seed=2),
+        "output": Path("out"),
+        "gates": ("cosine>0.9",),
+        "threads": 3,
+        "latency": False,
+        "overwrite": True,
+    }
+
+
+def test_without_output_nothing_is_written_and_the_summary_is_shown(here, pipeline):
+    done = here(*PAIR)
+    assert done.code == 0
+    assert pipeline.calls[0].output is None
+    assert "31.5" in done.out
+    assert "results are in" not in done.out
+
+
+def test_preprocessing_labels_and_gates_come_from_the_yaml(here, pipeline, tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "model: other.onnx\ndata: {path: d, preprocess: {resize: 8}}\n"
+        "evaluation: {data: {path: w, samples: 7}, labels: folders, gates: ['cosine>0.5']}\n"
+        "output: {dir: calibrated, overwrite: true}\n"
+    )
+    assert here(*PAIR, "--config", "job.yaml").code == 0
+    arguments = pipeline.calls[0]
+    assert arguments.data == DataSettings("v", samples=7, preprocess=Preprocess(resize=8), labels="folders")
+    assert arguments.gates == ("cosine>0.5",)
+    assert (arguments.fp32, arguments.output, arguments.overwrite) == (Path("f.onnx"), None, False)
+
+
+def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
+    (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
+    assert here(*PAIR, "--config", "job.yaml").code == 0
+    assert pipeline.calls[0].data.preprocess == Preprocess(crop=4)
+
+
+def test_json_without_output_is_the_report_as_text(here):
+    done = here(*PAIR, "--json")
+    assert json.loads(done.out)["format"] == "int8cal/report"
+    assert done.err == ""
+
+
+def test_a_failed_gate_ends_with_7(here, pipeline, gated):
+    pipeline.report = gated(("cosine>0.9999", 0.999, False))
+    done = here(*PAIR)
+    assert done.code == 7
+    assert "1 of 1 failed: cosine>0.9999 (is 0.999)" in done.message
+
+
+def test_a_model_agrees_with_itself(call, sample):
+    model = sample / "model.onnx"
+    done = call("evaluate", model, model, "--data", sample / "eval", "--samples", 10, "--no-latency", "--json")
+    assert done.code == 0
+    report = json.loads(done.out)
+    assert report["metrics"]["agreement"] == 1.0
+    assert report["metrics"]["max_abs_error"] == 0.0
+
+
+def test_the_sample_pair_passes_its_gate_and_writes_reports(call, sample, sample_run, tmp_path):
+    done = call(
+        *("evaluate", sample / "model.onnx", sample_run / "model.int8.onnx", "--data", sample / "eval"),
+        *("--labels", "folders", "--gate", "top1.drop<=1.0", "--no-latency", "-o", "out"),
+    )
+    assert done.code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "report.json", "report.md"]
+
+
+def test_a_missing_model_ends_with_3_and_missing_data_with_4(call, sample):
+    model = sample / "model.onnx"
+    assert call("evaluate", model, "missing.onnx", "--data", sample / "eval").code == 3
+    assert call("evaluate", model, model, "--data", "missing").code == 4

@@ -1,0 +1,199 @@
+"""The command line as a whole: help, version, and how every ending becomes a message and an exit code."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import int8cal
+from int8cal import errors
+from int8cal.cli.main import COMMANDS
+
+FAKE = """
+import signal, sys, time, types
+signal.signal(signal.SIGINT, signal.default_int_handler)
+pipeline = types.ModuleType("int8cal.pipeline")
+{body}
+sys.modules["int8cal.pipeline"] = pipeline
+from int8cal.cli.main import main
+sys.exit(main({arguments}))
+"""
+
+
+def child(body: str, arguments: list[str], **kwargs) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": str(Path(int8cal.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-c", FAKE.format(body=body, arguments=arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def test_version(call):
+    done = call("--version")
+    assert (done.code, done.out, done.err) == (0, f"int8cal {int8cal.__version__}\n", "")
+
+
+def test_help_of_the_group_is_as_stored(call, golden):
+    done = call("--help")
+    assert done.code == 0
+    golden("help/int8cal.txt", done.out)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_is_as_stored(call, golden, name):
+    long, short = call(name, "--help"), call(name, "-h")
+    assert (long.code, long.err) == (0, "")
+    assert short.out == long.out
+    golden(f"help/{name}.txt", long.out)
+
+
+def test_help_imports_nothing_heavy(call):
+    done = call("--help", PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rsplit("|", maxsplit=1)[-1].strip() for line in done.err.splitlines()}
+    assert "click" in imported
+    assert not imported & {"numpy", "onnx", "onnxruntime", "numba", "pydantic", "yaml", "PIL", "plotly", "tqdm"}
+    assert {name for name in imported if name.startswith("int8cal")} <= {
+        "int8cal",
+        "int8cal.errors",
+        "int8cal.cli",
+        "int8cal.cli.main",
+        "int8cal.cli.endings",
+    }
+
+
+def test_without_arguments_the_help_is_shown_on_stderr(call):
+    done = call()
+    assert (done.code, done.out) == (2, "")
+    assert "Commands:" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrat"], 'int8cal: usage: no command "calibrat", did you mean "calibrate"?; see int8cal --help'),
+        (["xyzzy"], "the commands are calibrate, quantize"),
+        (["--bogus"], "no such option"),
+        (["calibrate", "m.onnx", "--metod", "kl"], "see int8cal calibrate --help"),
+        (["calibrate", "m.onnx", "--data", "d", "--method", "klm"], "'--method'"),
+        (["calibrate", "m.onnx", "--data", "d", "--samples", "many"], "'many' is not a valid int"),
+        (["calibrate", "m.onnx", "extra", "--data", "d"], "extra"),
+        (["quantize", "m.onnx"], "missing option '--table'"),
+        (["evaluate", "a.onnx", "b.onnx"], "missing option '--data'"),
+        (["merge"], "missing argument"),
+        (["run"], "missing argument"),
+        (["inspect"], "missing argument"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_one_line(call, arguments, message):
+    done = call(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "station"),
+    [
+        (errors.UsageError, 2, "usage"),
+        (errors.ConfigError, 2, "config"),
+        (errors.OutputError, 2, "output"),
+        (errors.ModelError, 3, "model"),
+        (errors.DataError, 4, "data"),
+        (errors.StatisticsError, 5, "statistics"),
+        (errors.NonFiniteError, 5, "statistics"),
+        (errors.TableError, 6, "table"),
+        (errors.GateError, 7, "gate"),
+    ],
+)
+def test_each_error_ends_with_its_code_and_one_line(here, pipeline, kind, code, station):
+    pipeline.error = kind("is\nbroken", where="x.bin", do="repair it")
+    done = here("inspect", "x.bin")
+    assert done.code == code
+    assert done.message == f"int8cal: {station}: x.bin: is broken; repair it"
+
+
+def test_every_error_class_is_covered_by_the_codes_of_the_contract():
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert {kind.exit_code for kind in classes} == {1, 2, 3, 4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("bug", [ZeroDivisionError("division by zero"), errors.Int8calError("lost"), EOFError("short")])
+def test_a_bug_ends_with_1_and_keeps_its_traceback_in_a_log(here, pipeline, monkeypatch, tmp_path, bug):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pipeline.error = bug
+    done = here("doctor")
+    log = tmp_path / f"int8cal-crash-{os.getpid()}.log"
+    assert done.code == 1
+    assert done.message.startswith(f"int8cal: internal: {type(bug).__name__}: ")
+    assert str(log) in done.message
+    assert "describe_machine" in log.read_text()
+
+
+def test_a_crash_log_never_overwrites_a_file_or_follows_a_link(here, pipeline, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tmp_path / f"int8cal-crash-{os.getpid()}.log").symlink_to(precious)
+    pipeline.error = RuntimeError("x")
+    assert here("doctor").code == 1
+    assert precious.read_text() == "keep"
+
+
+def test_a_crash_whose_log_cannot_be_written_shows_the_traceback(here, pipeline, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    pipeline.error = RuntimeError("x")
+    done = here("doctor")
+    assert done.code == 1
+    assert "could not be written" in done.err
+    assert "Traceback" in done.err
+
+
+def test_an_interrupt_ends_with_130(here, pipeline):
+    pipeline.error = KeyboardInterrupt()
+    done = here("doctor")
+    assert done.code == 130
+    assert done.err.strip() == "int8cal: interrupted; nothing was half-written"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_process_with_130(number):
+    body = "pipeline.describe_machine = lambda: (print('ready', flush=True), time.sleep(60))"
+    with child(body, ["doctor"]) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.strip() == "int8cal: interrupted; nothing was half-written"
+
+
+def test_a_reader_that_left_ends_it_quietly():
+    body = "pipeline.describe_machine = lambda: [f'line {i}: ' + 'x' * 100 for i in range(20000)]"
+    with child(body, ["doctor"]) as process:
+        assert process.stdout.readline().startswith("line 0")
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=30)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_signal_handlers_are_put_back(here):
+    before = signal.getsignal(signal.SIGTERM)
+    here("doctor")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_bash_completion_offers_commands_and_options(call):
+    def complete(words: str) -> list[str]:
+        done = call(_INT8CAL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1))
+        return [line.split(",")[1] for line in done.out.splitlines()]
+
+    assert complete("int8cal cal") == ["calibrate"]
+    assert "--method" in complete("int8cal calibrate --me")
+    assert complete("int8cal calibrate --method m") == ["mse", "max"]

@@ -1,0 +1,45 @@
+"""`int8cal merge`."""
+
+from pathlib import Path
+
+
+def test_arguments_reach_the_pipeline(here, pipeline):
+    done = here("merge", "a.stats.npz", "b.stats.npz", "-o", "c.stats.npz")
+    assert (done.code, done.out) == (0, "wrote c.stats.npz: 12 samples from 2 files\n")
+    assert vars(pipeline.calls[0]) == {
+        "inputs": [Path("a.stats.npz"), Path("b.stats.npz")],
+        "output": Path("c.stats.npz"),
+        "overwrite": False,
+    }
+
+
+def test_overwrite_is_passed_on(here, pipeline):
+    here("merge", "a.stats.npz", "-o", "c.stats.npz", "--overwrite")
+    assert pipeline.calls[0].overwrite is True
+
+
+def test_two_shards_merge_the_same_in_either_order(call, sample, tmp_path):
+    for shard in ("0", "1"):
+        done = call(
+            *("calibrate", sample / "model.onnx", "--data", sample / "calib" / shard, "--samples", 4),
+            *("--no-latency", "-o", f"s{shard}"),
+        )
+        assert done.code == 0
+    first, second = "s0/model.stats.npz", "s1/model.stats.npz"
+    assert call("merge", first, second, "-o", "ab.stats.npz").code == 0
+    assert call("merge", second, first, "-o", "ba.stats.npz").code == 0
+    assert (tmp_path / "ab.stats.npz").read_bytes() == (tmp_path / "ba.stats.npz").read_bytes()
+
+
+def test_what_is_no_statistics_file_ends_with_5(call, tmp_path, sample_run):
+    (tmp_path / "bad.stats.npz").write_bytes(b"PK nothing")
+    done = call("merge", sample_run / "model.stats.npz", "bad.stats.npz", "-o", "c.stats.npz")
+    assert done.code == 5
+    assert "bad.stats.npz" in done.message
+    assert not (tmp_path / "c.stats.npz").exists()
+
+
+def test_an_existing_file_is_refused_without_overwrite(call, tmp_path, sample_run):
+    (tmp_path / "c.stats.npz").write_text("mine")
+    done = call("merge", sample_run / "model.stats.npz", "-o", "c.stats.npz")
+    assert (done.code, (tmp_path / "c.stats.npz").read_text()) == (2, "mine")

@@ -1,0 +1,109 @@
+"""`int8cal run`."""
+
+import pytest
+
+from int8cal.errors import DataError, ModelError
+
+BATCH = "defaults: {data: d}\njobs: [{model: a.onnx}, {model: bb.onnx}, {model: c.onnx}]\n"
+
+
+@pytest.fixture
+def batch(tmp_path):
+    (tmp_path / "batch.yaml").write_text(BATCH)
+    return "batch.yaml"
+
+
+def test_one_row_per_job(here, pipeline, batch):
+    done = here("run", batch)
+    assert (done.code, done.err) == (0, "")
+    head, *rows = done.out.splitlines()
+    assert head.split() == ["job", "SQNR", "top-1", "drop", "size", "speed-up", "result"]
+    assert [row.split()[0] for row in rows] == ["a", "bb", "c"]
+    assert all("31.50 dB" in row and "1.00 points" in row and "0.25x" in row and "2.00x" in row for row in rows)
+    assert len({row.index("31.50") for row in rows}) == 1
+
+
+def test_the_first_failure_stops_the_batch_and_gives_its_code(here, pipeline, batch):
+    pipeline.errors = [None, ModelError("is corrupt", where="bb.onnx"), None]
+    done = here("run", batch)
+    assert done.code == 3
+    assert [call.job.name for call in pipeline.calls] == ["a", "bb"]
+    assert done.err.splitlines() == [
+        "int8cal: bb: model: bb.onnx: is corrupt",
+        "int8cal: stopped, 1 job not run; --keep-going runs them all the same",
+    ]
+    assert done.out.splitlines()[-1].endswith("failed: model")
+
+
+def test_keep_going_runs_all_and_gives_the_code_of_the_first_failure(here, pipeline, batch):
+    pipeline.errors = [DataError("is empty"), ModelError("is corrupt"), None]
+    done = here("run", batch, "--keep-going")
+    assert done.code == 4
+    assert len(pipeline.calls) == 3
+    assert [row.split()[-1] for row in done.out.splitlines()[1:3]] == ["data", "model"]
+
+
+def test_a_failed_gate_shows_its_figures_and_gives_7(here, pipeline, batch, gated):
+    pipeline.report = gated(("top1.drop<=0.5", 1.0, False))
+    done = here("run", batch, "--keep-going")
+    assert done.code == 7
+    assert all("31.50 dB" in row and row.endswith("failed: gate") for row in done.out.splitlines()[1:])
+
+
+def test_a_bug_in_one_job_is_logged_and_gives_1(here, pipeline, batch, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pipeline.errors = [RuntimeError("x"), None, None]
+    done = here("run", batch, "--keep-going")
+    assert done.code == 1
+    assert "int8cal: internal: RuntimeError: x" in done.message
+    assert len(pipeline.calls) == 3
+
+
+def test_an_interrupt_ends_the_batch_at_once(here, pipeline, batch):
+    pipeline.errors = [None, KeyboardInterrupt()]
+    done = here("run", batch, "--keep-going")
+    assert (done.code, len(pipeline.calls)) == (130, 2)
+
+
+def test_quiet_prints_failures_only(here, pipeline, batch):
+    assert here("run", batch, "--quiet").out == ""
+    assert all(call.job.quiet for call in pipeline.calls)
+    pipeline.errors = [DataError("is empty")]
+    done = here("run", batch, "--quiet")
+    assert done.out == ""
+    assert "int8cal: a: data: is empty" in done.err
+
+
+def test_overwrite_reaches_every_job(here, pipeline, batch):
+    here("run", batch, "--overwrite")
+    assert [call.job.output.overwrite for call in pipeline.calls] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ("model: x.onnx\ndata: d\nqiet: true\n", 'second.yaml:3:1: qiet: unknown key "qiet"; did you mean "quiet"?'),
+        ("model: x.onnx\ndata: d\nquantization: {recipe: accurate}\n", '"accurate" is not available'),
+        ("model: x.onnx\ndata: d\noutput: {dir: a-int8}\n", "would both write to a-int8"),
+    ],
+)
+def test_all_files_are_checked_before_the_first_job_starts(here, pipeline, batch, second, message):
+    (pipeline.folder / "second.yaml").write_text(second)
+    done = here("run", batch, "second.yaml")
+    assert (done.code, done.out, pipeline.calls) == (2, "", [])
+    assert message in done.message
+
+
+def test_the_same_file_twice_is_refused(here, pipeline, batch):
+    done = here("run", batch, batch)
+    assert (done.code, pipeline.calls) == (2, [])
+
+
+def test_a_real_batch_runs(call, sample, tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 8}}\nevaluation: {{latency: false}}\n"
+        "output: {dir: 'results/{name}'}\nmatrix: {calibration.method: [max, percentile]}\n"
+    )
+    done = call("run", "job.yaml")
+    assert done.code == 0
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["model-max", "model-percentile"]

@@ -1,0 +1,45 @@
+"""The golden files: text that is compared with a stored copy, and rewritten by `pytest --regen-golden`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regen-golden", action="store_true", help="rewrite the files under tests/golden; review the diff"
+    )
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Compares text with files under `root`; called with the file's name and the text."""
+
+    root: Path
+    regen: bool
+
+    def __call__(self, name: str, text: str) -> None:
+        path = self.root / name
+        if self.regen:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            return
+        if not path.is_file():
+            pytest.fail(f"golden file {name} does not exist; create it with pytest --regen-golden", pytrace=False)
+        stored = path.read_text(encoding="utf-8")
+        if text != stored:
+            changes = difflib.unified_diff(
+                stored.splitlines(keepends=True), text.splitlines(keepends=True), f"golden/{name}", "now"
+            )
+            pytest.fail(
+                "".join(changes) + "\nif this is meant: pytest --regen-golden, and review the diff", pytrace=False
+            )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    return Golden(Path(__file__).parent / "golden", regen=request.config.getoption("--regen-golden"))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from int8cal.errors import DataError, StatisticsError
+
+
+def _x(rows, start=0):
+    return np.arange(start, start + rows * 3, dtype=np.float32).reshape(rows, 3)
+
+
+def test_npy_batch_is_streamed_row_by_row(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", _x(4))
+    opened = feeds(tmp_path / "a.npy", vector)
+    samples = list(opened)
+    assert len(opened) == opened.count == len(samples) == 4
+    assert opened.labels is None
+    assert not opened.labelled
+    np.testing.assert_array_equal(np.concatenate([sample.feed["x"] for sample in samples]), _x(4))
+    assert samples[3].origin.endswith("a.npy[3]")
+    assert samples[3].label is None
+
+
+def test_npy_with_one_sample_has_no_row_in_its_origin(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", _x(1)[0])
+    (sample,) = feeds("a.npy", vector, base=tmp_path)
+    assert sample.origin == "a.npy"
+    assert sample.feed["x"].shape == (1, 3)
+
+
+def test_npy_for_a_model_with_two_inputs_advises_npz(tmp_path, pair, feeds):
+    np.save(tmp_path / "a.npy", _x(1))
+    with pytest.raises(DataError, match=r"the model has 2: ids, weight; use \.npz"):
+        feeds(tmp_path, pair)
+
+
+def test_big_npy_is_mapped_and_not_loaded_when_opened(tmp_path, signature, feeds):
+    path = tmp_path / "big.npy"
+    header = {"descr": "<f4", "fortran_order": False, "shape": (1_000_000, 3000)}
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.truncate(stream.tell() + 4 * 3000 * 1_000_000)  # 12 GB that take no space on disk
+    opened = feeds(path, signature(x=("N", 3000)), samples=2)
+    assert [sample.feed["x"].sum() for sample in opened] == [0, 0]
+
+
+def test_npz_keys_are_the_input_names(tmp_path, pair, feeds):
+    ids, weight = np.arange(10).reshape(2, 5), np.ones((2, 5), np.float32)
+    np.savez_compressed(tmp_path / "b.npz", ids=ids, weight=weight)
+    first, second = feeds(tmp_path, pair)
+    np.testing.assert_array_equal(second.feed["ids"], [[5, 6, 7, 8, 9]])
+    assert first.feed["weight"].dtype == np.float32
+
+
+def test_input_names_with_slashes_and_colons_are_keys_too(tmp_path, signature, feeds):
+    np.savez(tmp_path / "a.npz", **{"net/input:0": _x(2)})
+    assert len(list(feeds(tmp_path, signature(**{"net/input:0": ("N", 3)})))) == 2
+
+
+def test_npz_labels_are_known_before_iterating(tmp_path, vector, feeds):
+    np.savez(tmp_path / "a.npz", x=_x(2), labels=np.array([4, 1]))
+    np.savez(tmp_path / "b.npz", x=_x(1), label=np.array(7, np.int32))
+    opened = feeds(tmp_path, vector, require_labels=True)
+    assert opened.labelled
+    assert opened.labels == [4, 1, 7] == [sample.label for sample in opened]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0.5, 1.0]), "expected integers"),
+        (np.array([1]), r"shape \(1,\), expected \(2,\)"),
+        (np.eye(2, dtype=np.int64), r"shape \(2, 2\), expected \(2,\)"),
+        (np.array([3, -1]), "label -1 is negative"),
+    ],
+)
+def test_malformed_npz_labels_are_refused(tmp_path, vector, feeds, labels, message):
+    np.savez(tmp_path / "a.npz", x=_x(2), labels=labels)
+    with pytest.raises(DataError, match=message):
+        feeds(tmp_path, vector)
+
+
+def test_labels_in_some_npz_files_only_are_refused(tmp_path, vector, feeds):
+    np.savez(tmp_path / "a.npz", x=_x(1), labels=np.array([0]))
+    np.savez(tmp_path / "b.npz", x=_x(1))
+    with pytest.raises(DataError, match=r'b\.npz: has no key "labels"'):
+        feeds(tmp_path, vector)
+
+
+def test_wrong_shape_in_the_last_file_is_reported_when_opened(tmp_path, vector, feeds):
+    for index in range(20):
+        np.savez(tmp_path / f"{index:02}.npz", x=_x(1))
+    np.savez(tmp_path / "99.npz", x=np.zeros((1, 4), np.float32))
+    with pytest.raises(DataError, match=r"99\.npz: input \"x\" has shape \(1, 4\)"):
+        feeds(tmp_path, vector)
+
+
+def test_wrong_dtype_in_the_last_file_is_reported_when_opened(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", _x(1))
+    np.save(tmp_path / "b.npy", np.zeros(3, np.uint8))
+    with pytest.raises(DataError, match=r"b\.npy: input \"x\" has dtype uint8, the model expects float32"):
+        feeds(tmp_path, vector)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_pickled_objects_are_never_loaded(tmp_path, vector, feeds, name):
+    objects = np.array([{"never": "loaded"}], dtype=object)
+    if name == "a.npz":
+        np.savez(tmp_path / name, x=objects)
+    else:
+        np.save(tmp_path / name, objects)
+    with pytest.raises(DataError, match=f"{name}: cannot be read: it holds pickled"):
+        feeds(tmp_path, vector)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+@pytest.mark.parametrize("content", [b"", b"not an array", b"\x93NUMPY\x01\x00\xff\xff{'descr'", b"PK\x03\x04broken"])
+def test_corrupt_file_is_named(tmp_path, vector, feeds, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: cannot be read"):
+        feeds(tmp_path, vector)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_file_that_is_cut_off_is_reported_when_opened(tmp_path, vector, feeds, name):
+    if name == "a.npz":
+        np.savez(tmp_path / name, x=_x(50))
+    else:
+        np.save(tmp_path / name, _x(50))
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-40])
+    with pytest.raises(DataError, match=f"{name}: cannot be read"):
+        feeds(tmp_path, vector)
+
+
+def test_npz_member_that_is_cut_off_is_reported_when_opened(tmp_path, vector, feeds):
+    np.save(tmp_path / "x.tmp.npy", _x(50))
+    whole = (tmp_path / "x.tmp.npy").read_bytes()
+    (tmp_path / "x.tmp.npy").unlink()
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", whole[:-8])
+    with pytest.raises(DataError, match='"x" misses 8 bytes'):
+        feeds(tmp_path, vector)
+
+
+def test_npz_with_a_wrong_checksum_is_named_when_read(tmp_path, vector, feeds):
+    np.savez(tmp_path / "a.npz", x=_x(5000))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "a.npz").write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"a\.npz: cannot be read"):
+        list(feeds(tmp_path, vector))
+
+
+def test_skip_bad_counts_unreadable_files_found_when_opened_and_when_read(tmp_path, vector, feeds):
+    np.savez(tmp_path / "b.npz", x=_x(5000))
+    content = bytearray((tmp_path / "b.npz").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (tmp_path / "b.npz").write_bytes(bytes(content))
+    (tmp_path / "a.npz").write_bytes(b"broken")
+    np.savez(tmp_path / "c.npz", x=_x(2))
+    opened = feeds(tmp_path, vector, skip_bad=True)
+    for _ in range(2):
+        assert len(list(opened)) == 2
+        assert [name.rpartition("/")[2] for name in opened.skipped] == ["a.npz", "b.npz"]
+
+
+def test_skip_bad_does_not_hide_a_wrong_shape(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", _x(1))
+    np.save(tmp_path / "b.npy", np.zeros((1, 4), np.float32))
+    with pytest.raises(DataError, match="the model expects"):
+        feeds(tmp_path, vector, skip_bad=True)
+
+
+def test_skip_bad_does_not_hide_a_nan(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", np.full((1, 3), np.nan, np.float32))
+    with pytest.raises(StatisticsError):
+        list(feeds(tmp_path, vector, skip_bad=True))
+
+
+def test_all_files_skipped_is_an_error(tmp_path, vector, feeds):
+    (tmp_path / "a.npy").write_bytes(b"broken")
+    with pytest.raises(DataError, match="none of 1 files can be read"):
+        feeds(tmp_path, vector, skip_bad=True)
+
+
+def test_files_without_rows_hold_no_sample(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", np.zeros((0, 3), np.float32))
+    with pytest.raises(DataError, match="holds no sample"):
+        feeds(tmp_path, vector)
+
+
+def test_zero_sized_dimension_is_fed(tmp_path, signature, feeds):
+    np.save(tmp_path / "a.npy", np.zeros((2, 0), np.float32))
+    assert [sample.feed["x"].shape for sample in feeds(tmp_path, signature(x=("N", "past")))] == [(1, 0), (1, 0)]
+
+
+def test_preprocess_on_arrays_is_refused_and_not_ignored(tmp_path, vector, feeds):
+    from int8cal.job import Preprocess
+
+    np.save(tmp_path / "a.npy", _x(1))
+    with pytest.raises(DataError, match="applies to images"):
+        feeds(tmp_path, vector, preprocess=Preprocess(scale=0.5))

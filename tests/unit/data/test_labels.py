@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from int8cal.data.labels import class_indices
+from int8cal.errors import DataError
+
+
+@pytest.fixture
+def flat(tmp_path, paint):
+    for name in ("a.png", "b.png", "c.png"):
+        paint(tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def classes(tmp_path, paint):
+    for name in ("cat/1.png", "cat/2.png", "ant/1.png", "bee/1.png"):
+        paint(tmp_path / name)
+    return tmp_path
+
+
+def test_class_index_is_the_place_of_the_folder_in_sorted_order():
+    assert class_indices(["dog", "ant", "10"]) == {"10": 0, "ant": 1, "dog": 2}
+
+
+def test_folders_that_are_all_integers_are_the_labels():
+    assert class_indices(["10", "9", "007"]) == {"007": 7, "9": 9, "10": 10}
+    with pytest.raises(DataError, match="two class folders are class 1"):
+        class_indices(["1", "01"])
+
+
+def test_class_folders_label_their_images(classes, rgb, feeds):
+    opened = feeds(classes, rgb)
+    assert opened.labels == [0, 1, 2, 2] == [sample.label for sample in opened]
+
+
+def test_glob_keeps_the_index_of_folders_it_does_not_choose(classes, rgb, feeds):
+    assert feeds("c*/*.png", rgb, base=classes).labels == [2, 2]
+
+
+def test_empty_folder_keeps_its_index_and_a_folder_of_other_files_has_none(classes, rgb, feeds):
+    (classes / "asp").mkdir()
+    (classes / "ball").mkdir()
+    (classes / "ball/notes.txt").write_text("no image")
+    assert feeds(classes, rgb).labels == [0, 2, 3, 3]
+
+
+def test_flat_images_have_no_label(flat, rgb, feeds):
+    opened = feeds(flat, rgb)
+    assert opened.labels is None
+    assert [sample.label for sample in opened] == [None] * 3
+    with pytest.raises(DataError, match="has no labels; use one folder per class"):
+        feeds(flat, rgb, require_labels=True)
+
+
+def test_lone_folder_is_a_class_only_when_asked_or_a_number(tmp_path, rgb, feeds, paint):
+    paint(tmp_path / "one/images/a.png")
+    paint(tmp_path / "two/7/a.png")
+    assert feeds(tmp_path / "one", rgb).labels is None
+    assert feeds(tmp_path / "one", rgb, labels="folders").labels == [0]
+    assert feeds(tmp_path / "two", rgb).labels == [7]
+
+
+def test_labels_from_folders_for_flat_images_are_an_error(classes, rgb, feeds, paint):
+    paint(classes / "stray.png")
+    assert feeds(classes, rgb).labels is None
+    with pytest.raises(DataError, match=r"stray\.png: lies in no class folder"):
+        feeds(classes, rgb, labels="folders")
+
+
+def test_array_folders_are_classes_only_when_asked(tmp_path, vector, feeds):
+    for folder in ("p", "q"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "a.npy", np.ones((2, 3), np.float32))
+    assert feeds(tmp_path, vector).labels is None
+    assert feeds(tmp_path, vector, labels="folders").labels == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.png,3\nb.png,0\nc.png,3\n",
+        "file,label\na.png,3\nb.png,0\nc.png,3\n",
+        "\ufefffile,label\r\nc.png,3\r\n\r\n b.png , 0 \r\na.png,3",
+        "Label,Image\n3,a.png\n0,b.png\n3,c.png\n",
+        '"a.png","3"\n"b.png",0\nc.png,3\n',
+    ],
+)
+def test_labels_csv_beside_the_data_is_found(flat, rgb, feeds, text):
+    (flat / "labels.csv").write_text(text, encoding="utf-8")
+    assert feeds(flat, rgb).labels == [3, 0, 3]
+
+
+def test_labels_csv_beats_class_folders(classes, rgb, feeds):
+    (classes / "labels.csv").write_text("ant/1.png,5\nbee/1.png,6\ncat/1.png,7\ncat/2.png,8\n")
+    assert feeds(classes, rgb).labels == [5, 6, 7, 8]
+
+
+def test_label_file_may_lie_elsewhere_and_name_files_from_there(tmp_path, rgb, feeds, paint):
+    paint(tmp_path / "photos/a.png")
+    (tmp_path / "truth.csv").write_text("photos/a.png,4\n")
+    assert feeds("photos", rgb, base=tmp_path, labels="truth.csv").labels == [4]
+    (tmp_path / "truth.csv").write_text(f"{(tmp_path / 'photos/a.png').absolute()},5\n")
+    assert feeds("photos", rgb, base=tmp_path, labels=str(tmp_path / "truth.csv")).labels == [5]
+
+
+def test_class_names_are_numbered_in_sorted_order(flat, rgb, feeds):
+    (flat / "labels.csv").write_text("file,label\na.png,dog\nb.png,cat\nc.png,dog\n")
+    assert feeds(flat, rgb).labels == [1, 0, 1]
+
+
+def test_class_names_that_are_folders_take_the_folders_numbers(classes, rgb, feeds):
+    (classes / "labels.csv").write_text("ant/1.png,cat\nbee/1.png,cat\ncat/1.png,bee\ncat/2.png,bee\n")
+    assert feeds(classes, rgb).labels == [2, 2, 1, 1]
+
+
+def test_rows_of_an_array_file_are_labelled_one_by_one(tmp_path, vector, feeds):
+    np.save(tmp_path / "a.npy", np.ones((2, 3), np.float32))
+    np.save(tmp_path / "b.npy", np.ones((1, 3), np.float32))
+    (tmp_path / "labels.csv").write_text("a.npy[0],5\na.npy[1],6\nb.npy,7\n")
+    assert feeds(tmp_path, vector).labels == [5, 6, 7]
+    (tmp_path / "labels.csv").write_text("a.npy,5\nb.npy,7\n")
+    with pytest.raises(DataError, match=r'no row for "a\.npy\[0\]"'):
+        feeds(tmp_path, vector)
+    (tmp_path / "labels.csv").write_text("a.npy[0],5\na.npy[1],6\na.npy[2],6\nb.npy,7\n")
+    with pytest.raises(DataError, match=r'line 3: "a\.npy\[2\]" is no sample, a\.npy holds 2'):
+        feeds(tmp_path, vector)
+
+
+def test_given_label_file_beats_labels_in_npz_files(tmp_path, vector, feeds):
+    np.savez(tmp_path / "a.npz", x=np.ones(3, np.float32), labels=np.array(1))
+    (tmp_path / "labels.csv").write_text("a.npz,2\n")
+    assert feeds(tmp_path, vector).labels == [1]
+    assert feeds(tmp_path, vector, labels=str(tmp_path / "labels.csv")).labels == [2]
+
+
+def test_glob_may_choose_some_of_the_labelled_files(flat, rgb, feeds):
+    (flat / "labels.csv").write_text("a.png,3\nb.png,0\nc.png,2\n")
+    assert feeds("[bc].png", rgb, base=flat).labels == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.png,1\nb.png,1\n", r'no row for "c\.png"; add a line c\.png,<label>'),
+        ("a.png,1\nb.png,1\nc.png,1\nd.png,1\n", r'line 4: "d\.png" does not exist'),
+        ("a.png,1\nb.png,1\na.png,1\nc.png,1\n", r'line 3: "a\.png" is listed twice'),
+        ("a.png,1\nb.png\nc.png,1\n", r'line 2: "b\.png" is not file,label'),
+        ("a.png,1\nb.png,1,2\nc.png,1\n", r'line 2: "b\.png,1,2" is not file,label'),
+        ("a.png,1\nb.png,\nc.png,1\n", "line 2"),
+        ("a.png;1\nb.png;1\n", "line 1"),
+        ("a.png,1\nb.png,-1\nc.png,1\n", 'line 2: label "-1" is outside >= 0'),
+        ("a.png,1\nb.png,cat\nc.png,1\n", 'line 2: label "cat" is not an integer like the others'),
+        ("file,label\na.png,1\nb.png,1.5\nc.png,1\n", 'line 3: label "1.5" is not an integer'),
+        ("", "the label file is empty"),
+        ("file,label\n", "the label file is empty"),
+    ],
+)
+def test_label_file_that_does_not_match_is_refused(flat, rgb, feeds, text, message):
+    (flat / "labels.csv").write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        feeds(flat, rgb)
+    assert "labels.csv" in str(caught.value)
+
+
+def test_label_file_that_is_missing_or_no_text_is_refused(flat, rgb, feeds):
+    with pytest.raises(DataError, match="the label file does not exist"):
+        feeds(flat, rgb, labels="nowhere.csv")
+    (flat / "labels.csv").write_bytes(b"\xff\xfe\x00a")
+    with pytest.raises(DataError, match="the label file cannot be read"):
+        feeds(flat, rgb)
+    with pytest.raises(DataError, match="the label file cannot be read"):
+        feeds(flat, rgb, labels=str(flat))
+
+
+def test_chosen_samples_keep_their_labels(tmp_path, rgb, feeds, paint):
+    for index in range(20):
+        paint(tmp_path / f"{index}/a.png", pixels=np.full((8, 8, 3), index))
+    opened = feeds(tmp_path, rgb, samples=6)
+    samples = list(opened)
+    assert opened.labels == [sample.label for sample in samples]
+    assert [sample.feed["x"][0, 0, 0, 0] for sample in samples] == opened.labels

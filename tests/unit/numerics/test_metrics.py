@@ -1,0 +1,190 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from int8cal.numerics.metrics import (
+    NOISE_FLOOR,
+    Z95,
+    ErrorSums,
+    PairedCounts,
+    error_sums,
+    paired_counts,
+    paired_interval,
+    rank_of,
+)
+
+FLOATS = hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-1e3, 1e3, width=32))
+
+
+def test_sqnr_is_signal_over_noise_in_decibels():
+    sums = error_sums(np.array([3.0, 4.0]), np.array([3.0, 4.5]))
+    assert sums.signal == 25.0
+    assert sums.noise == 0.25
+    assert sums.sqnr_db == pytest.approx(20.0)
+    assert sums.max_abs == 0.5
+
+
+def test_identical_arrays_have_a_finite_sqnr_that_passes_any_gate():
+    sums = error_sums(np.array([1.0, -1.0]), np.array([1.0, -1.0]))
+    assert sums.sqnr_db == pytest.approx(10 * math.log10(2 / NOISE_FLOOR))
+    assert sums.sqnr_db > 300
+    assert sums.cosine == pytest.approx(1.0)
+
+
+def test_a_reference_of_zeros_has_no_sqnr_and_no_cosine():
+    sums = error_sums(np.zeros(3), np.ones(3))
+    assert sums.sqnr_db is None
+    assert sums.cosine is None
+    assert sums.max_abs == 1.0
+
+
+def test_an_all_zero_approximation_has_zero_decibels_and_no_cosine():
+    sums = error_sums(np.ones(3), np.zeros(3))
+    assert sums.sqnr_db == pytest.approx(0.0)
+    assert sums.cosine is None
+
+
+def test_empty_arrays_add_nothing():
+    assert error_sums(np.zeros((0, 4)), np.zeros((0, 4))) == ErrorSums()
+
+
+def test_opposite_arrays_have_cosine_minus_one():
+    assert error_sums(np.array([1.0, 2.0]), np.array([-1.0, -2.0])).cosine == pytest.approx(-1.0)
+
+
+def test_squares_of_large_float32_do_not_overflow():
+    sums = error_sums(np.full(4, 3e38, np.float32), np.full(4, -3e38, np.float32))
+    assert math.isfinite(sums.noise)
+    assert sums.sqnr_db == pytest.approx(-20 * math.log10(2))
+
+
+def test_float16_is_summed_in_float64():
+    assert error_sums(np.full(1000, 100.0, np.float16), np.zeros(1000, np.float16)).signal == 1e7
+
+
+def test_different_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
+        error_sums(np.zeros(2), np.zeros(3))
+
+
+def test_tensors_larger_than_one_block_are_summed_whole():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(3, 100_001)), rng.normal(size=(3, 100_001))
+    sums = error_sums(x, y)
+    assert sums.count == x.size
+    assert sums.noise == pytest.approx(np.square(x - y).sum())
+    assert sums.dot == pytest.approx((x * y).sum())
+    assert sums.max_abs == np.abs(x - y).max()
+
+
+@given(FLOATS, FLOATS)
+def test_sums_over_samples_equal_the_sum_over_all_of_them(a, b):
+    parts = error_sums(a, a + 1) + error_sums(b, b * 2)
+    whole = error_sums(np.concatenate([a, b]), np.concatenate([a + 1, b * 2]))
+    assert parts.count == whole.count
+    assert parts.max_abs == whole.max_abs
+    for field in ("signal", "energy", "noise", "dot"):
+        assert getattr(parts, field) == pytest.approx(getattr(whole, field), rel=1e-12, abs=1e-9)
+
+
+@given(FLOATS, FLOATS)
+def test_cosine_stays_within_its_bounds(a, b):
+    size = min(a.size, b.size)
+    cosine = error_sums(a[:size], b[:size]).cosine
+    assert cosine is None or -1.0 <= cosine <= 1.0
+
+
+@given(hnp.arrays(np.float32, st.integers(1, 20), elements=st.sampled_from([0.0, 1.0, 2.0])))
+def test_ranks_are_a_permutation_that_starts_at_argmax_even_with_ties(scores):
+    ranks = [rank_of(scores, label) for label in range(scores.size)]
+    assert sorted(ranks) == list(range(scores.size))
+    assert ranks[int(scores.argmax())] == 0
+
+
+def test_counts_of_pairs_add_and_give_both_rates():
+    hits = [(True, True), (True, False), (True, True), (False, True), (False, False)]
+    counts = sum((paired_counts(*pair) for pair in hits), PairedCounts())
+    assert counts == PairedCounts(both=2, only_first=1, only_second=1, neither=1)
+    assert counts.first == counts.second == pytest.approx(0.6)
+    assert counts.drop == 0.0
+
+
+def test_interval_of_the_airway_example_is_the_published_one():
+    # Bentur et al. 2009, n = (1, 1, 7, 12); Fagerland, Lydersen, Laake (2014) print -0.517 to -0.026 for Tango's interval
+    assert paired_interval(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "n"), [(40, 20, 160), (12, 2, 50), (1, 0, 30), (3, 3, 1000), (0, 9, 25), (7, 6, 14)]
+)
+def test_interval_solves_the_score_equation(b, c, n):
+    # the same equation as a polynomial of degree four (Yang, Sun, Hardin 2012): its extreme real roots are the bounds
+    g = Z95**2
+    coefficients = [
+        n**2 * (n / g + 1) ** 2,
+        -n * (b - c) * (n / g + 1) * (4 * n / g + 1),
+        2 * n * (b - c) ** 2 * (3 * n / g + 2) / g - n**2 * ((b + c) / g + 1),
+        n * (b - c) * (2 * (b + c) / g + 1) - (b - c) ** 3 * (4 * n / g + 1) / g,
+        (b - c) ** 2 * ((b - c) ** 2 / g - (b + c)) / g,
+    ]
+    roots = np.roots(coefficients)
+    real = roots[np.abs(roots.imag) < 1e-7].real
+    assert paired_interval(b, c, n) == pytest.approx((real.min(), real.max()), abs=1e-9)
+
+
+def test_no_disagreement_is_not_certainty():
+    low, high = paired_interval(0, 0, 20)
+    assert high == -low == pytest.approx(Z95**2 / (20 + Z95**2))
+
+
+@given(st.integers(1, 300), st.data())
+def test_interval_holds_the_estimate_and_mirrors_when_the_models_swap(n, data):
+    b = data.draw(st.integers(0, n))
+    c = data.draw(st.integers(0, n - b))
+    low, high = paired_interval(b, c, n)
+    assert -1.0 <= low <= (b - c) / n <= high <= 1.0
+    assert paired_interval(c, b, n) == (-high, -low)
+
+
+def test_one_sample_and_total_failure_stay_inside_the_bounds():
+    assert paired_interval(5, 0, 5)[1] == 1.0
+    assert paired_interval(0, 1, 1)[0] == -1.0
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 0, 5), (3, 3, 5)])
+def test_impossible_counts_are_refused(counts):
+    with pytest.raises(ValueError, match="cannot be"):
+        paired_interval(*counts)
+
+
+def _coverage(n, p_first, p_second):
+    """Exact coverage of the score and of the Wald interval: the sum over all outcomes of the multinomial."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    score = wald = 0.0
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            rest = n - b - c
+            weight = math.exp(
+                logs[n] - logs[b] - logs[c] - logs[rest]
+                + b * math.log(p_first) + c * math.log(p_second) + rest * math.log(1 - p_first - p_second)
+            )  # fmt: skip
+            if weight < 1e-7:
+                continue
+            low, high = paired_interval(b, c, n)
+            score += weight * (low <= p_first - p_second <= high)
+            half = Z95 * math.sqrt(b + c - (b - c) ** 2 / n) / n
+            wald += weight * (abs((b - c) / n - (p_first - p_second)) <= half)
+    return score, wald
+
+
+@pytest.mark.parametrize("n", [30, 100])
+def test_interval_keeps_its_coverage_where_a_wald_interval_loses_it(n):
+    cases = [(0.01, 0.01), (0.02, 0.005), (0.05, 0.02), (0.05, 0.05), (0.1, 0.02), (0.1, 0.1)]
+    score, wald = zip(*(_coverage(n, *case) for case in cases), strict=True)
+    assert min(score) > 0.92
+    assert np.mean(score) > 0.945
+    assert min(wald) < 0.9

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from int8cal.evaluate.result import FloatNode, Gate, OutputMetrics
+from int8cal.report.html import report_to_html
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+class Reader(HTMLParser):
+    """Collects tags with their attributes and the text between them, and checks that tags nest."""
+
+    VOID = frozenset({"meta", "input", "line", "rect", "path", "br", "link", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text, self.open = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID or tag in ("path", "rect"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        while self.open and self.open[-1] == "path" and tag != "path":
+            self.open.pop()
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def read(text):
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    return reader
+
+
+def visible(text):
+    return " ".join(" ".join(read(re.sub(r"<(style|script)>.*?</\1>", "", text, flags=re.DOTALL)).text).split())
+
+
+def evil_report(report):
+    evaluation = report.evaluation
+    layers = (replace(evaluation.layers[0], tensor=EVIL, node=EVIL, op_type=EVIL), *evaluation.layers[1:])
+    return replace(
+        report,
+        model={"name": EVIL, EVIL: EVIL},
+        settings={EVIL: {EVIL: [EVIL]}},
+        evaluation=replace(
+            evaluation,
+            layers=layers,
+            outputs={EVIL: OutputMetrics(None, None)},
+            fusion=replace(evaluation.fusion, nodes=(FloatNode(EVIL, EVIL, EVIL),)),
+            saturation=replace(evaluation.saturation, target=EVIL, unsafe_channels=None),
+            reasons={EVIL: EVIL, "layers": EVIL, "saturation": EVIL, "outputs": EVIL, "gates": EVIL},
+            latency=None,
+        ),
+        gates=(Gate(EVIL, None, False),),
+        warnings=(EVIL,),
+        decisions=(EVIL,),
+        timing_s={EVIL: 1.0},
+        histograms=(replace(report.histograms[0], tensor=EVIL, method=EVIL, candidates={EVIL + "2": (0.0, 1.0)}),),
+    )
+
+
+@pytest.mark.parametrize("layers", [1, 3, 60])
+def test_the_page_is_well_formed(build, layers):
+    reader = read(report_to_html(build(layers)))
+    ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    links = {attributes["href"].removeprefix("#") for tag, attributes in reader.tags if tag == "a"}
+    assert links <= set(ids)
+
+
+def test_nothing_is_loaded_from_anywhere(build):
+    text = report_to_html(build(60))
+    assert "http:" not in text
+    assert "https:" not in text
+    assert "url(" not in text
+    assert "@import" not in text
+    for tag, attributes in read(text).tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        assert attributes.get("href", "#").startswith("#")
+
+
+def test_a_tensor_name_cannot_inject_markup(report):
+    clean, evil = read(report_to_html(report)), read(report_to_html(evil_report(report)))
+    assert [tag for tag, _ in evil.tags].count("script") == [tag for tag, _ in clean.tags].count("script") == 1
+    for tag, attributes in evil.tags:
+        assert tag != "img"
+        assert not any(name.startswith("on") for name in attributes)
+    assert "alert(1)" in "".join(evil.text)
+
+
+def test_only_the_pages_own_script_may_run(report):
+    text = report_to_html(report)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+    assert "default-src 'none'" in text
+
+
+def test_the_same_report_gives_the_same_page(build):
+    assert report_to_html(build(12)) == report_to_html(build(12))
+
+
+def test_a_hundred_tensors_stay_below_a_megabyte(build):
+    assert len(report_to_html(build(100)).encode()) < 1_000_000
+
+
+def test_every_missing_figure_shows_its_reason_and_no_number(empty_report):
+    text = visible(report_to_html(empty_report))
+    assert "Top-1 drop not measured no labels" in text
+    assert "Speedup not measured switched off" in text
+    assert "Target portable: not measured: no reason was recorded" in text
+    assert "top1.drop<=1.0 not measured: no labels ✗ fail" in text
+    assert "None" not in text
+    assert " 0.00" not in text
+
+
+def test_a_layer_without_sqnr_shows_its_reason(build):
+    assert "not measured: the runtime fused this tensor away" in visible(report_to_html(build(12)))
+
+
+def test_histograms_come_worst_layer_first(build):
+    report = build(12)
+    worst = min((x for x in report.evaluation.layers if x.sqnr_db is not None), key=lambda x: x.sqnr_db).tensor
+    captions = re.findall(r'<figcaption>\s*<span class="name">(.*?)</span>', report_to_html(report))
+    assert captions[0] == worst
+    assert len(captions) == 12
+
+
+def test_each_histogram_names_its_method_and_its_range(build):
+    text = visible(report_to_html(build(3)))
+    assert text.count("by kl , observed") == 3
+    assert "percentile: " in text
+
+
+def test_a_tensor_without_counts_says_so(report):
+    bare = replace(report.histograms[0], counts=(), edges=())
+    assert "No histogram: this tensor has no finite counts" in report_to_html(replace(report, histograms=(bare,)))
+
+
+def test_settings_show_numbers_as_numbers(report):
+    text = visible(report_to_html(replace(report, settings={"a": {"n": 1, "zero": 0, "on": True, "no": None}})))
+    assert "a.n 1 a.no none a.on yes a.zero 0" in text

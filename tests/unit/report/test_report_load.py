@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from int8cal.errors import ConfigError
+from int8cal.report.document import document_of, report_to_json
+from int8cal.report.load import load_report
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "report.json"
+        path.write_text(text if isinstance(text, str) else json.dumps(text), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_what_was_written_is_read_back(report, write):
+    assert load_report(write(report_to_json(report))) == document_of(report)
+
+
+def test_a_report_in_which_nothing_was_measured_is_read_back(empty_report, write):
+    assert load_report(write(report_to_json(empty_report))) == document_of(empty_report)
+
+
+def test_parts_beyond_the_contract_may_be_missing(report, write):
+    document = document_of(report)
+    for key in ("samples", "reasons", "warnings", "decisions"):
+        del document[key]
+    loaded = load_report(write(document))
+    assert (loaded["samples"], loaded["reasons"], loaded["warnings"], loaded["decisions"]) == (None, {}, [], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format="int8cal/table"), '"format" is not "int8cal/report"'),
+        (lambda d: d.update(version=2), "report version is 2, this int8cal reads version 1"),
+        (lambda d: d.pop("metrics"), "metrics is missing"),
+        (lambda d: d["metrics"].update(sqnr_db="24"), 'metrics.sqnr_db is "24", expected int or float or null'),
+        (lambda d: d["metrics"].update(sqnr_db=True), "metrics.sqnr_db is true"),
+        (lambda d: d["metrics"]["top1"].update(drop_ci95=[1.0]), "metrics.top1.drop_ci95 has 1 values, expected 2"),
+        (lambda d: d["layers"][3].pop("tensor"), "layers.3.tensor is missing"),
+        (lambda d: d["layers"].append(7), "layers.12 is 7, expected dict"),
+        (lambda d: d.update(fusion=[]), "fusion is [], expected dict or null"),
+        (lambda d: d["gates"][0].update(passed=1), "gates.0.passed is 1, expected bool"),
+        (lambda d: d.update(warnings="none"), 'warnings is "none", expected list'),
+        (lambda d: d["reasons"].update(x=1), "is 1, expected str"),
+    ],
+)
+def test_an_unsound_report_is_refused_with_the_place(report, write, change, message):
+    document = document_of(report)
+    change(document)
+    path = write(document)
+    with pytest.raises(ConfigError) as caught:
+        load_report(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"format": NaN}', "[" * 100_000])
+def test_what_is_not_a_json_report_is_refused_in_one_line(write, text):
+    with pytest.raises(ConfigError) as caught:
+        load_report(write(text))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_report(tmp_path / "none.json")
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a\xff\xfe")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        load_report(tmp_path / "model.onnx")

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from int8cal.report.document import document_of
+from int8cal.report.terminal import report_lines, summary_lines
+
+
+def test_the_summary_says_where_the_model_stands(report):
+    lines = summary_lines(report)
+    text = "\n".join(lines)
+    assert "24.61 dB" in lines[0]
+    assert "0.22 points (98.11 % to 97.89 %, 95 % interval -0.33 to 0.78)" in text
+    assert "Left in float      2 of 55 compute nodes (1 Resize, 1 Softmax)" in text
+    assert "FAIL  sqnr_db>=30  (value 24.61)" in text
+    worst = min(layer.sqnr_db for layer in report.evaluation.layers if layer.sqnr_db is not None)
+    assert f"Worst layer        {worst:.2f} dB" in text
+    assert len(lines) < 16
+
+
+def test_the_summary_is_plain_ascii(report, empty_report):
+    assert "\n".join([*summary_lines(report), *summary_lines(empty_report)]).isascii()
+
+
+def test_a_missing_figure_is_named_with_its_reason(empty_report):
+    text = "\n".join(summary_lines(empty_report))
+    assert "Top-1 drop         not measured: no labels" in text
+    assert "Left in float      not measured: no reason was recorded" in text
+    assert "None" not in text
+
+
+def test_inspect_shows_one_bar_per_layer_worst_first(build):
+    lines = report_lines(document_of(build(60)))
+    bars = [line for line in lines if "█" in line]
+    values = [float(line.split()[0]) for line in bars]
+    lengths = [line.count("█") for line in bars]
+    assert len(bars) == 59
+    assert values == sorted(values)
+    assert lengths == sorted(lengths)
+    assert any("not measured: the runtime fused this tensor away" in line for line in lines)
+
+
+def test_inspect_can_show_a_report_in_which_nothing_was_measured(empty_report):
+    text = "\n".join(report_lines(document_of(empty_report)))
+    assert "None" not in text
+    assert "conv1_out (Conv), not measured: no reason was recorded" in text
+
+
+def test_inspect_draws_no_bar_below_zero_decibels(report):
+    layers = tuple(replace(layer, sqnr_db=-3.0) for layer in report.evaluation.layers)
+    document = document_of(replace(report, evaluation=replace(report.evaluation, layers=layers)))
+    assert "█" not in "\n".join(report_lines(document))
+
+
+def test_terminal_commands_in_a_name_are_not_passed_on(report):
+    layers = (replace(report.evaluation.layers[0], tensor="a\x1b[2Jb\nc"),)
+    evil = replace(report, evaluation=replace(report.evaluation, layers=layers), warnings=("w\x1b]0;t\x07",))
+    for line in [*summary_lines(evil), *report_lines(document_of(evil))]:
+        assert line.isprintable()

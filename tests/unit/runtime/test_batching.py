@@ -1,0 +1,96 @@
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+
+from int8cal.graph.signature import signature_of
+from int8cal.runtime.batching import batch_size, make_feed, run_each, run_samples
+from int8cal.runtime.sessions import Session
+
+
+@dataclass(frozen=True, eq=False)
+class FakeSample:
+    feed: dict
+    origin: str
+
+
+def model(batch):
+    return onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{batch},2] x) => (float[{batch},2] y, float[2] total) <int64[1] axes = {{0}}> {{
+            y = Neg(x)
+            total = ReduceSum <keepdims = 0> (x, axes)
+        }}"""
+    )
+
+
+def samples(count):
+    return [FakeSample({"x": np.full((1, 2), index, np.float32)}, str(index)) for index in range(count)]
+
+
+def opened(batch):
+    proto = model(batch)
+    return Session(proto), signature_of(proto)
+
+
+@pytest.mark.parametrize(("batch", "size"), [("N", 1), ("1", 1), ("3", 3)])
+def test_the_group_size_is_the_models_own(batch, size):
+    assert batch_size(signature_of(model(batch))) == size
+
+
+def test_a_free_batch_axis_runs_each_sample_alone():
+    groups = list(run_samples(*opened("N"), samples(3)))
+    assert [[sample.origin for sample in group] for group, _ in groups] == [["0"], ["1"], ["2"]]
+    assert [values["y"].tolist() for _, values in groups] == [[[0, 0]], [[-1, -1]], [[-2, -2]]]
+
+
+def test_a_fixed_batch_is_filled_and_the_last_group_cut_to_its_real_rows():
+    groups = list(run_samples(*opened("3"), samples(5)))
+    assert [[sample.origin for sample in group] for group, _ in groups] == [["0", "1", "2"], ["3", "4"]]
+    assert groups[1][1]["y"].tolist() == [[-3, -3], [-4, -4]]
+
+
+def test_padding_repeats_the_last_sample():
+    feed = make_feed(signature_of(model("4")), samples(2))
+    assert feed["x"][:, 0].tolist() == [0, 1, 1, 1]
+
+
+def test_an_output_without_the_batch_axis_is_passed_on_whole():
+    ((_, values),) = run_samples(*opened("3"), samples(2))
+    assert values["total"].tolist() == [2, 2]  # 0 + 1 + 1, the padded row included
+
+
+@pytest.mark.parametrize("batch", ["N", "1", "2", "3", "8"])
+def test_each_sample_gets_its_own_row(batch):
+    rows = list(run_each(*opened(batch), samples(5), ["y"]))
+    assert [(sample.origin, values["y"].tolist()) for sample, values in rows] == [
+        (str(index), [[-index, -index]]) for index in range(5)
+    ]
+
+
+def test_only_the_outputs_asked_for_are_computed():
+    ((_, values),) = run_samples(*opened("N"), samples(1), ["total"])
+    assert list(values) == ["total"]
+
+
+def test_feeds_the_model_has_no_input_for_are_left_out():
+    sample = FakeSample({"x": np.ones((1, 2), np.float32), "mask": np.ones((1, 2), np.float32)}, "a")
+    assert list(make_feed(signature_of(model("N")), [sample])) == ["x"]
+
+
+def test_no_samples_run_nothing():
+    assert list(run_samples(*opened("3"), [])) == []
+
+
+def test_samples_are_read_one_group_ahead_at_most():
+    read = []
+
+    def stream():
+        for sample in samples(9):
+            read.append(sample.origin)
+            yield sample
+
+    runs = run_samples(*opened("3"), stream())
+    next(runs)
+    assert read == ["0", "1", "2"]
