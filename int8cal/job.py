@@ -6,8 +6,10 @@ Field names are the YAML's key names. Validation of types and ranges happens in 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 Recipe = Literal["fast", "balanced", "accurate"]
@@ -45,7 +47,7 @@ class DataSettings:
     Attributes:
         path: Directory, file, glob, or "package.module:function".
         samples: At most this many samples; None for all.
-        preprocess: Image preprocessing; None when the YAML declares none (images then need a model input that takes pixels).
+        preprocess: Image preprocessing; None when the YAML declares none (the model then gets pixel values 0..255).
         labels: "folders", a CSV path, or None (told by the data: labels.csv if present, class folders else).
         skip_bad: Count and skip unreadable files instead of stopping at the first.
         seed: Chooses which samples are taken when `samples` is smaller than the set.
@@ -61,11 +63,17 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """How statistics become thresholds. `percentile` is in percent of |x|, used by method "percentile"."""
+    """How statistics become thresholds.
+
+    Attributes:
+        percentile: In percent of the values, for method "percentile".
+        batch_size: Samples read ahead while others run; each sample is run alone, so no result depends on it.
+        threads: Of the runtime; 0 for one per CPU.
+    """
 
     method: Method = "auto"
     percentile: float = 99.99
-    batch_size: int = 1
+    batch_size: int = 8
     threads: int = 0
     engine: Literal["local", "ray"] = "local"
 

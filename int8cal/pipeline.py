@@ -8,23 +8,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import onnx
-
 from int8cal.atomic import atomic_path
 from int8cal.calibrate.engines.local import collect
 from int8cal.calibrate.statistics import Statistics, merge
 from int8cal.calibrate.statistics_file import load_statistics, save_statistics
 from int8cal.calibrate.table import CalibrationTable
 from int8cal.calibrate.table_file import load_table, save_table
-from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.data.ahead import read_ahead
+from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.errors import ModelError, OutputError, TableError
-from int8cal.evaluate.evaluate import evaluate_pair, model_bytes
+from int8cal.evaluate.evaluate import evaluate_pair
 from int8cal.evaluate.gates import judge, parse_gate
 from int8cal.evaluate.judge import output_judge
 from int8cal.evaluate.result import Evaluation, Report
 from int8cal.graph.chains import find_chains
 from int8cal.graph.load import save_model
-from int8cal.graph.plan import Plan
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
@@ -36,9 +34,14 @@ from int8cal.report.write import write_reports
 from int8cal.runtime.simplify import simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import onnx
+
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings, Job
+    from int8cal.quantize.build import Built
 
 T = TypeVar("T")
 
@@ -96,13 +99,20 @@ class _Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
-def calibrate_model(job: Job, source: Path | onnx.ModelProto, *, progress: Progress = _silent) -> Calibrated:
-    """Data -> statistics -> table -> int8 model, in memory.
+def calibrate_model(
+    job: Job,
+    source: Path | onnx.ModelProto,
+    *,
+    progress: Progress = _silent,
+    stream: Callable[[], object] | None = None,
+) -> Calibrated:
+    """Go from data to statistics, table and int8 model, in memory.
 
     Args:
         job: Settings; its model field only names the model.
         source: The FP32 model.
         progress: Shows the pass over the data.
+        stream: Yields feed dicts, in place of the job's data path.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -113,13 +123,13 @@ def calibrate_model(job: Job, source: Path | onnx.ModelProto, *, progress: Progr
         prepared = prepare(source, simplify)
         plan = require_layers(prepared, Selection(job.quantization.include, job.quantization.exclude))
         taps = make_taps(plan, find_chains(prepared.model, plan))
-        feeds = open_feeds(job.data, prepared.signature)
+        feeds = _open(job.data, prepared.signature, stream)
     with clock.station("calibrate"):
         collected = collect(
             prepared.model,
             prepared.signature,
             taps,
-            progress(feeds, feeds.count, "calibrate"),
+            progress(read_ahead(feeds, job.calibration.batch_size), feeds.count, "calibrate"),
             model_sha256=prepared.sha256,
             threads=job.calibration.threads,
             keep=rule.judge_samples,
@@ -143,7 +153,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     """Run a whole job and write its files.
 
     Raises:
-        Int8calError: Of the station that failed; nothing was written then. A failed gate raises nothing: see the report.
+        Int8calError: Of the station that failed; nothing was written then. A failed gate is in the report.
     """
     show = progress or _silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
@@ -161,7 +171,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
         save_table(calibrated.corrected.table, directory / names[1])
         save_statistics(calibrated.statistics, directory / names[2])
     with clock.station("evaluate"):
-        evaluation = _evaluate(job.model, directory / names[0], feeds, job, calibrated, show)
+        evaluation = _evaluate(job, directory / names[0], feeds, calibrated, show)
     report = _report(job, calibrated, evaluation, clock.seconds)
     report = replace(report, gates=judge(gates, evaluation))
     write_reports(report, directory)
@@ -185,7 +195,7 @@ def quantize_file(
     return QuantizeOutcome(output, built.warnings)
 
 
-def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> Any:
+def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> Built:
     """Build the int8 model of a table, after checking that the table is this model's."""
     made_for = table.model.get("sha256")
     if made_for != prepared.sha256 and not force:
@@ -235,15 +245,16 @@ def evaluate_models(
     threads: int = 0,
     latency: bool = True,
     progress: Progress | None = None,
+    stream: Callable[[], object] | None = None,
 ) -> Report:
-    """Compare two models on data."""
+    """Compare two models on data; see `calibrate_model` for `stream`."""
     from int8cal.graph.load import load_model
     from int8cal.graph.signature import signature_of
 
     show = progress or _silent
     clock = _Clock()
     signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
-    feeds = open_feeds(data, signature)
+    feeds = _open(data, signature, stream)
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
             fp32,
@@ -267,7 +278,7 @@ def evaluate_models(
     )
 
 
-def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> Statistics:  # noqa: FBT001, FBT002
+def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> Statistics:
     """Add the statistics of shards and write the sum.
 
     Raises:
@@ -277,6 +288,10 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
     total = merge(load_statistics(path) for path in inputs)
     save_statistics(total, output)
     return total
+
+
+def _open(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
+    return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
 
 
 def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> None:
@@ -347,10 +362,10 @@ def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibr
     )
 
 
-def _evaluate(model: Path, int8: Path, feeds: Feeds, job: Job, calibrated: Calibrated, show: Progress) -> Evaluation:
+def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress) -> Evaluation:
     entries = calibrated.corrected.table.tensors
     return evaluate_pair(
-        model,
+        job.model,
         int8,
         feeds,
         target=job.quantization.target,

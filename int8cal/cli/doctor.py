@@ -11,7 +11,7 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, as_json: bool) -> None:
     """Show what this machine offers: CPU flags, execution providers, optional parts, versions."""
-    from int8cal.pipeline import describe_machine
+    from int8cal.describe import describe_machine
 
     lines = describe_machine()
     if not as_json:

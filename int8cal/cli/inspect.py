@@ -11,7 +11,7 @@ import click
 @click.argument("file", metavar="FILE")
 def command(*, file: str) -> None:
     """Show FILE in the terminal: a model, table, statistics file or report."""
-    from int8cal.pipeline import describe_file
+    from int8cal.describe import describe_file
 
     for line in describe_file(Path(file)):
         click.echo(line)

@@ -138,7 +138,7 @@ engine = together(
         key="calibration.batch_size",
         type=int,
         metavar="N",
-        help=f"Samples read at a time (default {_CALIBRATION.batch_size}); results do not depend on it.",
+        help=f"Samples read ahead (default {_CALIBRATION.batch_size}); results do not depend on it.",
     ),
     threads,
     _setting(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from int8cal.data.arrays import open_npy, open_npz
-from int8cal.data.callables import is_callable_path, open_callable
+from int8cal.data.callables import CallStream, is_callable_path, open_callable
 from int8cal.data.find import find
 from int8cal.data.image_plan import plan_images
 from int8cal.data.images import ImagePart
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
-__all__ = ["Feeds", "Sample", "fingerprint", "open_feeds"]
+__all__ = ["Feeds", "Sample", "feeds_of", "fingerprint", "open_feeds"]
 
 
 class Stream(Protocol):
@@ -152,6 +152,11 @@ def open_feeds(
             do="use one folder per class, add a labels.csv (file,label), or give --labels FILE",
         )
     return feeds
+
+
+def feeds_of(function: Callable[[], object], signature: Signature, samples: int | None = None) -> Feeds:
+    """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream`."""
+    return Feeds(CallStream("data", function, signature, samples), name="data", count=None, labels=None, labelled=False)
 
 
 def _open_callable(settings: DataSettings, signature: Signature, base: Path | None) -> Feeds:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Drop:
-    """Top-k accuracy of both models as fractions; drop in percentage points (fp32 - int8), with its 95 % interval."""
+    """Top-k accuracy of both models as fractions; drop = fp32 - int8 in percentage points, with its 95 % interval."""
 
     fp32: float
     int8: float
@@ -21,7 +21,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Metrics:
-    """int8 outputs against FP32 outputs over all evaluated samples; sqnr_db and cosine are means over the float outputs."""
+    """int8 outputs against FP32 outputs over all samples; sqnr_db and cosine are means over the float outputs."""
 
     sqnr_db: float | None
     cosine: float | None
@@ -78,7 +78,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per sample, medians of interleaved runs; speedup is the median of the pairwise ratios fp32 / int8."""
+    """Milliseconds per sample, medians of interleaved runs; speedup is the median of the pairs' ratios fp32 / int8."""
 
     fp32: float
     int8: float
@@ -87,7 +87,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Gate:
-    """One accuracy gate as the user wrote it, the value it was held against, and the verdict (None value: not passed)."""
+    """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed)."""
 
     gate: str
     value: float | None

@@ -1,0 +1,84 @@
+"""Real pretrained models, where the zoo is at hand: INT8CAL_ZOO names its folder, by default ../shared/zoo."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[3] / "shared" / "zoo"))
+
+pytestmark = [
+    pytest.mark.zoo,
+    pytest.mark.skipif(not (ZOO / "zoo.py").is_file(), reason="the zoo of pretrained models is not here (INT8CAL_ZOO)"),
+]
+
+
+@pytest.fixture(scope="module")
+def zoo():
+    spec = importlib.util.spec_from_file_location("zoo", ZOO / "zoo.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["zoo"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def peers():
+    return json.loads((ZOO / "peers.json").read_text())
+
+
+def calibrate(model, data, out, *more):
+    command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", out]
+    done = subprocess.run(
+        [*map(str, command), "--no-latency", "--quiet", *map(str, more)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("*.int8.onnx"))
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet20", "resnet20_imbalanced", "mbv2", "kws_dscnn", "silero_vad_16k_flat", "mnist_op8"]
+)
+def test_sqnr_is_no_less_than_half_a_decibel_below_the_best_peer(zoo, peers, tmp_path, name):
+    int8 = calibrate(zoo.model_path(name), zoo.write_calibration(name, tmp_path / "data"), tmp_path / "out")
+    reference, outputs = zoo.run(zoo.model_path(name), name), zoo.run(int8, name)
+    best = max(peer["sqnr_db"] for peer in peers[name].values())
+    assert zoo.sqnr_db(reference, outputs) >= best - 0.5
+
+
+def stats(path):
+    with np.load(next(path.glob("*.stats.npz"))) as data:
+        return {key: data[key] for key in data.files}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet20", "vit"])
+def test_statistics_are_the_same_bits_for_any_batches_order_and_shards(zoo, tmp_path, name):
+    inputs = zoo.feeds(name, "calib")["input"]
+    model = zoo.model_path(name)
+
+    def run(label, images, size):
+        folder = tmp_path / label
+        folder.mkdir()
+        for start in range(0, len(images), size):
+            np.savez(folder / f"{start:05d}.npz", input=images[start : start + size])
+        calibrate(model, folder, tmp_path / f"{label}.out", "--batch-size", size)
+        return tmp_path / f"{label}.out"
+
+    reference = stats(run("b1", inputs, 1))
+    shuffled = inputs[np.random.default_rng(0).permutation(len(inputs))]
+    for label, images, size in (("b7", inputs, 7), ("b64", shuffled, 64)):
+        other = stats(run(label, images, size))
+        assert reference.keys() == other.keys()
+        assert all(np.array_equal(reference[key], other[key]) for key in reference), label
+    halves = [run("h1", inputs[:200], 7), run("h2", inputs[200:], 64)]
+    merged = tmp_path / "merged.stats.npz"
+    files = [str(next(half.glob("*.stats.npz"))) for half in halves]
+    subprocess.run([sys.executable, "-m", "int8cal", "merge", *files, "-o", str(merged)], check=True)
+    with np.load(merged) as data:
+        assert all(np.array_equal(reference[key], data[key]) for key in reference)
