@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.numerics.affine import S8, U8, Affine, QType, affine_from_range
+from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine, QType, affine_from_range
 from int8cal.numerics.loglinear import Spectrum, linear_histogram
 from int8cal.numerics.thresholds.entropy import BINS, entropy_threshold
 from int8cal.numerics.thresholds.mse import mse_range, points_of, squared_error
@@ -68,10 +68,13 @@ def _by_method(spectrum: Spectrum, method: Method, dtype: QType, percentile: flo
     warning = ""
     if method == "percentile":
         low, high = percentile_range(spectrum, percentile)
+        if low == high == 0.0:  # more exact zeros than the percentile keeps
+            method, warning = "max", f"the {percentile:g} % percentile is 0, max is used"
+            low, high = max_range(spectrum)
     elif method == "mse":
         low, high = mse_range(spectrum, dtype, symmetric=symmetric)
     elif method == "kl":
-        found = kl_range(spectrum)
+        found = kl_range(spectrum, symmetric=symmetric)
         if found is None:
             method, warning = "max", "too few distinct values for kl, max is used"
             low, high = max_range(spectrum)
@@ -79,18 +82,29 @@ def _by_method(spectrum: Spectrum, method: Method, dtype: QType, percentile: flo
             low, high = found
     else:
         low, high = max_range(spectrum)
-    return Choice(affine_from_range(min(low, high), max(low, high), dtype, symmetric=symmetric), method, warning)
+    affine = affine_from_range(low, high, dtype, symmetric=symmetric)
+    if affine.scale == SMALLEST_SCALE:
+        warning = f"all values are within {spectrum.amax:.3g} of 0, the smallest scale is used"
+    return Choice(affine, method, warning)
 
 
-def kl_range(spectrum: Spectrum) -> tuple[float, float] | None:
-    """Clip at the entropy threshold of |x|: [max(min, -t), min(max, t)]; None for a degenerate histogram."""
+def kl_range(spectrum: Spectrum, *, symmetric: bool = False) -> tuple[float, float] | None:
+    """Clip at the entropy threshold t of |x|.
+
+    Args:
+        spectrum: Observed values; exact zeros do not count.
+        symmetric: The type is s8, whose half axis has 128 levels even where the tensor is one-sided.
+
+    Returns:
+        [max(min, -t), min(max, t)], or None for a degenerate histogram.
+    """
     low, high = spectrum.observed
     amax = spectrum.amax
     width = amax / BINS
     zero = (spectrum.low == 0.0) & (spectrum.high == 0.0)
     spectrum = Spectrum(spectrum.low[~zero], spectrum.high[~zero], spectrum.counts[~zero], spectrum.observed)
     counts = linear_histogram(spectrum, np.linspace(0.0, amax, BINS + 1), magnitude=True)
-    one_sided = low >= 0.0 or high <= 0.0
+    one_sided = (low >= 0.0 or high <= 0.0) and not symmetric
     found = entropy_threshold(counts, 256 if one_sided else 128, width)
     if found is None:
         return None

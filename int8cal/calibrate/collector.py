@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.calibrate.statistics import ChannelStatistics, TensorStatistics
+from int8cal.calibrate.statistics import ChannelStatistics, TensorStatistics, add_counts
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.loglinear import BINS
@@ -65,10 +65,13 @@ class Collector:
             bins.astype(np.int64),
             self._table[bins],
             int(self._tally[kernels.ZEROS]),
-            self._minimum,
-            self._maximum,
+            self._minimum + 0.0,  # -0.0 becomes +0.0: which zero came first must not show
+            self._maximum + 0.0,
             self._channels.result() if self._channels is not None else None,
         )
+
+
+_LARGEST_COUNT = (1 << 32) - 1  # of the channels' tables
 
 
 class _ChannelCollector:
@@ -78,7 +81,9 @@ class _ChannelCollector:
         self._sum, self._square = np.zeros(channels), np.zeros(channels)  # of one sample
         self._sums, self._squares = exactsum.zeros(channels), exactsum.zeros(channels)
         self._table = np.zeros((channels, kernels.COARSE_BINS), np.uint32) if coarse else None
+        self._spilled = (np.zeros(0, np.int64), np.zeros(0, np.int64))  # sparse counts that were moved out of the table
         self._count = 0
+        self._in_table = 0  # values per channel since then
         self._uncarried = 0
 
     def add(self, values: npt.NDArray[np.float32]) -> None:
@@ -89,21 +94,31 @@ class _ChannelCollector:
         if self._uncarried >= 1 << 28:  # limbs hold 2**31 additions without carrying
             self._sums, self._squares = exactsum.canonical(self._sums), exactsum.canonical(self._squares)
             self._uncarried = 0
+        each = values.shape[0] * values.shape[2]
         if self._table is not None:
+            if self._in_table + each > _LARGEST_COUNT:
+                self._spilled = self._sparse()
+                self._table[:] = 0
+                self._in_table = 0
             kernels.count_channels(values.view(np.uint32), self._table)
-        self._count += values.shape[0] * values.shape[2]
+            self._in_table += each
+        self._count += each
+
+    def _sparse(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        flat = self._table.reshape(-1) if self._table is not None else np.zeros(0, np.uint32)
+        bins = np.flatnonzero(flat).astype(np.int64)
+        return add_counts(self._spilled, (bins, flat[bins].astype(np.int64)))
 
     def result(self) -> ChannelStatistics:
-        flat = self._table.reshape(-1) if self._table is not None else np.zeros(0, np.uint32)
-        bins = np.flatnonzero(flat)
+        bins, counts = self._sparse()
         return ChannelStatistics(
             self._low.copy(),
             self._high.copy(),
             self._count,
             exactsum.canonical(self._sums),
             exactsum.canonical(self._squares),
-            bins.astype(np.int64),
-            flat[bins].astype(np.int64),
+            bins,
+            counts,
         )
 
 
@@ -112,7 +127,7 @@ def _by_channel(values: npt.NDArray[np.float32], tap: Tap) -> npt.NDArray[np.flo
     axis = tap.channel_axis % values.ndim if tap.channel_axis is not None else 0
     if values.shape[axis] != tap.channels:
         raise StatisticsError(
-            f"tensor {tap.tensor!r} has {values.shape[axis]} channels on axis {axis}, its weights expect {tap.channels}",
+            f"tensor {tap.tensor!r} has {values.shape[axis]} channels on axis {axis}, the weights {tap.channels}",
             do="check the model with onnx.checker.check_model(full_check=True)",
             tensor=tap.tensor,
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.calibrate.choose import Choice, activation_type, choose
 from int8cal.calibrate.statistics import TensorStatistics
 from int8cal.calibrate.table import TensorEntry
-from int8cal.errors import ConfigError, StatisticsError
+from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
 from int8cal.numerics.affine import Affine, affine_from_range
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def choose_ranges(
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
-        ConfigError: A user range names no planned tensor.
+        ConfigError: A user range names no planned tensor, is not a range, or contradicts one of the same group.
     """
     _check_user_ranges(plan, quantization.ranges)
     entries: dict[str, TensorEntry] = {}
@@ -64,11 +64,9 @@ def choose_ranges(
             if point.tensor not in tensors:
                 raise StatisticsError(f"tensor {point.tensor!r} was not calibrated", do="calibrate this model again")
         spectrum = group_spectrum(plan, tensors, group)
-        fixed = next((point.tensor for point in members if point.tensor in quantization.ranges), None)
-        if fixed is not None:
-            dtype, symmetric = activation_type(quantization.activations)
-            affine = affine_from_range(*quantization.ranges[fixed], dtype, symmetric=symmetric)
-            choice = Choice(affine, "user")
+        fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
+        if fixed:
+            choice = _user_choice(fixed, quantization)
         else:
             choice = choose(spectrum, calibration.method, quantization.activations, calibration.percentile)
         if not sum(tensors[point.tensor].count for point in members):
@@ -76,11 +74,26 @@ def choose_ranges(
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
         for point in members:
-            source = (
-                "user" if fixed == point.tensor else ("calibrated" if point.tensor == group and not fixed else "shared")
-            )
+            source = "calibrated" if point.tensor == group and not fixed else "shared"
+            if point.tensor in fixed:
+                source = "user"
             entries[point.tensor] = _entry(choice.affine, choice.method, tensors[point.tensor], source)
     return Ranges({point.tensor: entries[point.tensor] for point in plan.points}, tuple(warnings))
+
+
+def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:
+    first, *others = names
+    for other in others:
+        if tuple(quantization.ranges[other]) != tuple(quantization.ranges[first]):
+            raise ConfigError(
+                f"quantization.ranges gives {first!r} and {other!r} different ranges, but they share one scale",
+                do="give the range of one of them, or the same for both",
+            )
+    dtype, symmetric = activation_type(quantization.activations)
+    try:
+        return Choice(affine_from_range(*quantization.ranges[first], dtype, symmetric=symmetric), "user")
+    except NonFiniteError as error:
+        raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
 
 
 def _entry(affine: Affine, method: str, tensor: TensorStatistics, source: str) -> TensorEntry:

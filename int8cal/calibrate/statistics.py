@@ -5,7 +5,7 @@ Everything here is an integer or an extreme, so `a + b` gives the same bits as o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum
-from int8cal.numerics.kernels import COARSE_SHIFT
+from int8cal.numerics.kernels import COARSE_BINS, COARSE_SHIFT
 from int8cal.numerics.loglinear import SHIFT, Spectrum, spectrum
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 FINGERPRINT_MODULUS = 1 << 128
+_COARSE_OCTAVE = 1 << (23 - COARSE_SHIFT)
+_COARSE_LAST = (0x7F800000 >> COARSE_SHIFT) - 1  # the last bin of finite magnitudes
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class ChannelStatistics:
         low, high: Extremes, float32 (C,).
         count: Values per channel.
         total, square: Exact sums of x and x*x as canonical limbs, int64 (C, LIMBS); see numerics.exactsum.
-        bins, counts: Coarse log-linear histogram, 16 bins per octave, sparse: flat index channel * 8192 + bin, int64 (N,).
-            Empty where the tensor cannot be equalized.
+        bins, counts: Coarse log-linear histogram, 16 bins per octave, sparse, int64 (N,); the flat index is
+            channel * 8192 + bin. Empty where the tensor cannot be equalized.
     """
 
     low: Float32
@@ -62,7 +64,12 @@ class ChannelStatistics:
         return exactsum.value(self.square) / max(self.count, 1)
 
     def __add__(self, other: ChannelStatistics) -> ChannelStatistics:
-        bins, counts = _merge_sparse((self.bins, self.counts), (other.bins, other.counts))
+        if self.low.shape != other.low.shape:
+            raise StatisticsError(
+                f"{len(self.low)} channels and {len(other.low)} channels do not add",
+                do="calibrate every shard with the same FP32 file",
+            )
+        bins, counts = add_counts((self.bins, self.counts), (other.bins, other.counts))
         return ChannelStatistics(
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
@@ -117,36 +124,56 @@ class TensorStatistics:
             StatisticsError: the tensor has no per-channel histogram.
         """
         channels = self.channels
-        if channels is None or (not len(channels.bins) and self.count > self.zeros):
+        if channels is None or not self.by_channel:
             raise StatisticsError("the statistics hold no per-channel histogram", do="calibrate again")
-        per_channel = 1 << (32 - COARSE_SHIFT)
-        octave = 1 << (23 - COARSE_SHIFT)
-        channel = channels.bins // per_channel
-        moved = channels.bins % per_channel + exponents[channel] * octave
-        # back to fine bins: a coarse bin's count goes to the fine bin at its centre
+        channel, bins = np.divmod(channels.bins, COARSE_BINS)
+        sign, magnitude = np.divmod(bins, COARSE_BINS // 2)
+        # what leaves the range of float32 stays in its outermost bin, and never changes its sign
+        magnitude = np.clip(magnitude + exponents[channel] * _COARSE_OCTAVE, 0, _COARSE_LAST)
+        moved = sign * (COARSE_BINS // 2) + magnitude
+        nothing = np.zeros(0, np.int64)
+        coarse, counts = add_counts((moved, channels.counts), (nothing, nothing))
+        # back to fine bins: a coarse bin's values are taken as spread evenly
         ratio = 1 << (COARSE_SHIFT - SHIFT)
-        fine, index = np.unique(moved, return_inverse=True)
-        counts = np.bincount(index, weights=channels.counts).astype(np.int64)
-        spread_bins = (fine[:, None] * ratio + np.arange(0, ratio, ratio // 8)[None]).reshape(-1)
-        spread = np.diff(np.rint(counts[:, None] * np.linspace(0, 1, 9)[None]).astype(np.int64), axis=1).reshape(-1)
+        below = np.rint(counts[:, None] * (np.arange(ratio + 1) / ratio)).astype(np.int64)
+        spread = np.diff(below, axis=1).reshape(-1)
+        fine = (coarse[:, None] * ratio + np.arange(ratio)).reshape(-1)
         factor = np.exp2(exponents.astype(np.float64))
         low, high = channels.low * factor, channels.high * factor
-        keep = spread > 0
+        flat, of_channel = add_counts((channel * COARSE_BINS + moved, channels.counts), (nothing, nothing))
         return TensorStatistics(
-            spread_bins[keep],
-            spread[keep],
+            fine[spread > 0],
+            spread[spread > 0],
             self.zeros,
             float(low.min()),
             float(high.max()),
-            replace(channels, low=low.astype(np.float32), high=high.astype(np.float32)),
+            ChannelStatistics(
+                low.astype(np.float32),
+                high.astype(np.float32),
+                channels.count,
+                exactsum.scaled(channels.total, exponents),
+                exactsum.scaled(channels.square, 2 * exponents),
+                flat,
+                of_channel,
+            ),
         )
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether the per-channel histogram holds every value, as it does where the channels may be rescaled."""
+        return self.channels is not None and int(self.channels.counts.sum()) == int(self.counts.sum())
 
     def __add__(self, other: TensorStatistics) -> TensorStatistics:
         if (self.channels is None) != (other.channels is None):
             raise StatisticsError(
                 "one side has per-channel figures, the other has not", do="calibrate both with one version"
             )
-        bins, counts = _merge_sparse((self.bins, self.counts), (other.bins, other.counts))
+        if self.channels is not None and len(self.counts) and len(other.counts) and self.by_channel != other.by_channel:
+            raise StatisticsError(
+                "one side has a per-channel histogram, the other has not",
+                do="calibrate every shard with the same --include and --exclude",
+            )
+        bins, counts = add_counts((self.bins, self.counts), (other.bins, other.counts))
         channels = self.channels + other.channels if self.channels is not None and other.channels is not None else None
         return TensorStatistics(
             bins,
@@ -186,7 +213,7 @@ class Statistics:
                 do="calibrate every shard with the same FP32 file",
             )
         if self.tensors.keys() != other.tensors.keys():
-            odd = sorted(self.tensors.keys() ^ other.tensors.keys())[0]
+            odd = min(self.tensors.keys() ^ other.tensors.keys())
             raise StatisticsError(
                 f"shards with different tensors do not add ({odd!r} is in only one of them)",
                 do="calibrate every shard with the same --include and --exclude",
@@ -196,20 +223,29 @@ class Statistics:
             self.model_sha256,
             (self.fingerprint + other.fingerprint) % FINGERPRINT_MODULUS,
             self.samples + other.samples,
-            {name: value + other.tensors[name] for name, value in self.tensors.items()},
+            {name: _add_tensors(name, value, other.tensors[name]) for name, value in self.tensors.items()},
         )
 
 
 def merge(shards: Iterable[Statistics]) -> Statistics:
     """Add shards; see Statistics.__add__."""
-    iterator = iter(shards)
-    total = next(iterator)
-    for shard in iterator:
-        total = total + shard
+    total = None
+    for shard in shards:
+        total = shard if total is None else total + shard
+    if total is None:
+        raise StatisticsError("there are no shards to add", do="give at least one .stats.npz")
     return total
 
 
-def _merge_sparse(first: tuple[Int64, Int64], second: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+def _add_tensors(name: str, first: TensorStatistics, second: TensorStatistics) -> TensorStatistics:
+    try:
+        return first + second
+    except StatisticsError as error:
+        raise StatisticsError(error.what, where=f"tensor {name!r}", do=error.do, tensor=name) from error
+
+
+def add_counts(first: tuple[Int64, Int64], second: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """Add two sparse histograms (bins, counts), int64 (N,) each; bins ascend in the sum."""
     bins, index = np.unique(np.concatenate([first[0], second[0]]), return_inverse=True)
     counts = np.zeros(len(bins), np.int64)
     np.add.at(counts, index, np.concatenate([first[1], second[1]]))

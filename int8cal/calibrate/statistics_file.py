@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zipfile
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from int8cal.errors import StatisticsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 FORMAT, VERSION = "int8cal/statistics", 1
 _ARRAYS = ("bins", "counts")
@@ -59,6 +59,7 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
             # a fixed date: the same statistics are the same bytes
             entry = zipfile.ZipInfo(f"{key}.npy", (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # likewise on every system
             archive.writestr(entry, member.getvalue())
     atomic_write(path, buffer.getvalue())
 
@@ -72,10 +73,10 @@ def load_statistics(path: Path) -> Statistics:
     if not path.is_file():
         raise StatisticsError("does not exist", where=str(path), do="give a .stats.npz that `int8cal calibrate` wrote")
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             arrays = {key: data[key] for key in data.files}
         header = json.loads(arrays.pop("header").tobytes())
-        if header["format"] != FORMAT:
+        if header["format"] != FORMAT or not isinstance(header["version"], int):
             raise ValueError(header["format"])
     except Exception as error:  # zipfile, numpy, json and KeyError all mean the same to the user
         raise StatisticsError(
@@ -90,7 +91,7 @@ def load_statistics(path: Path) -> Statistics:
     try:
         tensors = {name: _tensor(name, entry, arrays) for name, entry in header["tensors"].items()}
         return Statistics(header["model_sha256"], int(header["fingerprint"], 16), int(header["samples"]), tensors)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
 
 
@@ -98,11 +99,16 @@ def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, npt.NDArra
     channels = None
     if entry["channel_count"] is not None:
         parts = {key: arrays[f"{name}:channel_{key}"] for key in _CHANNEL_ARRAYS}
+        if len({len(parts[key]) for key in ("low", "high", "total", "square")}) != 1:
+            raise ValueError(f"channels of {name!r}")
         channels = ChannelStatistics(count=int(entry["channel_count"]), **parts)
     empty = entry["minimum"] is None
+    bins, counts = arrays[f"{name}:bins"], arrays[f"{name}:counts"]
+    if bins.ndim != 1 or bins.shape != counts.shape or {bins.dtype, counts.dtype} != {np.dtype(np.int64)}:
+        raise ValueError(f"histogram of {name!r}")
     return TensorStatistics(
-        arrays[f"{name}:bins"],
-        arrays[f"{name}:counts"],
+        bins,
+        counts,
         int(entry["zeros"]),
         np.inf if empty else float(entry["minimum"]),
         -np.inf if empty else float(entry["maximum"]),

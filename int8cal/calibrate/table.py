@@ -1,4 +1,4 @@
-"""The calibration table: every scale and zero point of a quantized model, readable, editable, and enough to rebuild it."""
+"""The calibration table: every scale and zero point of a quantized model, readable, editable, enough to rebuild it."""
 
 from __future__ import annotations
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from int8cal.atomic import atomic_write
 from int8cal.calibrate.table import TYPES, CalibrationTable, TensorEntry, WeightEntry
 from int8cal.errors import Int8calError, TableError
 from int8cal.numerics.affine import affine_from_range, positive_scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMAT, VERSION = "int8cal/table", 1
 _CHOSEN = ("scale", "zero_point", "low", "high")
@@ -54,7 +56,7 @@ def load_table(path: Path) -> CalibrationTable:
         TableError: The file is missing, malformed, or an entry is out of range or contradicts itself; names the entry.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark in front
     except (OSError, UnicodeDecodeError) as error:
         raise TableError(
             "cannot be read", where=str(path), do="give a .table.json that `int8cal calibrate` wrote"
@@ -70,7 +72,7 @@ def parse_table(text: str, where: str) -> CalibrationTable:
         raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f'is not a calibration table (no "format": "{FORMAT}")', where=where, do="give a .table.json")
-    if not isinstance(document.get("version"), int) or document["version"] > VERSION:
+    if not isinstance(document.get("version"), int) or not 1 <= document["version"] <= VERSION:
         raise TableError(
             f"has version {document.get('version')!r}, this int8cal reads up to {VERSION}",
             where=where,
@@ -88,23 +90,26 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             dict(document.get("corrections", {})),
             tuple(document.get("warnings", ())),
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise TableError(
-            f"is malformed ({type(error).__name__}: {error})", where=where, do="calibrate again"
-        ) from error
+    except KeyError as error:
+        raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise TableError(f"is malformed ({error})", where=where, do="calibrate again") from error
 
 
-def _tensor(name: str, entry: dict[str, Any], where: str) -> TensorEntry:
+def _tensor(name: str, entry: Any, where: str) -> TensorEntry:
     place = f"{where}: tensor {name!r}"
+    if not isinstance(entry, dict):
+        raise TableError(f"is {entry!r}, expected an object", where=place, do="correct it")
     dtype = entry.get("dtype")
-    if dtype not in TYPES:
+    if not isinstance(dtype, str) or dtype not in TYPES:
         raise TableError(f"dtype is {dtype!r}, expected one of {sorted(TYPES)}", where=place, do="correct it")
     for key in _CHOSEN:
-        value = entry.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise TableError(f"{key} is {value!r}, expected a finite number", where=place, do="correct it")
+        _number(entry.get(key), key, place)
     entry = _resolve_edit(entry, place)
     observed = entry.get("observed", [entry["low"], entry["high"]])
+    if not isinstance(observed, list) or len(observed) != 2:
+        raise TableError(f"observed is {observed!r}, expected [min, max]", where=place, do="correct it")
+    amax = entry.get("amax", max(abs(entry["low"]), abs(entry["high"])))
     return TensorEntry(
         dtype=dtype,
         scale=float(entry["scale"]),
@@ -112,22 +117,22 @@ def _tensor(name: str, entry: dict[str, Any], where: str) -> TensorEntry:
         low=float(entry["low"]),
         high=float(entry["high"]),
         method=str(entry.get("method", "user")),
-        amax=float(entry.get("amax", max(abs(entry["low"]), abs(entry["high"])))),
-        observed=(float(observed[0]), float(observed[1])),
-        clipped=float(entry.get("clipped", 0.0)),
+        amax=_number(amax, "amax", place),
+        observed=(_number(observed[0], "observed", place), _number(observed[1], "observed", place)),
+        clipped=_number(entry.get("clipped", 0.0), "clipped", place),
         source=str(entry.get("source", "user")),
     )
 
 
+def _number(value: object, key: str, place: str) -> float:
+    # a float compares with integers of any size, which float() and isfinite() do not take
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
+        raise TableError(f"{key} is {str(value)[:40]}, expected a finite number", where=place, do="correct it")
+    return float(value)
+
+
 def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
     calibrated = entry.get("calibrated")
-    if calibrated is None:
-        changed_codes = changed_range = True
-    else:
-        changed_codes = any(entry[key] != calibrated.get(key) for key in ("scale", "zero_point"))
-        changed_range = any(entry[key] != calibrated.get(key) for key in ("low", "high"))
-    if calibrated is not None and not changed_codes and not changed_range:
-        return entry
     dtype = TYPES[entry["dtype"]]
     if not dtype.qmin <= entry["zero_point"] <= dtype.qmax or entry["zero_point"] != int(entry["zero_point"]):
         raise TableError(
@@ -135,8 +140,15 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
             where=place,
             do="correct it",
         )
-    if changed_codes and entry["scale"] <= 0:
+    if entry["scale"] <= 0:
         raise TableError(f"scale is {entry['scale']}, expected a number above 0", where=place, do="correct it")
+    if calibrated is None:
+        calibrated, changed_codes, changed_range = {}, True, True
+    else:
+        changed_codes = any(entry[key] != calibrated.get(key) for key in ("scale", "zero_point"))
+        changed_range = any(entry[key] != calibrated.get(key) for key in ("low", "high"))
+    if not changed_codes and not changed_range:
+        return entry
     if entry["low"] > entry["high"]:
         raise TableError(f"low {entry['low']} is above high {entry['high']}", where=place, do="swap them")
     try:
@@ -152,7 +164,8 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
     low, high = scale * (dtype.qmin - zero_point), scale * (dtype.qmax - zero_point)
     if changed_codes and changed_range and max(abs(low - entry["low"]), abs(high - entry["high"])) > scale:
         raise TableError(
-            f"scale and zero_point give [{low:.6g}, {high:.6g}], low and high say [{entry['low']:.6g}, {entry['high']:.6g}]",
+            f"scale and zero_point give [{low:.6g}, {high:.6g}], "
+            f"low and high say [{entry['low']:.6g}, {entry['high']:.6g}]",
             where=place,
             do="edit one pair only, the other follows",
         )
@@ -167,8 +180,18 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
     }
 
 
-def _weight(name: str, entry: dict[str, Any], where: str) -> WeightEntry:
-    scales = tuple(float(scale) for scale in entry["scales"])
-    if not scales or not all(math.isfinite(scale) and scale > 0 for scale in scales):
-        raise TableError("scales must be finite and above 0", where=f"{where}: weight {name!r}", do="correct them")
-    return WeightEntry(entry["dtype"], entry["axis"], entry["range"], scales)
+def _weight(name: str, entry: Any, where: str) -> WeightEntry:
+    place = f"{where}: weight {name!r}"
+    if not isinstance(entry, dict) or not isinstance(entry.get("scales"), list) or not entry["scales"]:
+        raise TableError("has no list of scales", where=place, do="correct it, or remove the entry")
+    scales = [_number(scale, "a scale", place) for scale in entry["scales"]]
+    if min(scales) <= 0:
+        raise TableError("scales must be finite and above 0", where=place, do="correct them")
+    axis = entry.get("axis")
+    if entry.get("dtype") != "int8" or isinstance(axis, bool) or not isinstance(axis, (int, type(None))):
+        raise TableError('expected "dtype": "int8" and an "axis" that is an integer or null', where=place, do="mend it")
+    try:
+        usable = tuple(positive_scale(scale) for scale in scales)
+    except Int8calError as error:
+        raise TableError(error.what, where=place, do="correct it") from error
+    return WeightEntry("int8", axis, str(entry.get("range")), usable)

@@ -1,7 +1,7 @@
 """Chains of two layers between which each channel may be rescaled without changing the function.
 
-Layer A -> activations that commute with a positive factor -> layer B, and nobody else reads what is in between. Multiplying
-A's output channel c by f > 0 and dividing B's input channel c by f leaves B's output as it was.
+Layer A -> activations that commute with a positive factor -> layer B, and nobody else reads what is in between.
+Multiplying A's output channel c by f > 0 and dividing B's input channel c by f leaves B's output as it was.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Chain:
 def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
     """Return all chains, in graph order of their second layer.
 
-    Must not find one where weights are shared by two layers, where the tensor is a graph output or read twice, or where
-    the first layer's channels are not the second's (a Flatten between them).
+    Must not find one where a weight or bias has another reader, where the tensor is a graph output or read twice, or
+    where the first layer's channels are not the second's (a Flatten between them).
 
     Args:
         model: The prepared model.
@@ -48,7 +48,7 @@ def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
     """
     index = Index(model)
     by_output = {index_node(index, layer): layer for layer in plan.layers if layer.op_type in _PRODUCERS}
-    shared = _shared_weights(plan)
+    shared = _shared_weights(index, plan)
     chains = []
     for second in plan.layers:
         if second.op_type not in _CONSUMERS or second.weight in shared:
@@ -57,7 +57,7 @@ def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
         if tensors is None:
             continue
         first = by_output[tensors[0]]
-        if first.weight in shared or first.axis is None or second.axis is None:
+        if {first.weight, first.bias} & shared or first.axis is None or second.axis is None:
             continue
         spatial = first.op_type == "Conv"
         if spatial != (second.op_type == "Conv") or _output_channels(index, first) != second.channels:
@@ -93,14 +93,10 @@ def _walk_up(index: Index, second: Layer, outputs: set[str]) -> tuple[str, ...] 
         path.append(tensor)
 
 
-def _shared_weights(plan: Plan) -> set[str]:
-    seen: set[str] = set()
-    shared: set[str] = set()
-    for layer in plan.layers:
-        for name in (layer.weight, layer.bias):
-            if name:
-                (shared if name in seen else seen).add(name)
-    return shared
+def _shared_weights(index: Index, plan: Plan) -> set[str]:
+    """Return the weights and biases with another reader too: a second layer, a float node, a subgraph, an output."""
+    names = {name for layer in plan.layers for name in (layer.weight, layer.bias) if name}
+    return {name for name in names if index.only_reader(name) is None}
 
 
 def _output_channels(index: Index, layer: Layer) -> int:

@@ -80,6 +80,10 @@ class Index:
             return None
         return uses[0].node
 
+    def read_inside(self, name: str) -> bool:
+        """Whether the subgraph of some node reads the tensor."""
+        return any(use.slot < 0 for use in self.uses.get(name, []))
+
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     """Return a node's attribute value, or the default."""

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 from onnx import external_data_helper
 
-from int8cal.atomic import atomic_path
-from int8cal.errors import ModelError, OutputError
+from int8cal.atomic import atomic_path, atomic_write
+from int8cal.errors import ModelError
+from int8cal.protos import is_large, without_weights, write_split
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QUANTIZED_OPS = frozenset(
     {
         "QuantizeLinear",
         "DequantizeLinear",
-        "QLinearConv",
-        "QLinearMatMul",
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeMatMul",
         "ConvInteger",
         "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
         "QGemm",
-        "QLinearAdd",
+        "QAttention",
     }
 )
-# protobuf's limit on one serialized message
-_PROTOBUF_LIMIT = 2_000_000_000
 
 
 def load_model(path: Path) -> onnx.ModelProto:
@@ -81,7 +85,7 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
         ModelError: naming the first such node.
     """
     for node in model.graph.node:
-        if node.op_type in QUANTIZED_OPS:
+        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
             raise ModelError(
                 f"is already quantized (node {node.name!r} is {node.op_type})",
                 where=where,
@@ -93,11 +97,8 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
 def file_sha256(path: Path) -> str:
     """SHA-256 of a model: the file's bytes, then those of its external data files in name order."""
     digest = hashlib.sha256()
-    files = [path]
-    if path.suffix == ".onnx":
-        model = onnx.load(str(path), load_external_data=False)
-        files += [path.parent / name for name in sorted(external_files(model))]
-    for part in files:
+    model = onnx.load(str(path), load_external_data=False)
+    for part in (path, *(path.parent / name for name in sorted(external_files(model)))):
         with part.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -105,47 +106,27 @@ def file_sha256(path: Path) -> str:
 
 
 def model_sha256(model: onnx.ModelProto) -> str:
-    """SHA-256 of a model in memory (deterministic serialization); equals no file's hash, and need not."""
-    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+    """SHA-256 of a model in memory (deterministic serialization, part by part); equals no file's hash, and need not."""
+    digest = hashlib.sha256(without_weights(model).SerializeToString(deterministic=True))
+    for tensor in model.graph.initializer:
+        digest.update(tensor.SerializeToString(deterministic=True))
+    return digest.hexdigest()
 
 
 def save_model(model: onnx.ModelProto, path: Path) -> None:
     """Write a model atomically; above protobuf's limit its weights go to `<name>.data` beside it.
 
     Args:
-        model: The model; unchanged by the call when it fits one file.
+        model: The model; not changed.
         path: Destination; its directory exists.
 
     Raises:
         OutputError: the directory cannot be written.
     """
-    if model.ByteSize() < _PROTOBUF_LIMIT:
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(model.SerializeToString(deterministic=True))
+    if not is_large(model):
+        atomic_write(path, model.SerializeToString(deterministic=True))
         return
     data = path.with_name(path.name + ".data")
-    try:
-        with atomic_path(data) as temporary_data, atomic_path(path) as temporary:
-            onnx.external_data_helper.convert_model_to_external_data(model, location=data.name)
-            with temporary_data.open("wb") as stream:
-                _write_external(model, stream)
-            temporary.write_bytes(model.SerializeToString(deterministic=True))
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror}", where=str(path), do="free disk space") from error
-
-
-def _write_external(model: onnx.ModelProto, stream: object) -> None:
-    offset = 0
-    for tensor in model.graph.initializer:
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        content = tensor.raw_data
-        padding = -offset % 4096
-        stream.write(b"\0" * padding)  # type: ignore[attr-defined]
-        stream.write(content)  # type: ignore[attr-defined]
-        offset += padding
-        location = next(entry.value for entry in tensor.external_data if entry.key == "location")
-        external_data_helper.set_external_data(tensor, location=location, offset=offset, length=len(content))
-        offset += len(content)
-        tensor.ClearField("raw_data")
-        tensor.data_location = onnx.TensorProto.EXTERNAL
+    # the inner one moves into place first: a graph never points at weights that are not there
+    with atomic_path(path) as temporary, atomic_path(data) as temporary_data:
+        write_split(model, temporary, temporary_data, data.name)

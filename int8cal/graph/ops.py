@@ -16,8 +16,8 @@ class OpRule:
     """How one op runs on integers.
 
     Attributes:
-        kind: "linear" multiplies by constant weights and decides where integer regions are; "compute" has an integer kernel
-            with its own output scale; "pass" moves values, so input and output share one scale.
+        kind: "linear" multiplies by constant weights and decides where integer regions are; "compute" has an integer
+            kernel with its own output scale; "pass" moves values, so input and output share one scale.
         inputs: Positions of the data inputs; None for all (variadic).
         float_output: The integer kernel can write float (MatMulIntegerToFloat, QGemm), so no Q is needed behind it.
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
@@ -55,7 +55,6 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Squeeze": OpRule("pass"),
     "Unsqueeze": OpRule("pass"),
     "DepthToSpace": OpRule("pass"),
-    "SpaceToDepth": OpRule("pass"),
 }
 
 # Activations that the Q behind them replaces: its range clips what they clip.

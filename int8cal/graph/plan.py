@@ -1,8 +1,8 @@
 """The Plan: which nodes run on integers and which tensors get Q/DQ. Made once; taps, emitter, audit and report read it.
 
 The rule behind it: Conv, Gemm and MatMul with constant weights decide. Their inputs are quantized; a Conv's output too,
-because its integer kernel writes integers. Any other op joins an integer region only where that is free of noise: all its
-inputs are quantized anyway and somebody wants its output quantized anyway. Everything else stays float.
+because its integer kernel writes integers. Any other op joins an integer region only where that is free of noise: all
+its inputs are quantized anyway and somebody wants its output quantized anyway. Everything else stays float.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import onnx
 
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
-from int8cal.graph.select import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from int8cal.graph.select import Selection
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Layer:
         axis: Output-channel axis of the weight; None for one scale (weights that are not 2-D under MatMul).
         input: The quantized data input.
         output: The tensor behind the node and its fused activation.
-        channels: Number of input channels (of `input`'s channel axis); axis of them in `input` counted from its end or 1.
+        channels: Number of input channels.
+        group: Groups of a convolution.
     """
 
     node: str
@@ -171,7 +173,9 @@ class _Planner:
         if node.name not in self.allowed:
             return "excluded by the user"
         if not self.index.is_constant(weight):
-            return "its weights are not constant"
+            producer = self.index.producer.get(weight)
+            cast = producer is not None and producer.op_type == "Cast" and self.index.is_constant(producer.input[0])
+            return "its weights are not float32" if cast else "its weights are not constant"
         if self.index.is_constant(node.input[0]):
             return "both operands are constant"
         if self.index.elem_type(weight) != onnx.TensorProto.FLOAT:
@@ -191,22 +195,23 @@ class _Planner:
         return ""
 
     def activated(self, node: onnx.NodeProto) -> str:
-        """The tensor whose Q ends the node's integer kernel: behind a Relu or Clip that alone reads the output."""
-        output = node.output[0]
+        """Return the tensor whose Q ends the node's kernel: behind a Relu or Clip that alone reads the output."""
+        output = str(node.output[0])
         reader = self.index.only_reader(output)
         if reader is None or reader.op_type not in CLIPPING or reader.input[0] != output:
             return output
         if not all(self.index.is_constant(name) for name in reader.input[1:] if name):
             return output
-        # the range that Q clips to must contain 0, so must the Clip's
-        low, high = clip_bounds(self.index, reader)
-        return reader.output[0] if low <= 0.0 <= high else output
+        # Q replaces the Clip only where its range ends exactly at the bound, and zero is the only bound that rounding
+        # never moves; behind any other Clip the runtime would keep the whole layer in float
+        low, _ = clip_bounds(self.index, reader)
+        return str(reader.output[0]) if low == 0.0 else output
 
     def _float_tensor(self, name: str) -> bool:
         return self.index.elem_type(name) in (onnx.TensorProto.FLOAT, 0)
 
     def _wish(self, nodes: list[onnx.NodeProto]) -> set[str]:
-        """Backwards: tensors that somebody would take quantized if they could be had so."""
+        """Go backwards: tensors that somebody would take quantized if they could be had so."""
         wanted = set(self.hard)
         for node in reversed(nodes):
             rule = self.rules.get(node.op_type)
@@ -225,7 +230,7 @@ class _Planner:
         return wanted
 
     def _join(self, nodes: list[onnx.NodeProto], wanted: set[str]) -> set[str]:
-        """Forwards: let compute and pass ops join where all they read is quantized and their output is wanted so."""
+        """Go forwards: let ops join where all they read is quantized and their output is wanted so."""
         quantized = {
             self.layers[node.name].output
             for node in nodes
@@ -265,9 +270,23 @@ class _Planner:
         if rule.kind == "pass":
             self._unite(variable[0], output)
         elif rule.shares_inputs and output == node.output[0]:
-            for name in variable:
+            # a scale shared with signed values has a zero point above 0, which no longer replaces a Relu: the layer in
+            # front of that Relu would fall back to float
+            signed = [name for name in variable if not self._clipped(name)]
+            for name in signed or variable:
                 if self.index.only_reader(name) is node:
                     self._unite(name, output)
+
+    def _clipped(self, tensor: str) -> bool:
+        """Whether a Relu or Clip ends at the tensor or at one that shares its scale."""
+        root = self._root(tensor)
+        return any(
+            self._root(name) == root for name in {tensor, root, *self.shared} if self._producer_type(name) in CLIPPING
+        )
+
+    def _producer_type(self, tensor: str) -> str:
+        producer = self.index.producer.get(tensor)
+        return producer.op_type if producer is not None else ""
 
     def _root(self, tensor: str) -> str:
         while (parent := self.shared.get(tensor, tensor)) != tensor:

@@ -9,11 +9,11 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError
-from int8cal.graph.index import attribute, subgraphs
+from int8cal.graph.index import Index, attribute, subgraphs
 from int8cal.graph.load import require_float
+from int8cal.protos import outline
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
-_SHAPE_INFERENCE_LIMIT = 1_800_000_000
 
 
 def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
@@ -55,7 +55,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
         original: The user's model, for its inputs, outputs, metadata and descriptions.
 
     Returns:
-        The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant.
+        The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant;
+        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name.
     """
     used = {node.domain for node in _walk(simplified.graph)} | {""}
     for function in simplified.functions:
@@ -73,9 +74,18 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     _restore_values(simplified.graph.output, original.graph.output)
     _name_nodes(simplified.graph)
     _unit_gemms(simplified.graph)
-    if simplified.ByteSize() < _SHAPE_INFERENCE_LIMIT:
-        simplified = shape_inference.infer_shapes(simplified, data_prop=True)
+    _infer_shapes(simplified)
+    _biased_products(simplified)
     return simplified
+
+
+def _infer_shapes(model: onnx.ModelProto) -> None:
+    """Add types and shapes of inner tensors and of outputs; on an outline, since weights add nothing but their size."""
+    inferred = shape_inference.infer_shapes(outline(model), data_prop=True)
+    for field in ("value_info", "output"):
+        values = getattr(model.graph, field)
+        del values[:]
+        values.extend(getattr(inferred.graph, field))
 
 
 def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
@@ -137,3 +147,44 @@ def _unit_gemms(graph: onnx.GraphProto) -> None:
             kept = [item for item in node.attribute if item.name != name]
             del node.attribute[:]
             node.attribute.extend([*kept, helper.make_attribute(name, 1.0)])
+
+
+def _biased_products(model: onnx.ModelProto) -> None:
+    """Turn MatMul and the Add of a constant row behind it into one Gemm, so that the row becomes its s32 bias.
+
+    The runtime would do so by itself, but with a float bias, for which it has no integer kernel. Must not touch
+    products whose input is not known to be a matrix, or whose own output is read by anyone else.
+    """
+    index = Index(model)
+    gemms: dict[str, onnx.NodeProto] = {}
+    adds: set[str] = set()
+    products: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type != "Add" or node.domain not in ("", "ai.onnx"):
+            continue
+        for product, bias in (tuple(node.input), tuple(node.input)[::-1]):
+            matmul = index.producer.get(product)
+            if matmul is not None and _takes_bias(index, matmul, node, bias):
+                gemms[matmul.name] = helper.make_node("Gemm", [*matmul.input, bias], node.output, name=matmul.name)
+                adds.add(node.name)
+                products.add(product)
+                break
+    if gemms:
+        rebuilt = onnx.GraphProto()
+        rebuilt.node.extend(gemms.get(node.name, node) for node in model.graph.node if node.name not in adds)
+        rebuilt.value_info.extend(value for value in model.graph.value_info if value.name not in products)
+        for field in ("node", "value_info"):
+            values = getattr(model.graph, field)
+            del values[:]
+            values.extend(getattr(rebuilt, field))
+
+
+def _takes_bias(index: Index, matmul: onnx.NodeProto, add: onnx.NodeProto, bias: str) -> bool:
+    reader = index.only_reader(matmul.output[0])
+    if matmul.op_type != "MatMul" or matmul.domain not in ("", "ai.onnx") or reader is None or reader.name != add.name:
+        return False
+    weight, row = index.initializers.get(matmul.input[1]), index.initializers.get(bias)
+    if weight is None or row is None or len(weight.dims) != 2 or index.rank(matmul.input[0]) != 2:
+        return False
+    width = weight.dims[1]
+    return weight.data_type == row.data_type == onnx.TensorProto.FLOAT and list(row.dims) in ([width], [1, width])

@@ -10,6 +10,7 @@ from int8cal.graph.load import file_sha256, load_model, model_sha256
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.prepare import finish, normalize
 from int8cal.graph.signature import Signature, signature_of
+from int8cal.protos import without_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +57,12 @@ def prepare(source: Path | onnx.ModelProto, fold: Callable[[onnx.ModelProto], on
         where = name
     else:
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
-    folded = fold(normalize(original, where))
-    return Prepared(finish(folded, original), signature_of(original), sha, name, where)
+    signature, header = signature_of(original), without_weights(original)
+    normal = normalize(original, where)
+    del original  # a model of several GB should not stay in memory three times
+    folded = fold(normal)
+    del normal
+    return Prepared(finish(folded, header), signature, sha, name, where)
 
 
 def require_layers(prepared: Prepared, selection: Selection) -> Plan:

@@ -39,7 +39,7 @@ class Selection:
                 matches = {name for name, op_type in named if fnmatchcase(op_type, pattern[3:])}
                 known = {f"op:{op_type}" for _, op_type in named}
             else:
-                matches = {name for name, _ in named if fnmatchcase(name, pattern)}
+                matches = {name for name, _ in named if name == pattern or fnmatchcase(name, pattern)}
                 known = {name for name, _ in named}
             if not matches:
                 near = difflib.get_close_matches(pattern, sorted(known), 1)

@@ -17,7 +17,7 @@ Dim = int | str | None  # fixed size, symbolic name, or unknown
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One graph input or output: name, numpy dtype, and shape with symbolic dimensions as strings (None: unknown rank)."""
+    """One graph input or output: name, numpy dtype, and shape, symbolic dimensions as strings (None: unknown rank)."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -29,8 +29,8 @@ class Signature:
     """Inputs (initializers excluded) and outputs of a model.
 
     Attributes:
-        batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every input;
-            None when the inputs have no common batch axis, so that a feed is one indivisible sample.
+        batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
+            input; None when the inputs have no common batch axis, so that a feed is one indivisible sample.
     """
 
     inputs: tuple[TensorSpec, ...]

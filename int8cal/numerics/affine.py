@@ -16,8 +16,9 @@ from int8cal.errors import NonFiniteError
 
 Float64 = npt.NDArray[np.float64]
 
-# The smallest scale a model or table may hold: 1/scale and scale * 255 stay finite, normal float32.
-SMALLEST_SCALE = float(np.float32(2.0**-120))
+# The smallest scale a model or table may hold. The scale of a bias is the product of two scales; with this bound it,
+# too, is a normal float32 (2**-126) whose inverse is finite.
+SMALLEST_SCALE = 2.0**-63
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def quantize_with(
 ) -> npt.NDArray[np.integer[Any]]:
     """As `quantize`, with scale and zero_point arrays that broadcast against x (per-channel parameters)."""
     codes = np.rint(np.asarray(x, np.float64) / np.asarray(scale, np.float64)) + np.asarray(zero_point, np.float64)
-    return np.clip(codes, dtype.qmin, dtype.qmax).astype(dtype.name)
+    result: npt.NDArray[np.integer[Any]] = np.clip(codes, dtype.qmin, dtype.qmax).astype(dtype.name)
+    return result
 
 
 def dequantize(q: npt.NDArray[np.integer[Any]], affine: Affine) -> Float64:

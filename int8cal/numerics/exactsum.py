@@ -1,7 +1,8 @@
 """Sums of float64 values that do not depend on their order: a fixed-point accumulator wide enough for all of them.
 
-Each value is added as an integer multiple of 2**-448 into limbs of 32 bits held in int64 (a Kulisch accumulator). Integer
-addition is associative, so shards, batches and retries give the same bits.
+Each value is added as an integer multiple of 2**-448 into limbs of 32 bits held in int64 (a Kulisch accumulator).
+Integer addition is associative, so shards, batches and retries give the same bits. Values are 0 or have a magnitude in
+[2**-395, 2**383); sums over float32 values and their squares lie in [2**-298, 2**320). Others are not added.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics.kernels import njit
+from int8cal.numerics.compiled import compiled
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -20,6 +21,7 @@ Int64 = npt.NDArray[np.int64]
 LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
 LOWEST = -448
 _MASK = (1 << 32) - 1
+_HIGHEST = 778  # bit positions from here on leave too few limbs for carries
 
 
 def zeros(count: int) -> Int64:
@@ -35,7 +37,7 @@ def _add_loop(limbs: Any, values: Any) -> None:
         fraction, exponent = math.frexp(abs(value))
         mantissa = np.int64(fraction * 9007199254740992.0)  # 2**53, exact
         position = exponent - 53 + 448
-        if position < 0:
+        if position < 0 or position >= 778:
             continue
         sign = np.int64(1) if value > 0 else np.int64(-1)
         limb = position >> 5
@@ -54,7 +56,7 @@ def add_twin(limbs: Int64, values: Float64) -> None:
             continue
         fraction, exponent = math.frexp(abs(value))
         position = exponent - 53 - LOWEST
-        if position < 0:
+        if position < 0 or position >= _HIGHEST:
             continue
         shifted = int(fraction * 2.0**53) << (position & 31)
         for offset in range(3):
@@ -62,7 +64,7 @@ def add_twin(limbs: Int64, values: Float64) -> None:
             row[(position >> 5) + offset] += part if value > 0 else -part
 
 
-add = njit(_add_loop, cache=True, nogil=True, error_model="numpy") if njit is not None else add_twin
+add = compiled(_add_loop, add_twin)
 
 
 def canonical(limbs: Int64) -> Int64:
@@ -77,13 +79,27 @@ def canonical(limbs: Int64) -> Int64:
 
 def value(limbs: Int64) -> Float64:
     """Return the sums rounded once to float64, (count,)."""
-    sums = []
-    for row in canonical(limbs).tolist():
-        total = sum(part << (32 * index) for index, part in enumerate(row))
-        sums.append(_to_float(total))
-    return np.array(sums, np.float64)
-
-
-def _to_float(total: int) -> float:
     # int / int rounds correctly in Python, whatever the sizes
-    return total / (1 << -LOWEST)
+    return np.array([total / (1 << -LOWEST) for total in _integers(limbs)], np.float64)
+
+
+def scaled(limbs: Int64, exponents: Int64) -> Int64:
+    """Multiply each sum by its power of two, exactly.
+
+    Args:
+        limbs: Sums (count, LIMBS) of float32 values or of their squares.
+        exponents: int64 (count,), each at least -90: down to there no bit of such a sum is lost.
+
+    Returns:
+        Canonical limbs (count, LIMBS).
+    """
+    result = zeros(len(limbs))
+    for row, total, exponent in zip(result, _integers(limbs), exponents.tolist(), strict=True):
+        moved = total << exponent if exponent >= 0 else total >> -exponent
+        row[:-1] = [(moved >> (32 * index)) & _MASK for index in range(LIMBS - 1)]
+        row[-1] = moved >> (32 * (LIMBS - 1))
+    return result
+
+
+def _integers(limbs: Int64) -> list[int]:
+    return [sum(part << (32 * index) for index, part in enumerate(row)) for row in limbs.tolist()]

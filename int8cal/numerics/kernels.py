@@ -11,10 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-try:
-    from numba import njit
-except ImportError:  # pragma: no cover - numba is a dependency; platforms without it run the twins
-    njit = None
+from int8cal.numerics.compiled import compiled
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -42,18 +39,22 @@ def count_twin(bits: UInt32, table: Int64, tally: Int64) -> None:
 def rows_twin(values: Float32, low: Float32, high: Float32, total: Float64, square: Float64) -> None:
     """Per-channel extremes and sums of values (outer, channels, inner), written to (channels,) arrays.
 
+    Values are finite: count_values ran before and found no NaN or infinity.
     low, high are lowered and raised; total and square are overwritten with the sums of x and x*x in float64.
     The sum of channel c runs over outer in order; within one row of inner values it runs in LANES partial sums.
+    An extreme that is zero is +0.0, whichever zero came first: merging must not depend on the order.
     """
     outer, channels, inner = values.shape
     np.minimum(low, values.min(axis=(0, 2)), out=low)
     np.maximum(high, values.max(axis=(0, 2)), out=high)
+    low += np.float32(0.0)  # -0.0 + 0.0 is +0.0
+    high += np.float32(0.0)
     total[:] = 0.0
     square[:] = 0.0
     padded = np.zeros((outer, channels, -(-inner // LANES) * LANES))
     padded[:, :, :inner] = values
     lanes = padded.reshape(outer, channels, -1, LANES)
-    for result, terms in ((total, lanes), (square, lanes * lanes)):
+    for target, terms in ((total, lanes), (square, lanes * lanes)):
         partial = np.zeros((outer, channels, LANES))
         for step in range(terms.shape[2]):
             partial += terms[:, :, step]
@@ -61,7 +62,7 @@ def rows_twin(values: Float32, low: Float32, high: Float32, total: Float64, squa
         for lane in range(LANES):
             row += partial[:, :, lane]
         for index in range(outer):
-            result += row[index]
+            np.add(target, row[index], out=target)
 
 
 def coarse_twin(bits: UInt32, table: npt.NDArray[np.uint32]) -> None:
@@ -103,6 +104,9 @@ def _rows_loop(values: Any, low: Any, high: Any, total: Any, square: Any) -> Non
                 d = np.float64(x)
                 total[c] += d
                 square[c] += d * d
+        for c in range(channels):
+            low[c] += np.float32(0.0)
+            high[c] += np.float32(0.0)
         return
     s = np.zeros(8)
     q = np.zeros(8)
@@ -129,8 +133,8 @@ def _rows_loop(values: Any, low: Any, high: Any, total: Any, square: Any) -> Non
                 d = np.float64(x)
                 s[i - whole] += d
                 q[i - whole] += d * d
-            low[c] = lo
-            high[c] = hi
+            low[c] = lo + np.float32(0.0)
+            high[c] = hi + np.float32(0.0)
             row_total = 0.0
             row_square = 0.0
             for lane in range(8):
@@ -151,11 +155,6 @@ def _coarse_loop(bits: Any, table: Any) -> None:
                     table[c, b >> np.uint32(19)] += np.uint32(1)
 
 
-def _compiled(loop: Any) -> Any:
-    # fastmath stays off: it would reorder the sums and drop the NaN checks
-    return njit(loop, cache=True, nogil=True, fastmath=False, error_model="numpy") if njit is not None else None
-
-
-count_values = _compiled(_count_loop) or count_twin
-channel_rows = _compiled(_rows_loop) or rows_twin
-count_channels = _compiled(_coarse_loop) or coarse_twin
+count_values = compiled(_count_loop, count_twin)
+channel_rows = compiled(_rows_loop, rows_twin)
+count_channels = compiled(_coarse_loop, coarse_twin)

@@ -2,7 +2,7 @@
 
 A float32's bit pattern shifted right by 13 is its bin: sign, 8 exponent bits, the top 10 mantissa bits; 1024 bins per
 octave, each 2**-10 of its octave wide (the idea of HdrHistogram and DDSketch, on the number format itself).
-Bins 0..2**18-1 are the positive values, 2**18.. the negative ones; both zeros are counted apart, as are NaN and infinities.
+Bins 0..2**18-1 are the positive values, 2**18.. the negative ones; zeros, NaN and infinities are counted apart.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def spectrum(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, floa
 def linear_histogram(source: Spectrum, edges: Float64, *, magnitude: bool = False) -> Int64:
     """Resample to linear bins; counts stay integers and keep their sum.
 
-    A bin's values are taken as spread evenly between its edges: the cumulative count at each linear edge is interpolated
-    and rounded half to even, so the result depends on nothing but the counts.
+    A bin's values are taken as spread evenly between its edges: the cumulative count at each linear edge is
+    interpolated and rounded half to even, so the result depends on nothing but the counts.
 
     Args:
         source: The spectrum.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.errors import NonFiniteError
 from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
 
 Float64 = npt.NDArray[np.float64]
@@ -45,27 +46,46 @@ def weight_scales(weight: npt.NDArray[np.float32], axis: int | None, dtype: QTyp
         dtype: S8 (-127..127) or S7 (-64..63; both ends are looked at).
 
     Returns:
-        float64 values that are exact float32, (channels,). An all-zero channel gets SMALLEST_SCALE.
+        float64 values that are exact float32, (channels,). An all-zero channel gets SMALLEST_SCALE. A grouped
+        ConvTranspose stores (C, M / group, ...) and has M / group scales on axis 1, each shared by all groups: ONNX has
+        no axis for its M output channels.
+
+    Raises:
+        NonFiniteError: a weight is NaN or infinite.
     """
     rows = channels_first(weight, axis).astype(np.float64)
+    if not np.isfinite(rows).all():
+        raise NonFiniteError("a weight is NaN or infinite", do="repair the FP32 model")
     need = np.maximum(rows.max(axis=1) / dtype.qmax, rows.min(axis=1) / dtype.qmin)
-    return np.maximum(need.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
+    scales: Float64 = np.maximum(need.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
+    return scales
 
 
-def guard_bias(scales: Float64, bias: Float64, input_scale: float) -> tuple[Float64, npt.NDArray[np.bool_]]:
+def guard_bias(
+    scales: Float64, bias: Float64, input_scale: float, *, reserve: int = 0
+) -> tuple[Float64, npt.NDArray[np.bool_]]:
     """Raise weight scales until each bias fits s32.
 
     Args:
-        scales: Weight scales (channels,) or (1,).
-        bias: (channels,), real units.
+        scales: Weight scales (channels,), (1,), or (M / group,) of a grouped ConvTranspose.
+        bias: (M,) output channels, or (1,), real units.
         input_scale: Scale of the layer's input.
+        reserve: What the accumulator must hold besides the bias, in codes: 255 * 127 * (weights per channel) covers any
+            input. onnxruntime adds the bias to the s32 sum and wraps around, so a bias near the limit flips its sign.
 
     Returns:
-        (scales, raised): new scales and which of them changed. |bias| / (input_scale * scale) <= 2^31 - 1 holds after.
+        (scales, raised): new scales and which of them changed. |bias| / (input_scale * scale) <= 2^31 - 1 - reserve
+        holds after, with the smallest float32 scale that does it.
+
+    Raises:
+        NonFiniteError: a bias is NaN or infinite, or too large for any float32 scale.
     """
-    need = np.abs(bias) / (input_scale * BIAS_LIMIT)
-    if scales.shape != need.shape:
-        need = np.full(scales.shape, need.max(initial=0.0))
+    need = np.abs(bias) / (input_scale * max(BIAS_LIMIT - reserve, 1.0))
+    if need.size % scales.size:
+        need = np.full(scales.shape, need.max(initial=0.0))  # one bias for all channels
+    need = need.reshape(-1, scales.size).max(axis=0)  # channels of several groups that share a scale
+    if not (need <= np.finfo(np.float32).max).all():
+        raise NonFiniteError("a bias is NaN, infinite or too large", do="repair the FP32 model")
     raised = need > scales
     # the smallest float32 that is not below the need: the cast may round down
     lifted = need.astype(np.float32)
@@ -85,14 +105,27 @@ def quantize_weights(
 
 
 def quantize_bias(bias: Float64, input_scale: float, scales: Float64) -> npt.NDArray[np.int32]:
-    """Round a bias (channels,) to s32 with scale input_scale * scales, as the runtime multiplies them in float32."""
+    """Round a bias (M,) to s32 with scale input_scale * scales, as the runtime multiplies them in float32.
+
+    Where there are fewer scales than biases, as under a grouped ConvTranspose, output channel g * len(scales) + k has
+    scale k.
+    """
     product = (np.float32(input_scale) * scales.astype(np.float32)).astype(np.float64)
-    return np.clip(np.rint(bias / product), -BIAS_LIMIT - 1, BIAS_LIMIT).astype(np.int32)
+    if bias.size > product.size:
+        product = np.tile(product, bias.size // product.size)
+    return np.clip(np.rint(bias / product), -BIAS_LIMIT, BIAS_LIMIT).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class QuantizedLayer:
-    """A layer's integers: weight codes as stored, scales (channels,), bias codes or None, channels whose scale was raised."""
+    """A layer's integers.
+
+    Attributes:
+        weight: Codes, shaped as stored.
+        scales: (channels,); (M / group,) under a grouped ConvTranspose.
+        bias: s32 codes, None where the layer has no bias.
+        raised: Number of scales that the bias guard raised.
+    """
 
     weight: npt.NDArray[np.int8]
     scales: Float64

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from int8cal.calibrate.table import CalibrationTable, WeightEntry
 from int8cal.errors import TableError
+from int8cal.graph.chains import find_chains
+from int8cal.graph.index import Index
 from int8cal.quantize.corrections.equalize import apply_factors, scaled_tensors
 from int8cal.quantize.emit import emit
 from int8cal.quantize.layers import quantize_layers
 
 if TYPE_CHECKING:
+    import onnx
+
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
@@ -49,15 +52,15 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     """
     activations = affines_of(plan, table)
     exponents = {name: np.array(values, np.int64) for name, values in table.corrections.get("equalization", {}).items()}
-    _check_corrections(plan, exponents, table)
-    equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
     deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
+    _check_corrections(prepared, plan, exponents, deltas)
+    equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
     layers = quantize_layers(
         equalized,
         plan,
         activations,
         table.settings.get("weights", "s8"),
-        scales=_table_scales(plan, table),
+        scales=_table_scales(prepared, plan, table),
         bias_deltas=deltas,
     )
     warnings = tuple(
@@ -131,27 +134,55 @@ def with_weights(table: CalibrationTable, plan: Plan, layers: dict[str, Quantize
     return replace(table, weights=weight_entries(plan, layers, table.settings.get("weights", "s8")))
 
 
-def _table_scales(plan: Plan, table: CalibrationTable) -> dict[str, npt.NDArray[np.float64]]:
+def _table_scales(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, npt.NDArray[np.float64]]:
+    index = Index(prepared)
     result = {}
     for layer in plan.layers:
-        entry = table.weights.get(weight_key(plan, layer.node))
-        if entry is not None:
-            result[layer.node] = np.array(entry.scales, np.float32).astype(np.float64)
+        key = weight_key(plan, layer.node)
+        entry = table.weights.get(key)
+        if entry is None:
+            continue
+        channels = 1 if layer.axis is None else index.initializers[layer.weight].dims[layer.axis]
+        if entry.axis != layer.axis or len(entry.scales) != channels:
+            raise TableError(
+                f"weight {key!r} has {len(entry.scales)} scales on axis {entry.axis}, the model expects {channels} on "
+                f"axis {layer.axis}",
+                do="remove the entry to have it computed, or calibrate again",
+                tensor=key,
+            )
+        result[layer.node] = np.array(entry.scales, np.float32).astype(np.float64)
     return result
 
 
-def _check_corrections(plan: Plan, exponents: dict[str, npt.NDArray[np.int64]], table: CalibrationTable) -> None:
-    known = {layer.input: layer.channels for layer in plan.layers}
+def _check_corrections(
+    prepared: onnx.ModelProto,
+    plan: Plan,
+    exponents: dict[str, npt.NDArray[np.int64]],
+    deltas: dict[str, npt.NDArray[np.float64]],
+) -> None:
+    known = {chain.tensor: chain.second.channels for chain in find_chains(prepared, plan)} if exponents else {}
     for name, values in exponents.items():
         if known.get(name) != len(values):
             raise TableError(
-                f"corrections.equalization of {name!r} has {len(values)} exponents, the model expects {known.get(name, 0)}",
+                f"corrections.equalization of {name!r} has {len(values)} exponents, "
+                f"the model expects {known.get(name, 0)}",
                 do="calibrate again",
             )
-    nodes = {layer.node for layer in plan.layers}
-    odd = next((node for node in table.corrections.get("bias", {}) if node not in nodes), None)
-    if odd is not None:
-        raise TableError(f"corrections.bias names {odd!r}, which is not a quantized node", do="calibrate again")
+    index = Index(prepared)
+    layers = {layer.node: layer for layer in plan.layers}
+    for node, delta in deltas.items():
+        layer = layers.get(node)
+        if layer is None or layer.bias is None:
+            raise TableError(
+                f"corrections.bias names {node!r}, which is not a quantized node with a bias", do="calibrate again"
+            )
+        channels = index.initializers[layer.weight].dims[layer.axis or 0]
+        channels *= layer.group if layer.op_type == "ConvTranspose" else 1
+        if delta.shape != (channels,):
+            raise TableError(
+                f"corrections.bias of {node!r} has {delta.size} values, the model expects {channels}",
+                do="calibrate again",
+            )
 
 
 def _digest(activations: dict[str, Affine], layers: dict[str, QuantizedLayer]) -> str:

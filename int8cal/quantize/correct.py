@@ -36,7 +36,7 @@ class Corrected:
     decisions: tuple[str, ...]
 
 
-def make_table(
+def make_table(  # noqa: PLR0917 - what the stations before it made, in their order
     prepared: onnx.ModelProto,
     plan: Plan,
     statistics: Statistics,
@@ -82,8 +82,8 @@ def make_table(
     )
     built = build_model(prepared, plan, table)
     if rule.bias_correction and judge is not None:
-        exponents = {name: np.array(values, np.int64) for name, values in corrections.get("equalization", {}).items()}
-        equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
+        applied = {name: np.array(values, np.int64) for name, values in corrections.get("equalization", {}).items()}
+        equalized = apply_factors(prepared, plan, applied) if applied else prepared
         deltas = bias_deltas(equalized, plan, tensors, built.layers)
         if deltas:
             candidate = replace(
@@ -93,7 +93,8 @@ def make_table(
             before, after = judge(built.model), judge(rebuilt.model)
             kept = after > before
             decisions.append(
-                f"bias correction {'kept' if kept else 'dropped'}: {before:.2f} dB without, {after:.2f} dB with, on kept samples"
+                f"bias correction {'kept' if kept else 'dropped'}: "
+                f"{before:.2f} dB without, {after:.2f} dB with, on kept samples"
             )
             if kept:
                 table, built = candidate, rebuilt

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.index import Index, outer_references
+from int8cal.graph.index import Index, outer_references, subgraphs
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
+from int8cal.protos import without_weights
+from int8cal.quantize.layers import scales_per_output
 
 if TYPE_CHECKING:
     from int8cal.graph.plan import Layer, Plan
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Parameters:
+    codes: str
     scale: str
     zero_point: str
 
@@ -35,7 +38,8 @@ def emit(
     """Build the QDQ model.
 
     Every Q has its own DQ per reader, so that no float copy is shared; weights and biases are integers behind a DQ.
-    Tensor and node names of the prepared model survive; added ones end in _quantized, _dequantized, _scale, _zero_point.
+    Tensor and node names of the prepared model survive; added ones end in _quantized, _dequantized, _scale, _zero_point
+    (and a number where the model already has a tensor of that name).
 
     Args:
         model: The prepared model (with the recipe's corrections applied); not changed.
@@ -60,13 +64,14 @@ class _Emitter:
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
-        self.readers: dict[str, int] = {}
+        self.taken = _tensor_names(model.graph)
         self.parameters: dict[str, _Parameters] = {}
-        # a planned tensor that is a graph output keeps its name behind the DQ; the float one before Q is renamed
+        # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
+        # the float one before Q is renamed
         self.renamed = {
-            point.tensor: f"{point.tensor}_float"
+            point.tensor: self._fresh(f"{point.tensor}_float")
             for point in plan.points
-            if point.exclusive and point.tensor in self.index.outputs
+            if point.exclusive and (point.tensor in self.index.outputs or self.index.read_inside(point.tensor))
         }
 
     def build(self, metadata: dict[str, str]) -> onnx.ModelProto:
@@ -74,13 +79,8 @@ class _Emitter:
             self._quantize_point(value.name)
         for node in self.model.graph.node:
             self._node(node)
-        for output, float_name in self.renamed.items():
-            self._dequantize(output, output)
-            del float_name
-        result = onnx.ModelProto()
-        result.CopyFrom(self.model)
+        result = without_weights(self.model)
         del result.graph.node[:]
-        del result.graph.initializer[:]
         result.graph.node.extend(self.nodes)
         result.graph.initializer.extend(self._used_initializers())
         self._drop_stale_types(result.graph)
@@ -96,8 +96,7 @@ class _Emitter:
         copy.CopyFrom(node)
         for slot, name in enumerate(node.input):
             if name and self._reads_integers(node, slot, name):
-                copy.input[slot] = self._dequantize(name, self._next_name(name))
-        # a subgraph reads by name: it gets the dequantized value under the old name only where nothing else can
+                copy.input[slot] = self._dequantize(name, self._fresh(f"{name}_dequantized"))
         if node.name in self.layer_of:
             self._weights(copy, self.layer_of[node.name])
         for slot, name in enumerate(node.output):
@@ -128,30 +127,36 @@ class _Emitter:
             helper.make_node(
                 "QuantizeLinear",
                 [self.renamed.get(tensor, tensor), parameters.scale, parameters.zero_point],
-                [f"{tensor}_quantized"],
+                [parameters.codes],
                 name=f"{tensor}_QuantizeLinear",
             )
         )
+        if tensor in self.renamed:
+            self._dequantize(tensor, tensor)
 
     def _affine_parameters(self, tensor: str, affine: Affine) -> _Parameters:
         if tensor not in self.parameters:
-            scale, zero_point = f"{tensor}_scale", f"{tensor}_zero_point"
-            self._constant(scale, np.array(affine.scale, np.float32))
-            self._constant(zero_point, np.array(affine.zero_point, affine.dtype.name))
-            self.parameters[tensor] = _Parameters(scale, zero_point)
+            names = _Parameters(*(self._fresh(f"{tensor}_{part}") for part in ("quantized", "scale", "zero_point")))
+            self._constant(names.scale, np.array(affine.scale, np.float32))
+            self._constant(names.zero_point, np.array(affine.zero_point, affine.dtype.name))
+            self.parameters[tensor] = names
         return self.parameters[tensor]
 
-    def _next_name(self, tensor: str) -> str:
-        number = self.readers.get(tensor, 0)
-        self.readers[tensor] = number + 1
-        return f"{tensor}_dequantized" + (f"_{number}" if number else "")
+    def _fresh(self, name: str) -> str:
+        """Return a tensor name that nobody has: this one, or this one with a number."""
+        free, number = name, 0
+        while free in self.taken:
+            number += 1
+            free = f"{name}_{number}"
+        self.taken.add(free)
+        return free
 
     def _dequantize(self, tensor: str, output: str) -> str:
         parameters = self.parameters[tensor]
         self.nodes.append(
             helper.make_node(
                 "DequantizeLinear",
-                [f"{tensor}_quantized", parameters.scale, parameters.zero_point],
+                [parameters.codes, parameters.scale, parameters.zero_point],
                 [output],
                 name=f"{output}_DequantizeLinear",
             )
@@ -175,25 +180,26 @@ class _Emitter:
         )
         if integers.bias is None or rule.bias is None or layer.bias is None:
             return
-        bias_scales = np.float32(self.activations[layer.input].scale) * scales
+        bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
         stem = f"{layer.bias}@{layer.node}"
-        if integers.bias.size == 1 or len(scales) == 1:
-            scale, zero, bias_axis = bias_scales.reshape(-1)[0], np.zeros((), np.int32), None
+        if len(bias_scales) == 1:
+            scale, bias_axis = bias_scales[:1].reshape(()), None
         else:
-            scale, zero, bias_axis = bias_scales, np.zeros(len(scales), np.int32), 0
-        node.input[rule.bias] = self._integer_constant(stem, integers.bias, np.asarray(scale), zero, bias_axis)
+            scale, bias_axis = bias_scales, 0
+        zero = np.zeros(scale.shape, np.int32)
+        node.input[rule.bias] = self._integer_constant(stem, integers.bias, scale, zero, bias_axis)
 
     def _integer_constant(
         self, stem: str, codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int | None
     ) -> str:
-        output = f"{stem}_dequantized"
-        names = [f"{stem}_quantized", f"{stem}_scale", f"{stem}_zero_point"]
+        output = self._fresh(f"{stem}_dequantized")
+        names = [self._fresh(f"{stem}_{part}") for part in ("quantized", "scale", "zero_point")]
         for name, value in zip(names, (codes, scale, zero_point), strict=True):
             self._constant(name, value)
-        attributes = {} if axis is None else {"axis": axis}
-        self.nodes.append(
-            helper.make_node("DequantizeLinear", names, [output], name=f"{output}_DequantizeLinear", **attributes)
-        )
+        node = helper.make_node("DequantizeLinear", names, [output], name=f"{output}_DequantizeLinear")
+        if axis is not None:
+            node.attribute.append(helper.make_attribute("axis", axis))
+        self.nodes.append(node)
         return output
 
     def _constant(self, name: str, value: np.ndarray) -> None:
@@ -211,3 +217,13 @@ class _Emitter:
         kept = [value for value in graph.value_info if value.name in alive]
         del graph.value_info[:]
         graph.value_info.extend(kept)
+
+
+def _tensor_names(graph: onnx.GraphProto) -> set[str]:
+    """Return every tensor name of a graph and of the graphs in its nodes."""
+    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    for node in graph.node:
+        names |= {*node.input, *node.output}
+        for inner in subgraphs(node):
+            names |= _tensor_names(inner)
+    return names

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import onnx
 
+from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
 from int8cal.numerics.weights import (
     WEIGHT_TYPES,
@@ -19,10 +19,13 @@ from int8cal.numerics.weights import (
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import onnx
 
-    from int8cal.graph.plan import Plan
+    from int8cal.graph.plan import Layer, Plan
     from int8cal.job import WeightRange
     from int8cal.numerics.affine import Affine
+
+FloatT = TypeVar("FloatT", np.float32, np.float64)
 
 
 def quantize_layers(
@@ -46,12 +49,22 @@ def quantize_layers(
 
     Returns:
         Integers by node name.
+
+    Raises:
+        NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
     index = Index(model)
     dtype = WEIGHT_TYPES[weights]
     result = {}
     for layer in plan.layers:
         weight = index.constant(layer.weight).astype(np.float32)
+        if not np.isfinite(weight).all():
+            raise NonFiniteError(
+                f"weight {layer.weight!r} of node {layer.node!r} holds NaN or infinity",
+                do="export the model again, or leave the node out with --exclude",
+                tensor=layer.weight,
+                node=layer.node,
+            )
         given = (scales or {}).get(layer.node)
         chosen = given if given is not None else weight_scales(weight, layer.axis, dtype)
         bias = None
@@ -62,8 +75,21 @@ def quantize_layers(
             if delta is not None:
                 bias = bias + delta
             input_scale = activations[layer.input].scale
-            chosen, raised = guard_bias(chosen, bias, input_scale)
-            bias_codes = quantize_bias(bias, input_scale, chosen)
+            # groups of a ConvTranspose share the scales along its output axis: the largest bias of each decides
+            largest = np.abs(bias).reshape(-1, len(chosen)).max(axis=0) if bias.size > len(chosen) else bias
+            chosen, raised = guard_bias(chosen, largest, input_scale)
+            bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
         codes = quantize_weights(weight, chosen, layer.axis, dtype)
         result[layer.node] = QuantizedLayer(codes, chosen, bias_codes if bias is not None else None, int(raised.sum()))
     return result
+
+
+def scales_per_output(scales: npt.NDArray[FloatT], layer: Layer) -> npt.NDArray[FloatT]:
+    """Return the weight scale of each output channel, (OC,).
+
+    Args:
+        scales: (channels of the weight's axis,). A ConvTranspose with groups stores OC / group channels, and output
+            channel g * (OC / group) + k has scale k.
+        layer: The layer.
+    """
+    return np.tile(scales, layer.group) if layer.op_type == "ConvTranspose" else scales

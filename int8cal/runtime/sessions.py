@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from int8cal.errors import ModelError, StatisticsError
+from int8cal.protos import is_large, write_split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,13 +26,16 @@ _LEVELS = {
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
-# protobuf cannot serialize 2 GiB; leave room for the graph around the weights
-_IN_MEMORY_LIMIT = 1_800_000_000
 
 
 def cpu_count() -> int:
     """Return the number of CPUs this process may use (its affinity mask, not the machine's total)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def providers() -> tuple[str, ...]:
+    """Return the execution providers of the installed runtime."""
+    return tuple(ort.get_available_providers())
 
 
 class Session:
@@ -117,15 +121,12 @@ class Session:
 def _loadable(model: onnx.ModelProto | Path | str) -> Iterator[str | bytes]:
     if not isinstance(model, onnx.ModelProto):
         yield str(model)
-    elif model.ByteSize() < _IN_MEMORY_LIMIT:
+    elif not is_large(model):
         yield model.SerializeToString()
     else:
         with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
             path = Path(folder) / "model.onnx"
-            copy = onnx.ModelProto()
-            copy.CopyFrom(model)  # onnx.save moves the weights out of the model it is given
-            onnx.save(copy, path, save_as_external_data=True, location="model.onnx.data")
-            del copy
+            write_split(model, path, Path(folder) / "model.data", "model.data")
             yield str(path)
 
 

@@ -1,4 +1,4 @@
-"""onnxruntime's own offline optimizer at the basic level: constant folding, BatchNorm and bias folding, identity removal."""
+"""onnxruntime's own offline optimizer at the basic level: folds constants, BatchNorm and biases, drops identities."""
 
 from __future__ import annotations
 

@@ -59,14 +59,15 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def call(tmp_path) -> Callable[..., Finished]:
-    """Run `python -m int8cal ARGUMENTS` in an empty directory."""
+def call(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
+    """Run `python -m int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
+    temporary = str(tmp_path_factory.mktemp("temporary"))
 
     def call(*arguments: object, **extra: str) -> Finished:
         done = subprocess.run(
             [sys.executable, "-m", "int8cal", *map(str, arguments)],
             cwd=tmp_path,
-            env=environment(**extra),
+            env=environment(TMPDIR=temporary, **extra),
             capture_output=True,
             text=True,
             encoding="utf-8",

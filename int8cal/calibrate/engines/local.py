@@ -20,12 +20,14 @@ from int8cal.runtime.sessions import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import numpy.typing as npt
+
     from int8cal.graph.signature import Signature
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The statistics, and a few samples to judge corrections on: those with the smallest fingerprints, in that order."""
+    """The statistics, and a few samples to judge corrections on: the smallest fingerprints, in their order."""
 
     statistics: Statistics
     kept: tuple[Sample, ...]
@@ -109,7 +111,11 @@ def _fingerprinted(samples: Iterable[Sample], kept: _Smallest) -> Iterator[Sampl
 def _first_nonfinite(
     model: onnx.ModelProto, signature: Signature, sample: Sample, threads: int
 ) -> StatisticsError | None:
-    """Find the first tensor in graph order, tapped or not, that is not finite for a sample."""
+    """Find the first tensor in graph order, an input or tapped or not, that is not finite for a sample."""
+    for spec in signature.inputs:
+        values = sample.feed.get(spec.name)
+        if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+            return _nonfinite(f"input {spec.name!r}", values, sample, tensor=spec.name)
     floats = {
         value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
     } | {value.name for value in model.graph.output}
@@ -121,13 +127,16 @@ def _first_nonfinite(
             values = outputs.get(name)
             if values is None or values.dtype.kind != "f" or np.isfinite(values).all():
                 continue
-            kind = "NaN" if np.isnan(values).any() else "infinity"
-            return StatisticsError(
-                f"tensor {name!r} (output of {node.op_type} {node.name!r}) holds {kind}",
-                where=sample.origin,
-                do="check the FP32 model on this sample, or leave the sample out",
-                tensor=name,
-                node=node.name,
-                sample=sample.origin,
-            )
+            what = f"tensor {name!r} (output of {node.op_type} {node.name!r})"
+            return _nonfinite(what, values, sample, tensor=name, node=node.name)
     return None
+
+
+def _nonfinite(what: str, values: npt.NDArray[np.generic], sample: Sample, **fields: str) -> StatisticsError:
+    return StatisticsError(
+        f"{what} holds {'NaN' if np.isnan(values).any() else 'infinity'}",
+        where=sample.origin,
+        do="check the FP32 model on this sample, or leave the sample out",
+        sample=sample.origin,
+        **fields,
+    )

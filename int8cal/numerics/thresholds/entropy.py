@@ -1,4 +1,4 @@
-"""Entropy (KL) threshold after NVIDIA's "8-bit Inference with TensorRT" (Migacz, GTC 2017), exactly as NUMERICS 2 states it."""
+"""Entropy (KL) threshold, exactly as NUMERICS 2 states it, after NVIDIA's "8-bit Inference with TensorRT" (2017)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics.kernels import njit
+from int8cal.numerics.compiled import compiled
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -17,8 +17,8 @@ BINS = 2048
 
 
 def _search_loop(counts: Any, levels: Any, divergence: Any) -> None:
-    # Per candidate only `levels` logarithms are taken: within a level Q is constant, so the sum of P ln Q needs the level's
-    # total and number of non-empty bins, which prefix sums give; the sum of P ln P is a prefix sum too.
+    # Per candidate only `levels` logarithms are taken: within a level Q is constant, so the sum of P ln Q needs the
+    # level's total and number of non-empty bins, which prefix sums give; the sum of P ln P is a prefix sum too.
     bins = counts.size
     mass = np.zeros(bins + 1)
     filled = np.zeros(bins + 1)
@@ -50,7 +50,7 @@ def _search_loop(counts: Any, levels: Any, divergence: Any) -> None:
         divergence[i] = (p_log_p - p_log_q) / total - math.log(total) + math.log(mass[i])
 
 
-_search = njit(_search_loop, cache=True, nogil=True, error_model="numpy") if njit is not None else _search_loop
+_search = compiled(_search_loop)
 
 
 def divergences(counts: Int64, levels: int) -> Float64:

@@ -9,16 +9,21 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.numerics.affine import Affine, QType, affine_from_range
-from int8cal.numerics.kernels import njit
+from int8cal.numerics.compiled import compiled
 from int8cal.numerics.loglinear import Spectrum, linear_histogram
 
 Float64 = npt.NDArray[np.float64]
 
-RESOLUTION = 4096  # linear points per tensor: 16 and more per quantization step
+# Points are linear bins in windows around 0, each a quarter as wide as the one before: a tensor with an outlier may be
+# clipped to a small part of its range, and the rounding error there needs points finer than that range's steps.
+RESOLUTION = 2048  # points per window: 8 per step of a range that fills it
+WINDOWS = tuple(4.0**-k for k in range(5))
+ROUNDS = 5  # how often the coarse search starts again from where it arrived
 
 
-def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, qmin: Any, qmax: Any) -> Any:
+def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, codes: Any) -> Any:
     total = 0.0
+    qmin, qmax = codes
     for i in range(points.size):
         q = np.rint(points[i] / scale) + zero_point
         q = min(max(q, qmin), qmax)
@@ -27,7 +32,7 @@ def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, qmin: An
     return total
 
 
-_error = njit(_error_loop, cache=True, nogil=True, error_model="numpy") if njit is not None else _error_loop
+_error = compiled(_error_loop)
 
 
 def points_of(spectrum: Spectrum) -> tuple[Float64, Float64]:
@@ -37,7 +42,7 @@ def points_of(spectrum: Spectrum) -> tuple[Float64, Float64]:
         return np.zeros(1), np.array([float(spectrum.total)])
     zero = (spectrum.low == 0.0) & (spectrum.high == 0.0)
     rest = Spectrum(spectrum.low[~zero], spectrum.high[~zero], spectrum.counts[~zero], spectrum.observed)
-    edges = np.linspace(low, high, RESOLUTION + 1)
+    edges = np.unique(np.concatenate([np.linspace(low * part, high * part, RESOLUTION + 1) for part in WINDOWS]))
     counts = linear_histogram(rest, edges)
     used = counts > 0
     points = (edges[:-1] + edges[1:])[used] / 2
@@ -47,11 +52,8 @@ def points_of(spectrum: Spectrum) -> tuple[Float64, Float64]:
 
 def squared_error(points: Float64, weights: Float64, affine: Affine) -> float:
     """Sum of weight * (x - x_hat)^2, in squared real units, for weighted points (M,) under an affine."""
-    return float(
-        _error(
-            points, weights, affine.scale, float(affine.zero_point), float(affine.dtype.qmin), float(affine.dtype.qmax)
-        )
-    )
+    codes = (float(affine.dtype.qmin), float(affine.dtype.qmax))
+    return float(_error(points, weights, affine.scale, float(affine.zero_point), codes))
 
 
 def mse_range(spectrum: Spectrum, dtype: QType, *, symmetric: bool) -> tuple[float, float]:
@@ -63,8 +65,8 @@ def mse_range(spectrum: Spectrum, dtype: QType, *, symmetric: bool) -> tuple[flo
         symmetric: Clip range [-t, t] with zero point 0.
 
     Returns:
-        (low, high) in real units. The search shrinks both ends together, then each alone, on a geometric grid of 2 % steps,
-        then of 0.5 % steps; the widest of equal ranges wins.
+        (low, high) in real units. The search shrinks both ends together and each alone, on a geometric grid of 2 %
+        steps until that gains nothing more, then of 0.5 % steps; the widest of equal ranges wins.
     """
     points, weights = points_of(spectrum)
     low, high = min(spectrum.observed[0], 0.0), max(spectrum.observed[1], 0.0)
@@ -76,15 +78,16 @@ def mse_range(spectrum: Spectrum, dtype: QType, *, symmetric: bool) -> tuple[flo
         return squared_error(points, weights, affine_from_range(a, b, dtype, symmetric=symmetric))
 
     best = (error(low, high), low, high)
-    for ratio, steps in ((0.98, 110), (0.995, 8)):
-        _, a, b = best
-        powers = range(-steps if ratio > 0.99 else 0, steps + 1)
+    two_sided = not symmetric and low < 0.0 < high
+    for ratio, powers in ((0.98, range(110)), (0.995, range(-8, 9))):
         moves = [(ratio**k, ratio**k) for k in powers]
-        if not symmetric and a < 0.0 < b:
+        if two_sided:
             moves += [(ratio**k, 1.0) for k in powers] + [(1.0, ratio**k) for k in powers]
-        best = _best(error, best, (a, b), moves, (low, high))
-        if not symmetric and a < 0.0 < b:  # once more from where the first round arrived
+        for _ in range(ROUNDS):
+            before = best
             best = _best(error, best, best[1:], moves, (low, high))
+            if best is before:
+                break
     return best[1], best[2]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from int8cal.numerics.loglinear import Spectrum
+if TYPE_CHECKING:
+    from int8cal.numerics.loglinear import Spectrum
 
 
 def max_range(spectrum: Spectrum) -> tuple[float, float]:
@@ -32,7 +35,7 @@ def percentile_range(spectrum: Spectrum, percent: float) -> tuple[float, float]:
 
 
 def _quantile(spectrum: Spectrum, fraction: float) -> float:
-    """The value below which `fraction` of the values lie, linear inside a bin."""
+    """Return the value below which `fraction` of the values lie, linear inside a bin."""
     cumulative = np.cumsum(spectrum.counts)
     target = fraction * cumulative[-1]
     index = min(int(np.searchsorted(cumulative, target, side="left")), len(cumulative) - 1)

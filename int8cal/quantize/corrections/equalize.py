@@ -1,7 +1,7 @@
 """Range equalization by powers of two: channels of very different size between two layers are brought together.
 
-With factors 2**e the float function stays the same to the last bit, and a log-linear histogram only shifts by octaves, so
-the statistics already collected stay exact: no second pass over the data.
+With factors 2**e the float function stays the same to the last bit, and a log-linear histogram only shifts by octaves,
+so the statistics already collected stay exact: no second pass over the data.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _best_exponents(tensor: TensorStatistics, by_input: list[Float64]) -> tuple[
 
 
 def predicted_noise(amax: Float64, power: Float64, by_input: list[Float64], exponents: Int64, *, signed: bool) -> float:
-    """Expected squared error at the second layer's output per position, from rounding its input and its weights.
+    """Predict the squared error at the second layer's output per position, from rounding its input and its weights.
 
     Args:
         amax, power: Largest magnitude and mean square of each channel before rescaling, (C,).

@@ -1,0 +1,110 @@
+"""Model protos of any size: protobuf cannot serialize 2 GiB, nor even say how large such a message is."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import onnx
+from onnx import external_data_helper, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Bytes of weights above which they leave the message; below 2 GiB, with room for the graph around them.
+LIMIT = 1_800_000_000
+# Smaller tensors stay in the message: shapes and axes among them, which shape inference reads.
+_SMALLEST_EXTERNAL = 1024
+_ALIGNMENT = 4096
+
+
+def is_large(model: onnx.ModelProto) -> bool:
+    """Whether the model's weights are too large for one protobuf message."""
+    return sum(_tensor_bytes(tensor) for tensor in _all_tensors(model.graph)) >= LIMIT
+
+
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model except for the initializers of its main graph, so that no weight is copied only to be dropped."""
+    result = onnx.ModelProto()
+    _copy_fields(model, result, leave_out="graph")
+    _copy_fields(model.graph, result.graph, leave_out="initializer")
+    return result
+
+
+def outline(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model with large initializers as name, type and shape alone: what shape inference needs."""
+    result = without_weights(model)
+    for tensor in model.graph.initializer:
+        if _tensor_bytes(tensor) < _SMALLEST_EXTERNAL:
+            result.graph.initializer.append(tensor)
+            continue
+        stub = result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        stub.data_location = onnx.TensorProto.EXTERNAL
+        stub.external_data.add(key="location", value="outline")
+    return result
+
+
+def write_split(model: onnx.ModelProto, path: Path, data: Path, location: str) -> None:
+    """Write a model whose large tensors are in a second file, holding one of them in memory at a time.
+
+    Args:
+        model: Any size; not changed.
+        path: Receives the graph.
+        data: Receives the tensors, each at a multiple of 4096 bytes.
+        location: What the graph calls the second file.
+    """
+    result = without_weights(model)
+    with data.open("wb") as stream:
+        for tensor in model.graph.initializer:
+            result.graph.initializer.append(_moved(tensor, stream, location))
+        for tensor in list(_all_tensors(result.graph, main=False)):
+            tensor.CopyFrom(_moved(tensor, stream, location))
+    path.write_bytes(result.SerializeToString(deterministic=True))
+
+
+def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str) -> onnx.TensorProto:
+    if _tensor_bytes(tensor) < _SMALLEST_EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+        return tensor
+    # typed fields (float_data) are legal too, but only raw bytes can be external
+    content = (
+        tensor if tensor.HasField("raw_data") else numpy_helper.from_array(numpy_helper.to_array(tensor))
+    ).raw_data
+    stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+    result = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
+    external_data_helper.set_external_data(result, location=location, offset=stream.tell(), length=len(content))
+    result.ClearField("raw_data")
+    stream.write(content)
+    return result
+
+
+def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+    if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+        return 0
+    return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def _all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
+    """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes."""
+    if main:
+        yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                yield attribute.t
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _all_tensors(attribute.g)
+            for inner in attribute.graphs:
+                yield from _all_tensors(inner)
+
+
+def _copy_fields(source: Any, target: Any, *, leave_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == leave_out:
+            continue
+        if field.is_repeated:
+            getattr(target, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)

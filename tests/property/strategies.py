@@ -1,0 +1,56 @@
+"""What the property tests draw from: float32 arrays with every kind of value, batches of activations, statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from int8cal.calibrate.collector import Collector
+from int8cal.calibrate.statistics import Statistics
+from int8cal.graph.taps import Tap
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1.1754942e-38, 1.0, -1.0, FLOAT32_MAX, -FLOAT32_MAX)
+TAPS = (Tap("hidden", 1, 3, True), Tap("plain"))
+
+
+def float32s(*, finite: bool = True):
+    anything = st.floats(width=32, allow_nan=not finite, allow_infinity=not finite)
+    return st.one_of(st.sampled_from(SPECIAL), anything)
+
+
+def arrays(shape, *, finite: bool = True):
+    return hnp.arrays(np.float32, shape, elements=float32s(finite=finite), fill=st.nothing())
+
+
+def channelled(*, finite: bool = True, most: int = 20):
+    """(outer, channels, inner) with inner 1 and inner beyond one pass over the lanes among them."""
+    shape = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 1, 2, 7, 8, 9, 16, most]))
+    return shape.flatmap(lambda each: arrays(each, finite=finite))
+
+
+def activations():
+    """Values of a tensor (1, 3, n), some of them exact zeros of either sign."""
+    return st.sampled_from([1, 2, 9]).flatmap(lambda inner: arrays((1, 3, inner)))
+
+
+def ranges():
+    """(low, high), ordered and finite."""
+    end = st.floats(-1e30, 1e30, allow_nan=False)
+    return st.tuples(end, end).map(sorted).map(tuple)
+
+
+def collect_samples(samples, taps=TAPS):
+    """Statistics of some samples as one run over them gives."""
+    collectors = {tap.tensor: Collector(tap) for tap in taps}
+    mark = 0
+    for sample in samples:
+        mark += int.from_bytes(sample.tobytes()[:16].ljust(16, b"\0"), "big")
+        for collector in collectors.values():
+            collector.add(sample, "sample")
+    return Statistics("f" * 64, mark % 2**128, len(samples), {name: each.result() for name, each in collectors.items()})
+
+
+def sample_lists(least: int = 1, most: int = 5):
+    return st.lists(activations(), min_size=least, max_size=most)

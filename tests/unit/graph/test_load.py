@@ -1,0 +1,170 @@
+import numpy as np
+import onnx
+import pytest
+
+from int8cal import protos
+from int8cal.errors import ModelError, OutputError
+from int8cal.graph.load import external_files, file_sha256, load_model, model_sha256, require_float, save_model
+from int8cal.graph.prepared import prepare
+from int8cal.runtime.sessions import Session
+from int8cal.runtime.simplify import simplify
+
+
+@pytest.fixture
+def model(bench):
+    return bench.text("g (float[N,40] x) => (float[N,50] y) { y = Gemm(x, W, B) }", W=(40, 50), B=(50,))
+
+
+@pytest.fixture
+def small_limit(monkeypatch):
+    """A world in which protobuf's limit is 1000 bytes."""
+    monkeypatch.setattr(protos, "LIMIT", 1000)
+
+
+def test_a_saved_model_loads_as_it_was(model, tmp_path):
+    save_model(model, tmp_path / "m.onnx")
+    assert load_model(tmp_path / "m.onnx") == model
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a directory"),
+        (lambda path: path.write_text("hello, this is text\n"), "is not a readable ONNX file"),
+        (lambda path: path.write_bytes(b""), "holds no graph with nodes"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_its_path(tmp_path, make, message):
+    path = tmp_path / "m.onnx"
+    make(path)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_model(path)
+    assert caught.value.where == str(path)
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.99])
+def test_a_truncated_file_is_refused(model, tmp_path, part):
+    whole = model.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(ModelError, match=r"corrupt or truncated|no graph"):
+        load_model(tmp_path / "m.onnx")
+
+
+def test_external_data_in_a_second_file_is_found_beside_the_model(model, tmp_path, monkeypatch):
+    expected = onnx.ModelProto()
+    expected.CopyFrom(model)
+    (tmp_path / "sub").mkdir()
+    onnx.save(model, tmp_path / "sub" / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    monkeypatch.chdir(tmp_path)
+    for old, new in zip(
+        expected.graph.initializer, load_model(tmp_path / "sub" / "m.onnx").graph.initializer, strict=True
+    ):
+        assert old.raw_data == new.raw_data
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated"])
+def test_damaged_external_data_is_named(model, tmp_path, damage):
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    data = tmp_path / "w.bin"
+    if damage == "missing":
+        data.unlink()
+    else:
+        data.write_bytes(data.read_bytes()[:100])
+    with pytest.raises(ModelError, match=r"external data cannot be read \(w.bin\)"):
+        load_model(path)
+
+
+def test_a_models_hash_covers_its_external_data_whatever_the_files_suffix(model, tmp_path):
+    for name in ("m.onnx", "m.pb"):
+        onnx.save(model, tmp_path / name, save_as_external_data=True, location="w.bin", size_threshold=0)
+        before = file_sha256(tmp_path / name)
+        content = bytearray((tmp_path / "w.bin").read_bytes())
+        content[0] ^= 1
+        (tmp_path / "w.bin").write_bytes(content)
+        assert file_sha256(tmp_path / name) != before
+        (tmp_path / "w.bin").unlink()
+        model = load_model_again(model)
+
+
+def load_model_again(model):
+    # onnx.save moved the weights out of the model it was given
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(np.ones(tuple(tensor.dims), np.float32), tensor.name))
+    return copy
+
+
+def test_a_model_in_memory_has_a_hash_that_sees_weights_and_nodes(bench):
+    def make(op="Relu", value=1.0):
+        return bench.text(
+            f"g (float[N,4] x) => (float[N,4] y) {{ a = Add(x, W) y = {op}(a) }}", W=np.full(4, value, np.float32)
+        )
+
+    assert model_sha256(make()) == model_sha256(make())
+    assert len({model_sha256(make()), model_sha256(make(op="Neg")), model_sha256(make(value=2.0))}) == 3
+
+
+def test_a_model_above_the_limit_is_saved_in_two_files_and_stays_as_it_was(model, tmp_path, small_limit):
+    before = model.SerializeToString(deterministic=True)
+    save_model(model, tmp_path / "m.onnx")
+    assert model.SerializeToString(deterministic=True) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    assert external_files(onnx.load(tmp_path / "m.onnx", load_external_data=False)) == {"m.onnx.data"}
+    loaded = load_model(tmp_path / "m.onnx")
+    assert [tensor.raw_data for tensor in loaded.graph.initializer] == [
+        tensor.raw_data for tensor in model.graph.initializer
+    ]
+    onnx.checker.check_model(str(tmp_path / "m.onnx"))
+
+
+def test_a_model_above_the_limit_opens_and_simplifies_like_any_other(bench, model, small_limit, monkeypatch):
+    feed = bench.samples(model, 1)[0].feed
+    large = bench.run(model, feed)["y"]
+    simplified = simplify(model)
+    prepared = prepare(model, simplify)
+    quantized = bench.quantized(model)[3].model
+    monkeypatch.undo()
+    np.testing.assert_array_equal(large, bench.run(model, feed)["y"])
+    np.testing.assert_array_equal(large, bench.run(simplified, feed)["y"])
+    assert prepared.model == prepare(model, simplify).model
+    assert quantized == bench.quantized(model)[3].model
+
+
+def test_a_large_model_in_a_file_opens_by_its_path(bench, model, tmp_path, small_limit):
+    save_model(model, tmp_path / "m.onnx")
+    feed = bench.samples(model, 1)[0].feed
+    np.testing.assert_array_equal(Session(tmp_path / "m.onnx").run(feed)["y"], bench.run(model, feed)["y"])
+
+
+@pytest.mark.parametrize("limit", [0, 1 << 40])
+def test_a_failed_save_leaves_the_old_files(model, tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(protos, "LIMIT", limit)
+    (tmp_path / "m.onnx").write_bytes(b"old")
+    (tmp_path / "m.onnx.data").write_bytes(b"old data")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
+    with pytest.raises(OutputError, match="no space left"):
+        save_model(model, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+
+
+def test_saving_into_a_directory_that_is_not_there_is_an_output_error(model, tmp_path):
+    with pytest.raises(OutputError, match="create the directory first"):
+        save_model(model, tmp_path / "nowhere" / "m.onnx")
+
+
+@pytest.mark.parametrize("op", ["QuantizeLinear", "QLinearConv", "com.microsoft.QLinearAdd", "MatMulInteger"])
+def test_an_already_quantized_model_is_refused(op):
+    node = onnx.helper.make_node(op.split(".")[-1], ["x"], ["y"], name="q1")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
+    with pytest.raises(ModelError, match=r"already quantized.*'q1'"):
+        require_float(model, "m.onnx")

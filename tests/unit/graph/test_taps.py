@@ -1,0 +1,31 @@
+import numpy as np
+
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.graph.taps import Tap, make_taps, tapped_model
+
+
+def test_taps_are_the_planned_tensors_with_the_channels_of_their_readers(bench):
+    model = bench.text(
+        "g (float[N,4,8,8] x) => (float[A,C] y) { c = Conv(x, W) r = Relu(c) f = Flatten(r) y = Gemm(f, V) }",
+        W=(8, 4, 3, 3),
+        V=(288, 3),
+    )
+    plan = make_plan(bench.prepared(model).model, Selection())
+    assert make_taps(plan) == (Tap("x", 1, 4), Tap("r"), Tap("f", -1, 288))
+
+
+def test_the_tapped_model_gives_the_tensors_and_leaves_the_model_alone(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) b = Neg(a) y = Abs(b) }")
+    before = model.SerializeToString(deterministic=True)
+    tapped = tapped_model(model, (Tap("x"), Tap("a"), Tap("b")))
+    assert model.SerializeToString(deterministic=True) == before
+    feed = {"x": np.array([[1, -2, 0, 3]], np.float32)}
+    values = bench.run(tapped, feed)
+    assert list(values) == ["a", "b"]
+    np.testing.assert_array_equal(values["a"], bench.run(tapped_model(model, (Tap("a"),)), feed)["a"])
+
+
+def test_a_model_whose_only_taps_are_inputs_keeps_its_outputs(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }", W=(4, 3))
+    assert [value.name for value in tapped_model(model, (Tap("x"),)).graph.output] == ["y"]

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+from int8cal.errors import ModelError, StatisticsError
+from int8cal.runtime.sessions import Session, cpu_count
+
+
+@pytest.fixture
+def model(bench):
+    return bench.text("net (float[N,4] x) => (float[N,3] y, float[N,4] z) { y = MatMul(x, W) z = Neg(x) }", W=(4, 3))
+
+
+def test_run_gives_arrays_by_output_name(bench, model):
+    feed = bench.samples(model, 1)[0].feed
+    session = Session(model)
+    assert (session.inputs, session.outputs) == (("x",), ("y", "z"))
+    assert list(session.run(feed)) == ["y", "z"]
+    np.testing.assert_array_equal(session.run(feed, ["z"])["z"], -feed["x"])
+
+
+def test_a_model_that_does_not_load_is_a_model_error_with_its_name(bench):
+    broken = bench.text("net (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }")
+    with pytest.raises(ModelError, match="onnxruntime cannot load it") as caught:
+        Session(broken)
+    assert caught.value.where == "net"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_does_not_load_is_named(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"nonsense")
+    with pytest.raises(ModelError) as caught:
+        Session(tmp_path / "m.onnx")
+    assert caught.value.where == str(tmp_path / "m.onnx")
+
+
+def test_a_kernel_that_fails_is_a_statistics_error(model):
+    with pytest.raises(StatisticsError, match="inference failed"):
+        Session(model).run({"x": np.zeros((1, 5), np.float32)})
+
+
+def test_an_optional_output_that_is_absent_is_left_out(bench):
+    model = bench.text("net (float[N,4] x) => (float[N,4] y) { y = Neg(x) }")
+    assert set(Session(model).run({"x": np.zeros((2, 4), np.float32)})) == {"y"}
+
+
+def test_the_optimized_graph_is_written_where_asked(model, tmp_path):
+    Session(model, optimized_path=tmp_path / "o.onnx")
+    assert (tmp_path / "o.onnx").stat().st_size > 0
+
+
+def test_there_is_at_least_one_cpu():
+    assert cpu_count() >= 1

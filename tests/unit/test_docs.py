@@ -1,0 +1,91 @@
+"""The texts keep what they promise: links that resolve, commands that exist, the two set-up blocks."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from int8cal.cli.main import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"\bint8cal ([a-z][a-z-]*)\b")
+MODULE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+SHIPPED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "configs", "sample_data")
+
+
+def shipped_texts():
+    paths = [ROOT / name for name in SHIPPED]
+    return [file for path in paths for file in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
+
+
+def code_of(text):
+    """Fenced blocks and `inline code`; prose may say "int8cal turns"."""
+    blocks = FENCE.findall(text)
+    return blocks + re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
+
+
+def commands_in(text):
+    return {name for code in code_of(text) for name in COMMAND.findall(code)}
+
+
+def anchors_of(text):
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken_links(text, folder):
+    broken = []
+    for target in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = folder / name
+        if not path.exists():
+            broken.append(target)
+            continue
+        titled = path.read_text(encoding="utf-8") if name and anchor else text
+        if anchor and anchor not in anchors_of(titled):
+            broken.append(target)
+    return broken
+
+
+@pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_relative_link_resolves(path):
+    assert broken_links(path.read_text(encoding="utf-8"), path.parent) == []
+
+
+def test_a_planted_broken_link_is_found():
+    assert broken_links("[a](no/such.md) [b](#no-such-title)\n\n# Title\n[c](#title)", ROOT) == [
+        "no/such.md",
+        "#no-such-title",
+    ]
+
+
+@pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_shown_exists(path):
+    assert commands_in(path.read_text(encoding="utf-8")) - COMMANDS.keys() == set()
+
+
+def test_a_planted_unknown_command_is_found():
+    assert commands_in("`int8cal calibrat x`") == {"calibrat"}
+
+
+@pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_module_named_exists(path):
+    named = MODULE.findall(path.read_text(encoding="utf-8"))
+    homes = (ROOT / "int8cal", ROOT, path.parent)
+    assert [name for name in named if not any((home / name).is_file() for home in homes)] == []
+
+
+def test_the_readme_shows_every_command():
+    assert COMMANDS.keys() - commands_in((ROOT / "README.md").read_text(encoding="utf-8")) == set()
+
+
+def test_the_first_two_blocks_of_the_readme_are_the_set_up():
+    blocks = FENCE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert blocks[:2] == [
+        "pip install .\nint8cal calibrate sample_data/model.onnx --data sample_data/calib\n",
+        "pip install '.[dev]' && pytest\n",
+    ]
