@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from int8cal.api import calibrate, evaluate, quantize
-    from int8cal.calibrate.statistics import Statistics
-    from int8cal.calibrate.table import CalibrationTable
+    from int8cal.calibration.statistics import Statistics
+    from int8cal.calibration.table import CalibrationTable
     from int8cal.errors import Int8calError
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
 
 __version__ = "0.1.0"
 
@@ -25,9 +25,9 @@ _HOMES = {
     "calibrate": "int8cal.api",
     "quantize": "int8cal.api",
     "evaluate": "int8cal.api",
-    "Statistics": "int8cal.calibrate.statistics",
-    "CalibrationTable": "int8cal.calibrate.table",
-    "Report": "int8cal.evaluate.result",
+    "Statistics": "int8cal.calibration.statistics",
+    "CalibrationTable": "int8cal.calibration.table",
+    "Report": "int8cal.evaluation.result",
     "Int8calError": "int8cal.errors",
 }
 

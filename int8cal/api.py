@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.calibrate.table import CalibrationTable
-    from int8cal.evaluate.result import Report
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.evaluation.result import Report
     from int8cal.job import Job
 
     Model = str | Path | onnx.ModelProto

@@ -102,7 +102,7 @@ def _spec(spec: TensorSpec) -> str:
 
 
 def _table(path: Path) -> list[str]:
-    from int8cal.calibrate.table_file import load_table
+    from int8cal.calibration.table_file import load_table
 
     table = load_table(path)
     width = max((len(name) for name in table.tensors), default=0)
@@ -130,7 +130,7 @@ def _table(path: Path) -> list[str]:
 
 
 def _statistics(path: Path) -> list[str]:
-    from int8cal.calibrate.statistics_file import load_statistics
+    from int8cal.calibration.statistics_file import load_statistics
 
     statistics = load_statistics(path)
     width = max((len(name) for name in statistics.tensors), default=0)

@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from int8cal.atomic import atomic_path
-from int8cal.calibrate.engines.local import collect
-from int8cal.calibrate.statistics import Statistics, merge
-from int8cal.calibrate.statistics_file import load_statistics, save_statistics
-from int8cal.calibrate.table import CalibrationTable
-from int8cal.calibrate.table_file import load_table, save_table
+from int8cal.calibration.engines.local import collect
+from int8cal.calibration.statistics import Statistics, merge
+from int8cal.calibration.statistics_file import load_statistics, save_statistics
+from int8cal.calibration.table import CalibrationTable
+from int8cal.calibration.table_file import load_table, save_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.errors import ModelError, OutputError, TableError
-from int8cal.evaluate.evaluate import evaluate_pair
-from int8cal.evaluate.gates import judge, parse_gate
-from int8cal.evaluate.judge import output_judge
-from int8cal.evaluate.result import Evaluation, Report
+from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.gates import judge, parse_gate
+from int8cal.evaluation.judge import output_judge
+from int8cal.evaluation.result import Evaluation, Report
 from int8cal.graph.chains import find_chains
 from int8cal.graph.load import save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
-from int8cal.quantize.build import build_model
-from int8cal.quantize.correct import Corrected, make_table
-from int8cal.quantize.recipes import RECIPES
+from int8cal.quantization.build import build_model
+from int8cal.quantization.correct import Corrected, make_table
+from int8cal.quantization.recipes import RECIPES
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.write import write_reports
 from int8cal.runtime.simplify import simplify
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings, Job
-    from int8cal.quantize.build import Built
+    from int8cal.quantization.build import Built
 
 T = TypeVar("T")
 

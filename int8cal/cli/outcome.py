@@ -11,7 +11,7 @@ from int8cal.errors import GateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
 
 
 def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
     from int8cal.job import Job
 
 _COLUMNS = ("SQNR", "top-1 drop", "size", "speed-up")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from int8cal.errors import ConfigError
-from int8cal.evaluate.gates import parse_gate
+from int8cal.evaluation.gates import parse_gate
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,

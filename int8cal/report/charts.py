@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from int8cal.evaluate.result import TensorHistogram
+    from int8cal.evaluation.result import TensorHistogram
 
 # The histogram's drawing area in SVG units; the page scales the whole.
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 66, 508, 8, 118

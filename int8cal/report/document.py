@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from int8cal.evaluate.result import Drop, Evaluation, Report
+    from int8cal.evaluation.result import Drop, Evaluation, Report
 
 FORMAT = "int8cal/report"
 VERSION = 1
@@ -118,7 +118,7 @@ def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _measurements(evaluation: Evaluation) -> Document:
-    """Lay out what evaluate/ measured, in the contract's order."""
+    """Lay out what evaluation/ measured, in the contract's order."""
     metrics, saturation = evaluation.metrics, evaluation.saturation
     fusion, latency = evaluation.fusion, evaluation.latency
     return {

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.calibrate.choose import candidates
-from int8cal.evaluate.result import TensorHistogram
+from int8cal.calibration.choose import candidates
+from int8cal.evaluation.result import TensorHistogram
 from int8cal.numerics.loglinear import linear_histogram
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from int8cal.calibrate.statistics import TensorStatistics
-    from int8cal.calibrate.table import CalibrationTable
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.calibration.table import CalibrationTable
     from int8cal.job import ActivationType
 
 BINS = 128

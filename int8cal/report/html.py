@@ -11,7 +11,7 @@ from int8cal.report.page import page_of
 if TYPE_CHECKING:
     import jinja2
 
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
 
 
 def report_to_html(report: Report) -> str:

@@ -10,7 +10,7 @@ from int8cal.report.document import document_of, gate_paths, layer_paths
 from int8cal.report.reading import headline, name_of, verdict, why, why_nothing_clipped, worst_first
 
 if TYPE_CHECKING:
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
 
 _WORST = 10

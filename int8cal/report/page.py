@@ -17,7 +17,7 @@ from int8cal.report.document import document_of, gate_paths, layer_paths
 from int8cal.report.reading import Figure, headline, name_of, verdict, why, why_nothing_clipped, worst_first
 
 if TYPE_CHECKING:
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
 
 # Bands of SQNR in dB: at 20 dB the error is a tenth of the signal, at 10 dB a third.

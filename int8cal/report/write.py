@@ -13,7 +13,7 @@ from int8cal.report.markdown import report_to_markdown
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from int8cal.evaluate.result import Report
+    from int8cal.evaluation.result import Report
 
 
 def write_reports(report: Report, directory: Path) -> None:

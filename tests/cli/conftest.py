@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import int8cal
-from int8cal.evaluate.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation
+from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

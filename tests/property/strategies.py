@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from int8cal.calibrate.collector import Collector
-from int8cal.calibrate.statistics import Statistics
+from int8cal.calibration.collector import Collector
+from int8cal.calibration.statistics import Statistics
 from int8cal.graph.taps import Tap
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import TAPS, collect_samples, sample_lists
 
-from int8cal.calibrate.collector import Collector
-from int8cal.calibrate.statistics import merge
-from int8cal.calibrate.statistics_file import load_statistics, save_statistics
+from int8cal.calibration.collector import Collector
+from int8cal.calibration.statistics import merge
+from int8cal.calibration.statistics_file import load_statistics, save_statistics
 
 
 def file_bytes(statistics):

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from int8cal.calibrate.engines.local import collect
-from int8cal.calibrate.ranges import choose_ranges
-from int8cal.calibrate.table import CalibrationTable
+from int8cal.calibration.engines.local import collect
+from int8cal.calibration.ranges import choose_ranges
+from int8cal.calibration.table import CalibrationTable
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
@@ -19,7 +19,7 @@ from int8cal.graph.prepared import prepare
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.quantize.build import build_model
+from int8cal.quantization.build import build_model
 from int8cal.runtime.sessions import Session
 from int8cal.runtime.simplify import simplify
 

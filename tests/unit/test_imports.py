@@ -18,6 +18,7 @@ LEVELS = {
     "errors": 0,
     "job": 0,
     "atomic": 1,
+    "protos": 1,
     "numerics": 2,
     "graph": 3,
     "runtime": 4,

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from int8cal.calibrate.collector import Collector
+from int8cal.calibration.collector import Collector
 from int8cal.graph.taps import Tap
 from int8cal.numerics.affine import S8, U8, affine_from_range, dequantize, quantize
 from int8cal.numerics.thresholds.mse import mse_range, points_of, squared_error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from int8cal.evaluate.result import (
+from int8cal.evaluation.result import (
     Drop,
     Evaluation,
     FloatNode,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.evaluate.result import TensorHistogram
+from int8cal.evaluation.result import TensorHistogram
 from int8cal.report.charts import LEFT, RIGHT, decibel_scale, histogram_chart, interval_scale, nice_values
 
 

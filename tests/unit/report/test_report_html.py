@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from int8cal.evaluate.result import FloatNode, Gate, OutputMetrics
+from int8cal.evaluation.result import FloatNode, Gate, OutputMetrics
 from int8cal.report.html import report_to_html
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from int8cal.evaluate.result import Metrics, OutputMetrics
+from int8cal.evaluation.result import Metrics, OutputMetrics
 from int8cal.report.document import document_of, find_reason, report_to_json
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from int8cal.evaluate.result import FloatNode, LayerMetrics
+from int8cal.evaluation.result import FloatNode, LayerMetrics
 from int8cal.report.markdown import report_to_markdown
 
 

@@ -1,0 +1,142 @@
+"""One pass over the data on this machine: run the tapped model on each sample and count."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from int8cal.calibration.collector import Collector
+from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
+from int8cal.data.sample import Sample, fingerprint
+from int8cal.errors import DataError, StatisticsError
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.runtime.batching import run_each
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from int8cal.graph.signature import Signature
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The statistics, and a few samples to judge corrections on: the smallest fingerprints, in their order."""
+
+    statistics: Statistics
+    kept: tuple[Sample, ...]
+
+
+def collect(
+    model: onnx.ModelProto,
+    signature: Signature,
+    taps: tuple[Tap, ...],
+    samples: Iterable[Sample],
+    *,
+    model_sha256: str,
+    threads: int = 0,
+    keep: int = 0,
+) -> Collected:
+    """Count every tap over all samples.
+
+    Args:
+        model: The prepared model.
+        signature: The user's model's signature.
+        taps: What to observe.
+        samples: Streamed once; at most one group and the kept ones are held.
+        model_sha256: Hash of the FP32 file, stored in the statistics.
+        threads: Intra-op threads; 0 for one per CPU.
+        keep: How many samples to keep for judging corrections; which ones does not depend on their order.
+
+    Raises:
+        StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
+        DataError: There was no sample.
+    """
+    session = Session(tapped_model(model, taps), threads=threads)
+    collectors = {tap.tensor: Collector(tap) for tap in taps}
+    wanted = [tap.tensor for tap in taps if tap.tensor in session.outputs]
+    kept = _Smallest(keep)
+    count = 0
+    for sample, outputs in run_each(session, signature, _fingerprinted(samples, kept), wanted or None):
+        for name, collector in collectors.items():
+            values = outputs[name] if name in outputs else sample.feed[name]
+            try:
+                collector.add(values, sample.origin)
+            except StatisticsError as error:
+                raise _first_nonfinite(model, signature, sample, threads) or error from None
+        count += 1
+    if not count:
+        raise DataError("yields no sample", do="give at least one")
+    statistics = Statistics(
+        model_sha256, kept.total, count, {name: collector.result() for name, collector in collectors.items()}
+    )
+    return Collected(statistics, kept.samples())
+
+
+class _Smallest:
+    """Keeps the samples with the smallest fingerprints, and the sum of all fingerprints."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[int, int, Sample]] = []
+        self.total = 0
+        self._seen = 0
+
+    def add(self, sample: Sample) -> None:
+        mark = fingerprint(sample)
+        self.total = (self.total + mark) % FINGERPRINT_MODULUS
+        self._seen += 1
+        entry = (-mark, self._seen, sample)
+        if len(self._heap) < self._size:
+            heapq.heappush(self._heap, entry)
+        elif self._heap and -mark > self._heap[0][0]:
+            heapq.heapreplace(self._heap, entry)
+
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(sample for _, _, sample in sorted(self._heap, key=lambda entry: -entry[0]))
+
+
+def _fingerprinted(samples: Iterable[Sample], kept: _Smallest) -> Iterator[Sample]:
+    for sample in samples:
+        kept.add(sample)
+        yield sample
+
+
+def _first_nonfinite(
+    model: onnx.ModelProto, signature: Signature, sample: Sample, threads: int
+) -> StatisticsError | None:
+    """Find the first tensor in graph order, an input or tapped or not, that is not finite for a sample."""
+    for spec in signature.inputs:
+        values = sample.feed.get(spec.name)
+        if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+            return _nonfinite(f"input {spec.name!r}", values, sample, tensor=spec.name)
+    floats = {
+        value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    } | {value.name for value in model.graph.output}
+    order = [(node, name) for node in model.graph.node for name in node.output if name in floats]
+    everything = tuple(Tap(name) for _, name in order)
+    session = Session(tapped_model(model, everything), threads=threads, optimization="none")
+    for _, outputs in run_each(session, signature, [sample]):
+        for node, name in order:
+            values = outputs.get(name)
+            if values is None or values.dtype.kind != "f" or np.isfinite(values).all():
+                continue
+            what = f"tensor {name!r} (output of {node.op_type} {node.name!r})"
+            return _nonfinite(what, values, sample, tensor=name, node=node.name)
+    return None
+
+
+def _nonfinite(what: str, values: npt.NDArray[np.generic], sample: Sample, **fields: str) -> StatisticsError:
+    return StatisticsError(
+        f"{what} holds {'NaN' if np.isnan(values).any() else 'infinity'}",
+        where=sample.origin,
+        do="check the FP32 model on this sample, or leave the sample out",
+        sample=sample.origin,
+        **fields,
+    )

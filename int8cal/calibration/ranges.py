@@ -1,0 +1,127 @@
+"""Statistics x Plan -> table entries: one range per group of tensors that share a scale; user ranges win."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from int8cal.calibration.choose import Choice, activation_type, choose
+from int8cal.calibration.statistics import TensorStatistics
+from int8cal.calibration.table import TensorEntry
+from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
+from int8cal.numerics.affine import Affine, affine_from_range
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from int8cal.graph.plan import Plan
+    from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.numerics.loglinear import Spectrum
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Table entries by tensor, and warnings that name their tensor."""
+
+    entries: dict[str, TensorEntry]
+    warnings: tuple[str, ...]
+
+
+def group_spectrum(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Spectrum:
+    """Return the values of a group: those of its sources together, since the others only pass them on."""
+    sources = [tensors[point.tensor] for point in plan.members(group) if point.source]
+    merged = _bare(sources[0])
+    for tensor in sources[1:]:
+        merged = merged + _bare(tensor)
+    return merged.spectrum
+
+
+def choose_ranges(
+    plan: Plan,
+    tensors: Mapping[str, TensorStatistics],
+    calibration: CalibrationSettings,
+    quantization: QuantizationSettings,
+) -> Ranges:
+    """Choose the range of every planned tensor.
+
+    Args:
+        plan: The plan.
+        tensors: Statistics of every planned tensor.
+        calibration: Method and percentile.
+        quantization: Activation type, and ranges that the user fixes.
+
+    Raises:
+        StatisticsError: A planned tensor has no statistics.
+        ConfigError: A user range names no planned tensor, is not a range, or contradicts one of the same group.
+    """
+    _check_user_ranges(plan, quantization.ranges)
+    entries: dict[str, TensorEntry] = {}
+    warnings: list[str] = []
+    for group in plan.groups:
+        members = plan.members(group)
+        for point in members:
+            if point.tensor not in tensors:
+                raise StatisticsError(f"tensor {point.tensor!r} was not calibrated", do="calibrate this model again")
+        spectrum = group_spectrum(plan, tensors, group)
+        fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
+        if fixed:
+            choice = _user_choice(fixed, quantization)
+        else:
+            choice = choose(spectrum, calibration.method, quantization.activations, calibration.percentile)
+        if not sum(tensors[point.tensor].count for point in members):
+            warnings.append(f"tensor {group!r}: no value was ever observed (zero size); its range is a placeholder")
+        elif choice.warning:
+            warnings.append(f"tensor {group!r}: {choice.warning}")
+        for point in members:
+            source = "calibrated" if point.tensor == group and not fixed else "shared"
+            if point.tensor in fixed:
+                source = "user"
+            entries[point.tensor] = _entry(choice.affine, choice.method, tensors[point.tensor], source)
+    return Ranges({point.tensor: entries[point.tensor] for point in plan.points}, tuple(warnings))
+
+
+def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:
+    first, *others = names
+    for other in others:
+        if tuple(quantization.ranges[other]) != tuple(quantization.ranges[first]):
+            raise ConfigError(
+                f"quantization.ranges gives {first!r} and {other!r} different ranges, but they share one scale",
+                do="give the range of one of them, or the same for both",
+            )
+    dtype, symmetric = activation_type(quantization.activations)
+    try:
+        return Choice(affine_from_range(*quantization.ranges[first], dtype, symmetric=symmetric), "user")
+    except NonFiniteError as error:
+        raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
+
+
+def _entry(affine: Affine, method: str, tensor: TensorStatistics, source: str) -> TensorEntry:
+    spectrum = tensor.spectrum
+    return TensorEntry(
+        dtype=affine.dtype.name,
+        scale=affine.scale,
+        zero_point=affine.zero_point,
+        low=affine.low,
+        high=affine.high,
+        method=method,
+        amax=spectrum.amax,
+        observed=spectrum.observed,
+        clipped=spectrum.fraction_outside(affine.low, affine.high),
+        source=source,
+    )
+
+
+def _bare(tensor: TensorStatistics) -> TensorStatistics:
+    return TensorStatistics(tensor.bins, tensor.counts, tensor.zeros, tensor.minimum, tensor.maximum)
+
+
+def _check_user_ranges(plan: Plan, ranges: Mapping[str, tuple[float, float]]) -> None:
+    known = [point.tensor for point in plan.points]
+    for name in ranges:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise ConfigError(
+                f"quantization.ranges names {name!r}, which is not a quantized tensor",
+                do=f"did you mean {near[0]!r}?" if near else "int8cal inspect TABLE lists the quantized tensors",
+            )

@@ -1,0 +1,136 @@
+"""An int8 model against its FP32 model, over data: one pass over the samples, then layers, fusion and latency."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import onnx
+
+from int8cal.errors import DataError, ModelError
+from int8cal.evaluation.fusion import audit_fusion
+from int8cal.evaluation.latency import measure_latency
+from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
+from int8cal.evaluation.result import Evaluation, Fusion, Latency, Saturation
+from int8cal.graph.load import external_files, load_model
+from int8cal.graph.signature import signature_of
+from int8cal.runtime.batching import batch_size, make_feed, run_each
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+S = TypeVar("S", bound=LabelledSample)
+
+
+def evaluate_pair(
+    fp32: Path | onnx.ModelProto,
+    int8: Path | onnx.ModelProto,
+    samples: Iterable[S],
+    *,
+    target: str = "portable",
+    threads: int = 0,
+    latency: bool = True,
+    layerwise_samples: int = 32,
+    clipped: Mapping[str, float] | None = None,
+    reasons: Mapping[str, str] | None = None,
+    progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
+) -> Evaluation:
+    """Measure what quantization did to a model.
+
+    Args:
+        fp32: The model before quantization.
+        int8: The quantized model; any tool's, as long as inputs and outputs correspond.
+        samples: Read once, streaming; leading dimension 1 where the model has a batch axis.
+        target: The target that the saturation audit is for.
+        threads: Threads of the runtime; 0 for all CPUs.
+        latency: Whether to time both models (3 s at most for models faster than that).
+        layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
+        clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
+        reasons: What the caller already knows about missing figures; wins over the reasons found here.
+        progress: Wraps the samples, to show how far the pass is.
+
+    Returns:
+        The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path.
+
+    Raises:
+        ModelError: A model is missing, corrupt, does not load, or is not the other one's counterpart.
+        DataError: There are no samples, or a label is beyond the classes.
+        NonFiniteError: An output holds NaN or infinity (names output, model and sample).
+        StatisticsError: A kernel failed on a sample.
+
+    Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
+    The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples, with the noise held at 1e-30 or above.
+    """
+    models = (_loaded(fp32), _loaded(int8))
+    signatures = (signature_of(models[0]), signature_of(models[1]))
+    check_inputs(*signatures)
+    comparison = OutputComparison(match_outputs(*signatures))
+    sessions = (Session(fp32, threads=threads), Session(int8, threads=threads))
+
+    kept: list[S] = []
+    stream = _keeping(progress(samples) if progress else samples, kept, max(layerwise_samples, 1))
+    # the models may have different fixed batches: tee holds back the few samples between them
+    first, second = itertools.tee(stream)
+    pairs = zip(run_each(sessions[0], signatures[0], first), run_each(sessions[1], signatures[1], second), strict=True)
+    for (sample, expected), (_, actual) in pairs:
+        comparison.add(sample, expected, actual)
+    if not kept:
+        raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
+
+    found: dict[str, str] = {"saturation.unsafe_channels": "the saturation audit is not part of this version"}
+    found |= comparison.reasons()
+    times: Latency | None = None
+    if latency:
+        feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], kept[:1]))
+        times = measure_latency(*sessions, feeds, rows=(batch_size(signatures[0]), batch_size(signatures[1])))
+    else:
+        found["latency"] = "latency was switched off"
+    del sessions, pairs, first, second  # the layers open sessions of their own; large models must not be held twice
+    fusion = _audit(int8, models[1], threads, found)
+    layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+    found |= layer_reasons
+    return Evaluation(
+        samples=comparison.samples,
+        metrics=comparison.metrics(),
+        outputs=comparison.outputs(),
+        layers=layers,
+        fusion=fusion,
+        saturation=Saturation(target, None),
+        size=(model_bytes(fp32), model_bytes(int8)),
+        latency=times,
+        reasons=found | dict(reasons or {}),
+    )
+
+
+def model_bytes(model: Path | onnx.ModelProto) -> int:
+    """Size of a model in bytes: its file with its external data files, or its serialized form when in memory."""
+    if not isinstance(model, Path):
+        return int(model.ByteSize())
+    header = onnx.load(str(model), load_external_data=False)
+    return model.stat().st_size + sum((model.parent / name).stat().st_size for name in external_files(header))
+
+
+def _loaded(model: Path | onnx.ModelProto) -> onnx.ModelProto:
+    return load_model(model) if isinstance(model, Path) else model
+
+
+def _keeping(samples: Iterable[S], kept: list[S], count: int) -> Iterator[S]:
+    """Pass the samples on and keep the first `count`."""
+    for sample in samples:
+        if len(kept) < count:
+            kept.append(sample)
+        yield sample
+
+
+def _audit(
+    int8: Path | onnx.ModelProto, model: onnx.ModelProto, threads: int, reasons: dict[str, str]
+) -> Fusion | None:
+    """Run the fusion audit; the runtime cannot write the optimized form of every model that it can run."""
+    try:
+        return audit_fusion(int8, model, threads=threads)
+    except ModelError as error:
+        reasons["fusion"] = f"the runtime could not write its optimized graph: {error.what}"
+        return None

@@ -1,0 +1,162 @@
+"""Error of the int8 model layer by layer: every quantized tensor against the same tensor of the FP32 model."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from int8cal.errors import ModelError
+from int8cal.evaluation.result import LayerMetrics
+from int8cal.evaluation.taps import find_layers, fp32_with_sizes, fp32_with_taps, int8_with_taps
+from int8cal.graph.signature import signature_of
+from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.runtime.batching import make_feed, run_each
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    import onnx
+
+    from int8cal.evaluation.taps import LayerTap
+    from int8cal.runtime.batching import SampleLike
+
+EQUALIZATION_KEY = "int8cal.equalization"
+# Tapped tensors of both models that one inference may hold.
+_CHUNK_BYTES = 128_000_000
+_PREFIX = "int8cal.tap."
+
+
+def measure_layers(
+    fp32: onnx.ModelProto,
+    int8: onnx.ModelProto,
+    samples: Sequence[SampleLike],
+    *,
+    threads: int = 0,
+    clipped: Mapping[str, float] | None = None,
+) -> tuple[tuple[LayerMetrics, ...], dict[str, str]]:
+    """Compare every quantized tensor with its FP32 value, over all samples.
+
+    Args:
+        fp32, int8: Both models, weights loaded.
+        samples: The samples to run, held in memory: tens, not thousands.
+        threads: Threads of the runtime; 0 for all CPUs.
+        clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
+
+    Returns:
+        The layers in the order of the FP32 graph, and reasons for what is missing ("layers", "layers.missing",
+        "layers.<tensor>.sqnr_db"). A tensor that int8cal equalized is scaled back before it is compared.
+
+    Raises:
+        ModelError: A model does not load, or its equalization record is malformed.
+        StatisticsError: A kernel failed.
+    """
+    taps, missing = find_layers(fp32, int8)
+    reasons: dict[str, str] = {}
+    if missing:
+        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        reasons["layers.missing"] = f"{len(missing)} quantized tensors have no counterpart in the FP32 model: {names}"
+    if not taps or not samples:
+        reasons["layers"] = (
+            "the int8 model quantizes no tensor of the FP32 model" if samples else "no samples were kept for it"
+        )
+        return (), reasons
+    if clipped is None:
+        reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"
+    factors = _equalization(int8)
+    layers: list[LayerMetrics] = []
+    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads)):
+        for tap, (sums, problem) in zip(
+            chunk, _compare(fp32, int8, chunk, samples, factors=factors, threads=threads), strict=True
+        ):
+            if problem:
+                reasons[f"layers.{tap.tensor}.sqnr_db"] = problem
+            if clipped is not None and tap.tensor not in clipped:
+                reasons[f"layers.{tap.tensor}.clipped"] = "it has no calibration statistics"
+            fraction = None if clipped is None else clipped.get(tap.tensor)
+            layers.append(LayerMetrics(tap.tensor, tap.node, tap.op_type, None if problem else sums.sqnr_db, fraction))
+    return tuple(layers), reasons
+
+
+def _compare(
+    fp32: onnx.ModelProto,
+    int8: onnx.ModelProto,
+    taps: Sequence[LayerTap],
+    samples: Sequence[SampleLike],
+    *,
+    factors: Mapping[str, npt.NDArray[np.float64]],
+    threads: int,
+) -> list[tuple[ErrorSums, str]]:
+    """Error sums of each tap, and what made them impossible ("" when nothing did)."""
+    names = [f"{_PREFIX}{index}" for index in range(len(taps))]
+    sums, problems = [ErrorSums()] * len(taps), [""] * len(taps)
+    reference = run_each(
+        Session(fp32_with_taps(fp32, taps, names), threads=threads), signature_of(fp32), samples, names
+    )
+    quantized = run_each(
+        Session(int8_with_taps(int8, taps, names), threads=threads), signature_of(int8), samples, names
+    )
+    for (_, expected), (_, actual) in zip(reference, quantized, strict=True):
+        for index, (tap, name) in enumerate(zip(taps, names, strict=True)):
+            x, y = expected[name], actual[name]
+            if x.shape != y.shape:
+                problems[index] = f"its shape is {x.shape} in the FP32 model and {y.shape} in the int8 model"
+            elif not np.isfinite(x).all():
+                problems[index] = "the FP32 tensor holds NaN or infinity"
+            else:
+                factor = factors.get(tap.quantize.input[0], factors.get(tap.tensor))
+                sums[index] += error_sums(x, y if factor is None else _unscaled(tap.tensor, y, factor))
+    for index, total in enumerate(sums):
+        if not problems[index] and total.sqnr_db is None:
+            problems[index] = "the FP32 tensor is zero everywhere"
+    return list(zip(sums, problems, strict=True))
+
+
+def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:
+    """Elements of each tapped tensor in one inference, asked from the runtime: shapes may depend on the data."""
+    names = [f"{_PREFIX}{index}" for index in range(len(taps))]
+    session = Session(fp32_with_sizes(fp32, taps, names), threads=threads)
+    values = session.run(make_feed(signature_of(fp32), [sample]), names)
+    return [int(values[name]) for name in names]
+
+
+def _chunks(taps: Sequence[LayerTap], counts: Sequence[int]) -> list[list[LayerTap]]:
+    """Cut the taps into runs whose tensors fit the memory limit together; a tensor beyond it stands alone."""
+    chunks: list[list[LayerTap]] = []
+    room = 0
+    for tap, count in zip(taps, counts, strict=True):
+        size = 2 * 4 * count
+        if not chunks or size > room:
+            chunks.append([])
+            room = _CHUNK_BYTES
+        chunks[-1].append(tap)
+        room -= size
+    return chunks
+
+
+def _equalization(int8: onnx.ModelProto) -> dict[str, npt.NDArray[np.float64]]:
+    """Factors 2**e per channel that the int8 model's tensors carry, from its metadata."""
+    text = next((item.value for item in int8.metadata_props if item.key == EQUALIZATION_KEY), None)
+    if text is None:
+        return {}
+    try:
+        return {name: np.exp2(np.asarray(exponents, np.float64)) for name, exponents in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f'its metadata "{EQUALIZATION_KEY}" is not a JSON object of tensor name to list of exponents',
+            do="quantize the model again",
+        ) from error
+
+
+def _unscaled(tensor: str, value: npt.NDArray[Any], factor: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
+    """Divide by the factor of each channel (axis 1)."""
+    if value.ndim < 2 or factor.ndim != 1 or value.shape[1] != factor.size:
+        raise ModelError(
+            f'its metadata "{EQUALIZATION_KEY}" has shape {factor.shape} for tensor "{tensor}" of shape {value.shape}',
+            do="quantize the model again",
+        )
+    scaled: npt.NDArray[Any] = value / factor.reshape(-1, *[1] * (value.ndim - 2))
+    return scaled

@@ -1,0 +1,136 @@
+"""The results of an evaluation as frozen dataclasses, one per part of report.json.
+
+A figure that could not be computed is None, and `Result.reasons` says why, keyed by its dotted path ("metrics.top1").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Top-k accuracy of both models as fractions; drop = fp32 - int8 in percentage points, with its 95 % interval."""
+
+    fp32: float
+    int8: float
+    drop: float
+    drop_ci95: tuple[float, float]
+    samples: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """int8 outputs against FP32 outputs over all samples; sqnr_db and cosine are means over the float outputs."""
+
+    sqnr_db: float | None
+    cosine: float | None
+    max_abs_error: float | None
+    agreement: float | None
+    top1: Drop | None
+    top5: Drop | None
+
+
+@dataclass(frozen=True)
+class OutputMetrics:
+    """One graph output."""
+
+    sqnr_db: float | None
+    cosine: float | None
+
+
+@dataclass(frozen=True)
+class LayerMetrics:
+    """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range."""
+
+    tensor: str
+    node: str
+    op_type: str
+    sqnr_db: float | None
+    clipped: float | None
+
+
+@dataclass(frozen=True)
+class FloatNode:
+    """A node that still runs in float between Q and DQ in the runtime's optimized graph."""
+
+    node: str
+    op_type: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What the runtime made of the model: nodes with integer kernels, and compute nodes left in float."""
+
+    integer: int
+    float_: int
+    nodes: tuple[FloatNode, ...]
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """Channels that can saturate on the target; None when not audited (see Result.reasons)."""
+
+    target: str
+    unsafe_channels: int | None
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Milliseconds per sample, medians of interleaved runs; speedup is the median of the pairs' ratios fp32 / int8."""
+
+    fp32: float
+    int8: float
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed)."""
+
+    gate: str
+    value: float | None
+    passed: bool
+
+
+@dataclass(frozen=True)
+class TensorHistogram:
+    """For the report's plots: at most 256 linear bins over the observed range, with the chosen clip range."""
+
+    tensor: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    low: float
+    high: float
+    method: str
+    candidates: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What evaluation/ measures on a pair of models."""
+
+    samples: int
+    metrics: Metrics
+    outputs: dict[str, OutputMetrics]
+    layers: tuple[LayerMetrics, ...]
+    fusion: Fusion | None
+    saturation: Saturation
+    size: tuple[int, int]
+    latency: Latency | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything report.json holds, plus the histograms that report.html draws."""
+
+    model: dict[str, object]
+    settings: dict[str, object]
+    evaluation: Evaluation
+    timing_s: dict[str, float]
+    gates: tuple[Gate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    histograms: tuple[TensorHistogram, ...] = ()

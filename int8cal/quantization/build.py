@@ -1,0 +1,194 @@
+"""Table x Plan -> int8 model: the one way from numbers to a QDQ graph, for `calibrate` and for `quantize`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.calibration.table import CalibrationTable, WeightEntry
+from int8cal.errors import TableError
+from int8cal.graph.chains import find_chains
+from int8cal.graph.index import Index
+from int8cal.quantization.corrections.equalize import apply_factors, scaled_tensors
+from int8cal.quantization.emit import emit
+from int8cal.quantization.layers import quantize_layers
+
+if TYPE_CHECKING:
+    import onnx
+
+    from int8cal.graph.plan import Plan
+    from int8cal.numerics.affine import Affine
+    from int8cal.numerics.weights import QuantizedLayer
+
+EQUALIZATION_KEY = "int8cal.equalization"
+TABLE_KEY = "int8cal.table"
+
+
+@dataclass(frozen=True)
+class Built:
+    """The int8 model, the integers of its layers by node, and warnings."""
+
+    model: onnx.ModelProto
+    layers: dict[str, QuantizedLayer]
+    warnings: tuple[str, ...]
+
+
+def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Built:
+    """Build the int8 model that a table describes.
+
+    Args:
+        prepared: The prepared model.
+        plan: The plan made with the table's settings.
+        table: Activation entries for every planned tensor; weight entries are optional (computed where absent).
+
+    Raises:
+        TableError: An entry is missing, or tensors that share one scale were given different ones.
+    """
+    activations = affines_of(plan, table)
+    exponents = {name: np.array(values, np.int64) for name, values in table.corrections.get("equalization", {}).items()}
+    deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
+    _check_corrections(prepared, plan, exponents, deltas)
+    equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
+    layers = quantize_layers(
+        equalized,
+        plan,
+        activations,
+        table.settings.get("weights", "s8"),
+        scales=_table_scales(prepared, plan, table),
+        bias_deltas=deltas,
+    )
+    warnings = tuple(
+        f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
+        for name, layer in layers.items()
+        if layer.raised
+    )
+    metadata = {TABLE_KEY: _digest(activations, layers)}
+    if exponents:
+        scaled = scaled_tensors(prepared, plan, exponents)
+        metadata[EQUALIZATION_KEY] = json.dumps({name: values.tolist() for name, values in sorted(scaled.items())})
+    return Built(emit(equalized, plan, activations, layers, metadata), layers, warnings)
+
+
+def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
+    """Return the affine of every planned tensor; a user's edit of one tensor holds for all that share its scale.
+
+    Raises:
+        TableError: An entry is missing, or two edits contradict each other.
+    """
+    missing = next((point.tensor for point in plan.points if point.tensor not in table.tensors), None)
+    if missing is not None:
+        near = difflib.get_close_matches(missing, table.tensors, 1)
+        hint = f" (it has {near[0]!r})" if near else ""
+        raise TableError(
+            f"has no entry for tensor {missing!r}{hint}", do="calibrate again with the same settings", tensor=missing
+        )
+    result: dict[str, Affine] = {}
+    for group in plan.groups:
+        members = plan.members(group)
+        edited = [point for point in members if table.tensors[point.tensor].source == "user"]
+        chosen = edited or list(members)
+        affines = {table.tensors[point.tensor].affine for point in chosen}
+        if len(affines) > 1:
+            first, second = (
+                chosen[0].tensor,
+                next(
+                    point.tensor
+                    for point in chosen
+                    if table.tensors[point.tensor].affine != table.tensors[chosen[0].tensor].affine
+                ),
+            )
+            raise TableError(
+                f"tensors {first!r} and {second!r} share one scale, but have different ones",
+                do="edit only one of them, or both alike",
+            )
+        (affine,) = affines
+        result |= {point.tensor: affine for point in members}
+    return result
+
+
+def weight_key(plan: Plan, node: str) -> str:
+    """Return the table's key for a layer's weight: its name, or "name@node" where several layers read it."""
+    layer = next(layer for layer in plan.layers if layer.node == node)
+    shared = sum(other.weight == layer.weight for other in plan.layers) > 1
+    return f"{layer.weight}@{node}" if shared else layer.weight
+
+
+def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer], weights: str) -> dict[str, WeightEntry]:
+    """Return the table's weight entries for built layers."""
+    return {
+        weight_key(plan, layer.node): WeightEntry(
+            "int8", layer.axis, weights, tuple(float(scale) for scale in layers[layer.node].scales)
+        )
+        for layer in plan.layers
+    }
+
+
+def with_weights(table: CalibrationTable, plan: Plan, layers: dict[str, QuantizedLayer]) -> CalibrationTable:
+    """Return the table with the scales that its layers were built with."""
+    return replace(table, weights=weight_entries(plan, layers, table.settings.get("weights", "s8")))
+
+
+def _table_scales(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, npt.NDArray[np.float64]]:
+    index = Index(prepared)
+    result = {}
+    for layer in plan.layers:
+        key = weight_key(plan, layer.node)
+        entry = table.weights.get(key)
+        if entry is None:
+            continue
+        channels = 1 if layer.axis is None else index.initializers[layer.weight].dims[layer.axis]
+        if entry.axis != layer.axis or len(entry.scales) != channels:
+            raise TableError(
+                f"weight {key!r} has {len(entry.scales)} scales on axis {entry.axis}, the model expects {channels} on "
+                f"axis {layer.axis}",
+                do="remove the entry to have it computed, or calibrate again",
+                tensor=key,
+            )
+        result[layer.node] = np.array(entry.scales, np.float32).astype(np.float64)
+    return result
+
+
+def _check_corrections(
+    prepared: onnx.ModelProto,
+    plan: Plan,
+    exponents: dict[str, npt.NDArray[np.int64]],
+    deltas: dict[str, npt.NDArray[np.float64]],
+) -> None:
+    known = {chain.tensor: chain.second.channels for chain in find_chains(prepared, plan)} if exponents else {}
+    for name, values in exponents.items():
+        if known.get(name) != len(values):
+            raise TableError(
+                f"corrections.equalization of {name!r} has {len(values)} exponents, "
+                f"the model expects {known.get(name, 0)}",
+                do="calibrate again",
+            )
+    index = Index(prepared)
+    layers = {layer.node: layer for layer in plan.layers}
+    for node, delta in deltas.items():
+        layer = layers.get(node)
+        if layer is None or layer.bias is None:
+            raise TableError(
+                f"corrections.bias names {node!r}, which is not a quantized node with a bias", do="calibrate again"
+            )
+        channels = index.initializers[layer.weight].dims[layer.axis or 0]
+        channels *= layer.group if layer.op_type == "ConvTranspose" else 1
+        if delta.shape != (channels,):
+            raise TableError(
+                f"corrections.bias of {node!r} has {delta.size} values, the model expects {channels}",
+                do="calibrate again",
+            )
+
+
+def _digest(activations: dict[str, Affine], layers: dict[str, QuantizedLayer]) -> str:
+    digest = hashlib.sha256()
+    for name, affine in activations.items():
+        digest.update(f"{name}\0{affine.scale!r}\0{affine.zero_point}\0{affine.dtype.name}\n".encode())
+    for node, layer in layers.items():
+        digest.update(f"{node}\n".encode() + layer.scales.tobytes())
+    return digest.hexdigest()

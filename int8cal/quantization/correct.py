@@ -1,0 +1,102 @@
+"""Runs a recipe's corrections over the same plan and statistics, and keeps what helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from int8cal.calibration.ranges import choose_ranges
+from int8cal.quantization.build import Built, build_model, with_weights
+from int8cal.quantization.corrections.bias import bias_deltas
+from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import onnx
+
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.plan import Plan
+    from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.quantization.recipes import RecipeRule
+
+    Judge = Callable[[onnx.ModelProto], float]
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The finished table, the model built from it, the statistics its ranges come from, and what was decided."""
+
+    table: CalibrationTable
+    built: Built
+    tensors: dict[str, TensorStatistics]
+    decisions: tuple[str, ...]
+
+
+def make_table(  # noqa: PLR0917 - what the stations before it made, in their order
+    prepared: onnx.ModelProto,
+    plan: Plan,
+    statistics: Statistics,
+    rule: RecipeRule,
+    calibration: CalibrationSettings,
+    quantization: QuantizationSettings,
+    blank: CalibrationTable,
+    judge: Judge | None,
+) -> Corrected:
+    """Turn statistics into a table and its model.
+
+    Args:
+        prepared: The prepared model.
+        plan: Its plan.
+        statistics: Counts of every planned tensor.
+        rule: The recipe.
+        calibration, quantization: Settings.
+        blank: A table with model, data and settings filled in.
+        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None when there are none, then
+            corrections that need judging are left out.
+
+    Raises:
+        StatisticsError, ConfigError: See choose_ranges.
+    """
+    decisions: list[str] = []
+    corrections: dict[str, Any] = {}
+    tensors = dict(statistics.tensors)
+    chosen = choose_factors(prepared, plan, statistics, least_gain_db=rule.equalize_gain_db)
+    if chosen:
+        factors = {item.chain.tensor: item.exponents for item in chosen}
+        for name, exponents in scaled_tensors(prepared, plan, factors).items():
+            if name in tensors:
+                tensors[name] = tensors[name].equalized(exponents)
+        corrections["equalization"] = {name: values.tolist() for name, values in factors.items()}
+        decisions += [
+            f"equalized {item.chain.first.node} and {item.chain.second.node}: powers of two per channel, "
+            f"predicted gain {item.gain_db:.1f} dB"
+            for item in chosen
+        ]
+    ranges = choose_ranges(plan, tensors, calibration, quantization)
+    table = replace(
+        blank, tensors=ranges.entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings)
+    )
+    built = build_model(prepared, plan, table)
+    if rule.bias_correction and judge is not None:
+        applied = {name: np.array(values, np.int64) for name, values in corrections.get("equalization", {}).items()}
+        equalized = apply_factors(prepared, plan, applied) if applied else prepared
+        deltas = bias_deltas(equalized, plan, tensors, built.layers)
+        if deltas:
+            candidate = replace(
+                table, corrections={**corrections, "bias": {node: delta.tolist() for node, delta in deltas.items()}}
+            )
+            rebuilt = build_model(prepared, plan, candidate)
+            before, after = judge(built.model), judge(rebuilt.model)
+            kept = after > before
+            decisions.append(
+                f"bias correction {'kept' if kept else 'dropped'}: "
+                f"{before:.2f} dB without, {after:.2f} dB with, on kept samples"
+            )
+            if kept:
+                table, built = candidate, rebuilt
+    table = replace(table, warnings=(*table.warnings, *built.warnings))
+    return Corrected(with_weights(table, plan, built.layers), built, tensors, tuple(decisions))

@@ -1,0 +1,116 @@
+"""Bias correction: weight rounding shifts the mean of each output channel; the bias takes the shift back.
+
+E[(W_hat - W) x] = (W_hat - W) E[x] per output channel, with E[x] from the statistics already collected; no second pass.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.graph.index import Index, attribute
+from int8cal.quantization.corrections.equalize import input_channels_first
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.plan import Layer, Plan
+    from int8cal.numerics.weights import QuantizedLayer
+
+Float64 = npt.NDArray[np.float64]
+
+
+def bias_deltas(
+    model: onnx.ModelProto,
+    plan: Plan,
+    statistics: Mapping[str, TensorStatistics],
+    layers: Mapping[str, QuantizedLayer],
+) -> dict[str, Float64]:
+    """Compute what to add to each bias.
+
+    Args:
+        model: The prepared (and equalized) model.
+        plan: Its plan.
+        statistics: Per planned tensor, equalized likewise.
+        layers: The layers' integers without correction.
+
+    Returns:
+        Node name -> (output channels,) in real units, for Conv and Gemm with a bias; others are left alone.
+    """
+    index = Index(model)
+    result = {}
+    for layer in plan.layers:
+        seen = statistics[layer.input].channels
+        if (
+            layer.bias is None
+            or layer.axis is None
+            or layer.op_type == "ConvTranspose"
+            or seen is None
+            or not seen.count
+        ):
+            continue
+        weight = index.constant(layer.weight).astype(np.float64)
+        integers = layers[layer.node]
+        shape = [1] * weight.ndim
+        shape[layer.axis] = -1
+        shift = integers.weight * integers.scales.reshape(shape) - weight
+        if layer.op_type == "Conv":
+            shift *= tap_coverage(index, layer)
+        delta = np.zeros(weight.shape[layer.axis])
+        for mean, rows in zip(seen.mean, input_channels_first(shift, layer), strict=True):
+            delta -= rows.sum(axis=1) * mean
+        result[layer.node] = delta
+    return result
+
+
+def tap_coverage(index: Index, layer: Layer) -> Float64:
+    """Fraction of output positions at which each kernel tap reads the input and not the padding.
+
+    Returns:
+        float64, kernel shape (kh, kw), broadcasts against the weight; ones where the input's size is not known.
+    """
+    node = next(node for node in index.graph.node if node.name == layer.node)
+    kernel = tuple(index.initializers[layer.weight].dims[2:])
+    dims = _spatial_dims(index, layer.input, len(kernel))
+    coverage = np.ones(kernel)
+    if dims is None:
+        return coverage
+    strides = attribute(node, "strides", [1] * len(kernel))
+    dilations = attribute(node, "dilations", [1] * len(kernel))
+    begins, ends = _pads(node, dims, kernel, strides, dilations)
+    for axis, size in enumerate(dims):
+        span = (kernel[axis] - 1) * dilations[axis] + 1
+        positions = np.arange(max((size + begins[axis] + ends[axis] - span) // strides[axis] + 1, 1)) * strides[axis]
+        reads = positions[:, None] + np.arange(kernel[axis])[None] * dilations[axis] - begins[axis]
+        share = ((reads >= 0) & (reads < size)).mean(axis=0)
+        coverage *= share.reshape([-1 if other == axis else 1 for other in range(len(kernel))])
+    return coverage
+
+
+def _spatial_dims(index: Index, tensor: str, count: int) -> list[int] | None:
+    kind = index.types.get(tensor)
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = [dim.dim_value for dim in kind.tensor_type.shape.dim][2:]
+    return dims if len(dims) == count and all(size > 0 for size in dims) else None
+
+
+def _pads(
+    node: onnx.NodeProto, dims: list[int], kernel: tuple[int, ...], strides: list[int], dilations: list[int]
+) -> tuple[list[int], list[int]]:
+    auto = attribute(node, "auto_pad", b"NOTSET")
+    if auto in (b"SAME_UPPER", b"SAME_LOWER"):
+        begins, ends = [], []
+        for size, taps, stride, dilation in zip(dims, kernel, strides, dilations, strict=True):
+            total = max((-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size, 0)
+            small, large = total // 2, total - total // 2
+            begins.append(small if auto == b"SAME_UPPER" else large)
+            ends.append(large if auto == b"SAME_UPPER" else small)
+        return begins, ends
+    pads = list(attribute(node, "pads", [0] * (2 * len(kernel))))
+    return pads[: len(kernel)], pads[len(kernel) :]

@@ -1,0 +1,229 @@
+"""Plan + integers -> the QDQ model: one pass over the graph that rebuilds its node list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from int8cal.graph.index import Index, outer_references, subgraphs
+from int8cal.graph.ops import ONNXRUNTIME_CPU
+from int8cal.graph.plan import data_slots
+from int8cal.protos import without_weights
+from int8cal.quantization.layers import scales_per_output
+
+if TYPE_CHECKING:
+    from int8cal.graph.plan import Layer, Plan
+    from int8cal.numerics.affine import Affine
+    from int8cal.numerics.weights import QuantizedLayer
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    codes: str
+    scale: str
+    zero_point: str
+
+
+def emit(
+    model: onnx.ModelProto,
+    plan: Plan,
+    activations: dict[str, Affine],
+    layers: dict[str, QuantizedLayer],
+    metadata: dict[str, str],
+) -> onnx.ModelProto:
+    """Build the QDQ model.
+
+    Every Q has its own DQ per reader, so that no float copy is shared; weights and biases are integers behind a DQ.
+    Tensor and node names of the prepared model survive; added ones end in _quantized, _dequantized, _scale, _zero_point
+    (and a number where the model already has a tensor of that name).
+
+    Args:
+        model: The prepared model (with the recipe's corrections applied); not changed.
+        plan: Where Q/DQ go.
+        activations: Affine of every planned tensor.
+        layers: Integers of every layer, by node name.
+        metadata: Entries for metadata_props.
+
+    Returns:
+        The int8 model; onnx.checker passes where it passed for the input.
+    """
+    return _Emitter(model, plan, activations, layers).build(metadata)
+
+
+class _Emitter:
+    def __init__(
+        self, model: onnx.ModelProto, plan: Plan, activations: dict[str, Affine], layers: dict[str, QuantizedLayer]
+    ) -> None:
+        self.model, self.plan, self.activations = model, plan, activations
+        self.integers = layers
+        self.index = Index(model)
+        self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+        self.taken = _tensor_names(model.graph)
+        self.parameters: dict[str, _Parameters] = {}
+        # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
+        # the float one before Q is renamed
+        self.renamed = {
+            point.tensor: self._fresh(f"{point.tensor}_float")
+            for point in plan.points
+            if point.exclusive and (point.tensor in self.index.outputs or self.index.read_inside(point.tensor))
+        }
+
+    def build(self, metadata: dict[str, str]) -> onnx.ModelProto:
+        for value in self.model.graph.input:
+            self._quantize_point(value.name)
+        for node in self.model.graph.node:
+            self._node(node)
+        result = without_weights(self.model)
+        del result.graph.node[:]
+        result.graph.node.extend(self.nodes)
+        result.graph.initializer.extend(self._used_initializers())
+        self._drop_stale_types(result.graph)
+        for key, value in sorted(metadata.items()):
+            entry = next((item for item in result.metadata_props if item.key == key), None)
+            if entry is None:
+                entry = result.metadata_props.add(key=key)
+            entry.value = value
+        return result
+
+    def _node(self, node: onnx.NodeProto) -> None:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for slot, name in enumerate(node.input):
+            if name and self._reads_integers(node, slot, name):
+                copy.input[slot] = self._dequantize(name, self._fresh(f"{name}_dequantized"))
+        if node.name in self.layer_of:
+            self._weights(copy, self.layer_of[node.name])
+        for slot, name in enumerate(node.output):
+            copy.output[slot] = self.renamed.get(name, name)
+        self.nodes.append(copy)
+        for name in node.output:
+            if name:
+                self._quantize_point(name)
+
+    def _reads_integers(self, node: onnx.NodeProto, slot: int, name: str) -> bool:
+        point = self.plan.point(name)
+        if point is None:
+            return False
+        if point.exclusive:
+            return True
+        if node.name not in self.plan.integer_nodes:
+            return False
+        if node.name in self.layer_of:
+            return slot == 0
+        return slot in data_slots(node, ONNXRUNTIME_CPU[node.op_type])
+
+    def _quantize_point(self, tensor: str) -> None:
+        if self.plan.point(tensor) is None:
+            return
+        affine = self.activations[tensor]
+        parameters = self._affine_parameters(tensor, affine)
+        self.nodes.append(
+            helper.make_node(
+                "QuantizeLinear",
+                [self.renamed.get(tensor, tensor), parameters.scale, parameters.zero_point],
+                [parameters.codes],
+                name=f"{tensor}_QuantizeLinear",
+            )
+        )
+        if tensor in self.renamed:
+            self._dequantize(tensor, tensor)
+
+    def _affine_parameters(self, tensor: str, affine: Affine) -> _Parameters:
+        if tensor not in self.parameters:
+            names = _Parameters(*(self._fresh(f"{tensor}_{part}") for part in ("quantized", "scale", "zero_point")))
+            self._constant(names.scale, np.array(affine.scale, np.float32))
+            self._constant(names.zero_point, np.array(affine.zero_point, affine.dtype.name))
+            self.parameters[tensor] = names
+        return self.parameters[tensor]
+
+    def _fresh(self, name: str) -> str:
+        """Return a tensor name that nobody has: this one, or this one with a number."""
+        free, number = name, 0
+        while free in self.taken:
+            number += 1
+            free = f"{name}_{number}"
+        self.taken.add(free)
+        return free
+
+    def _dequantize(self, tensor: str, output: str) -> str:
+        parameters = self.parameters[tensor]
+        self.nodes.append(
+            helper.make_node(
+                "DequantizeLinear",
+                [parameters.codes, parameters.scale, parameters.zero_point],
+                [output],
+                name=f"{output}_DequantizeLinear",
+            )
+        )
+        return output
+
+    def _weights(self, node: onnx.NodeProto, layer: Layer) -> None:
+        integers = self.integers[layer.node]
+        rule = ONNXRUNTIME_CPU[layer.op_type]
+        owners = [other for other in self.plan.layers if other.weight == layer.weight]
+        stem = layer.weight if len(owners) == 1 else f"{layer.weight}@{layer.node}"
+        axis = layer.axis
+        scales = integers.scales.astype(np.float32)
+        per_tensor = axis is None
+        node.input[rule.weight] = self._integer_constant(
+            stem,
+            integers.weight,
+            scales.reshape(()) if per_tensor else scales,
+            np.zeros((), np.int8) if per_tensor else np.zeros(len(scales), np.int8),
+            axis,
+        )
+        if integers.bias is None or rule.bias is None or layer.bias is None:
+            return
+        bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
+        stem = f"{layer.bias}@{layer.node}"
+        if len(bias_scales) == 1:
+            scale, bias_axis = bias_scales[:1].reshape(()), None
+        else:
+            scale, bias_axis = bias_scales, 0
+        zero = np.zeros(scale.shape, np.int32)
+        node.input[rule.bias] = self._integer_constant(stem, integers.bias, scale, zero, bias_axis)
+
+    def _integer_constant(
+        self, stem: str, codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int | None
+    ) -> str:
+        output = self._fresh(f"{stem}_dequantized")
+        names = [self._fresh(f"{stem}_{part}") for part in ("quantized", "scale", "zero_point")]
+        for name, value in zip(names, (codes, scale, zero_point), strict=True):
+            self._constant(name, value)
+        node = helper.make_node("DequantizeLinear", names, [output], name=f"{output}_DequantizeLinear")
+        if axis is not None:
+            node.attribute.append(helper.make_attribute("axis", axis))
+        self.nodes.append(node)
+        return output
+
+    def _constant(self, name: str, value: np.ndarray) -> None:
+        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name)
+
+    def _used_initializers(self) -> list[onnx.TensorProto]:
+        used = {name for node in self.nodes for name in node.input}
+        used |= {name for node in self.nodes for name in outer_references(node)}
+        used |= {value.name for value in self.model.graph.output}
+        kept = [tensor for tensor in self.model.graph.initializer if tensor.name in used]
+        return kept + list(self.initializers.values())
+
+    def _drop_stale_types(self, graph: onnx.GraphProto) -> None:
+        alive = {name for node in graph.node for name in node.output}
+        kept = [value for value in graph.value_info if value.name in alive]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+
+
+def _tensor_names(graph: onnx.GraphProto) -> set[str]:
+    """Return every tensor name of a graph and of the graphs in its nodes."""
+    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
+    for node in graph.node:
+        names |= {*node.input, *node.output}
+        for inner in subgraphs(node):
+            names |= _tensor_names(inner)
+    return names

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+from int8cal.calibration.ranges import choose_ranges, group_spectrum
+from int8cal.calibration.statistics import TensorStatistics
+from int8cal.errors import ConfigError, StatisticsError
+from int8cal.job import CalibrationSettings, QuantizationSettings
+from int8cal.numerics.affine import U8, affine_from_range
+
+MAX = CalibrationSettings(method="max")
+
+
+@pytest.fixture
+def plan(tools):
+    return tools.plan(("x", "x", True), ("conv", "conv", True), ("pool", "conv", False), ("cat_b", "conv", True))
+
+
+@pytest.fixture
+def tensors(tools):
+    return {
+        "x": tools.count([-1.0, 2.0, 0.0]),
+        "conv": tools.count([0.0, 4.0]),
+        "pool": tools.count([4.0]),
+        "cat_b": tools.count([1.0, 10.0]),
+    }
+
+
+def chosen(plan, tensors, calibration=MAX, **settings):
+    return choose_ranges(plan, tensors, calibration, QuantizationSettings(**settings))
+
+
+def test_ranges_are_what_was_observed(plan, tensors):
+    entry = chosen(plan, tensors).entries["x"]
+    affine = affine_from_range(-1.0, 2.0, U8)
+    assert (entry.dtype, entry.scale, entry.zero_point) == ("uint8", affine.scale, affine.zero_point)
+    assert (entry.low, entry.high) == (affine.low, affine.high)
+    assert (entry.observed, entry.amax, entry.clipped) == ((-1.0, 2.0), 2.0, 0.0)
+    assert (entry.method, entry.source) == ("max", "calibrated")
+
+
+def test_a_group_shares_the_range_of_its_sources(plan, tensors):
+    result = chosen(plan, tensors)
+    assert list(result.entries) == ["x", "conv", "pool", "cat_b"]
+    group = [result.entries[name] for name in ("conv", "pool", "cat_b")]
+    assert len({entry.affine for entry in group}) == 1
+    assert group[0].high == pytest.approx(10.0)
+    assert [entry.source for entry in group] == ["calibrated", "shared", "shared"]
+    assert [entry.observed for entry in group] == [(0.0, 4.0), (4.0, 4.0), (1.0, 10.0)]
+
+
+def test_tensors_that_only_pass_values_on_do_not_count_twice(plan, tensors):
+    spectrum = group_spectrum(plan, tensors, "conv")
+    assert spectrum.total == 4
+    assert spectrum.observed == (0.0, 10.0)
+
+
+def test_a_user_range_wins_and_is_marked(plan, tensors):
+    result = chosen(plan, tensors, ranges={"x": (-4.0, 4.0)})
+    affine = affine_from_range(-4.0, 4.0, U8)
+    assert result.entries["x"].affine == affine
+    assert (result.entries["x"].source, result.entries["x"].method) == ("user", "user")
+    assert result.entries["conv"].source == "calibrated"
+
+
+def test_a_user_range_of_one_tensor_holds_for_its_group(plan, tensors):
+    result = chosen(plan, tensors, ranges={"pool": (0.0, 6.0)})
+    assert [result.entries[name].source for name in ("conv", "pool", "cat_b")] == ["shared", "user", "shared"]
+    assert len({result.entries[name].affine for name in ("conv", "pool", "cat_b")}) == 1
+    assert result.entries["cat_b"].high == pytest.approx(6.0)
+    assert result.entries["cat_b"].clipped == 0.5
+
+
+def test_equal_user_ranges_in_one_group_are_both_marked(plan, tensors):
+    result = chosen(plan, tensors, ranges={"pool": (0.0, 6.0), "cat_b": (0.0, 6.0)})
+    assert [result.entries[name].source for name in ("conv", "pool", "cat_b")] == ["shared", "user", "user"]
+
+
+def test_different_user_ranges_in_one_group_contradict(plan, tensors):
+    with pytest.raises(ConfigError, match="'conv' and 'cat_b' different ranges"):
+        chosen(plan, tensors, ranges={"conv": (0.0, 6.0), "cat_b": (0.0, 5.0)})
+
+
+@pytest.mark.parametrize("limits", [(1.0, -1.0), (0.0, np.inf), (np.nan, 1.0)])
+def test_a_user_range_that_is_none_names_the_tensor(plan, tensors, limits):
+    with pytest.raises(ConfigError, match="tensor 'x': range") as caught:
+        chosen(plan, tensors, ranges={"x": limits})
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_tensor_names_the_nearest(plan, tensors):
+    with pytest.raises(ConfigError, match=r"names 'con', .*did you mean 'conv'\?"):
+        chosen(plan, tensors, ranges={"con": (0.0, 1.0)})
+    with pytest.raises(ConfigError, match="inspect TABLE lists"):
+        chosen(plan, tensors, ranges={"0123456789": (0.0, 1.0)})
+
+
+def test_symmetric_activations(plan, tensors):
+    entry = chosen(plan, tensors, activations="s8").entries["x"]
+    assert (entry.dtype, entry.zero_point, entry.scale) == ("int8", 0, float(np.float32(2.0 / 127)))
+
+
+def test_an_uncalibrated_tensor_is_an_error_of_the_statistics(plan, tensors):
+    del tensors["pool"]
+    with pytest.raises(StatisticsError, match="'pool' was not calibrated") as caught:
+        chosen(plan, tensors)
+    assert caught.value.exit_code == 5
+
+
+def test_a_zero_size_tensor_gets_a_placeholder_and_a_warning(plan, tensors, tools):
+    tensors["x"] = tools.count(np.zeros((1, 0)))
+    result = chosen(plan, tensors, CalibrationSettings())
+    assert result.entries["x"].scale > 0
+    assert result.entries["x"].observed == (0.0, 0.0)
+    assert [warning for warning in result.warnings if "'x'" in warning and "zero size" in warning]
+
+
+def test_an_all_zero_tensor_is_named_in_a_warning(plan, tensors, tools):
+    tensors["x"] = tools.count(np.zeros(5))
+    assert "tensor 'x': only zeros were observed" in chosen(plan, tensors).warnings
+
+
+def test_a_fallback_is_named_in_a_warning(plan, tensors):
+    result = chosen(plan, tensors, CalibrationSettings(method="kl"))
+    assert [warning.split(":")[0] for warning in result.warnings] == ["tensor 'x'", "tensor 'conv'"]
+    assert result.entries["x"].method == "max"
+
+
+def test_a_percentile_states_what_it_clips(plan, tensors, tools):
+    tensors["x"] = tools.count(np.arange(1, 1001, dtype=np.float32))
+    entry = chosen(plan, tensors, CalibrationSettings(method="percentile", percentile=90.0)).entries["x"]
+    assert entry.high == pytest.approx(900, rel=2e-3)
+    assert entry.clipped == pytest.approx(0.1, abs=2e-3)
+
+
+def test_statistics_are_not_changed(plan, tensors):
+    before = {name: (tensor.bins.copy(), tensor.counts.copy()) for name, tensor in tensors.items()}
+    chosen(plan, tensors, CalibrationSettings())
+    for name, (bins, counts) in before.items():
+        assert isinstance(tensors[name], TensorStatistics)
+        np.testing.assert_array_equal(tensors[name].bins, bins)
+        np.testing.assert_array_equal(tensors[name].counts, counts)

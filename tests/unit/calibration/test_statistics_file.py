@@ -1,0 +1,169 @@
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from int8cal.calibration.statistics import Statistics
+from int8cal.calibration.statistics_file import load_statistics, save_statistics
+from int8cal.errors import StatisticsError
+from int8cal.graph.taps import Tap
+
+STORED = Path(__file__).parents[2] / "golden" / "statistics_v1.stats.npz"
+
+
+@pytest.fixture
+def path(tmp_path, tools):
+    target = tmp_path / "m.stats.npz"
+    save_statistics(tools.statistics(), target)
+    return target
+
+
+def rewrite(path, change):
+    """Rewrite a statistics file after `change` worked on its arrays and its header."""
+    with np.load(path) as data:
+        arrays = {key: data[key] for key in data.files}
+    header = json.loads(arrays["header"].tobytes())
+    header = change(arrays, header) or header
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array)
+            archive.writestr(f"{key}.npy", member.getvalue())
+
+
+def refused(path, match):
+    with pytest.raises(StatisticsError, match=match) as caught:
+        load_statistics(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.do
+
+
+def test_the_same_statistics_are_the_same_bytes(tools):
+    assert tools.file_bytes(tools.statistics()) == tools.file_bytes(tools.statistics())
+    assert tools.file_bytes(tools.statistics(1)) != tools.file_bytes(tools.statistics(2))
+
+
+def test_loading_gives_back_what_was_saved(path, tools):
+    loaded = load_statistics(path)
+    assert (loaded.model_sha256, loaded.fingerprint, loaded.samples) == ("a" * 64, 3 * 10**30, 2)
+    assert list(loaded.tensors) == ["hidden", "plain"]
+    assert loaded.tensors["plain"].channels is None
+    assert tools.file_bytes(loaded) == path.read_bytes()
+
+
+def test_names_with_slashes_colons_and_the_word_header_survive(tools, tmp_path):
+    names = ["/layer1/conv:0", "header", "a.npy", "räume", "x:channel_low"]
+    save_statistics(Statistics("0" * 64, 1, 1, {name: tools.count([1.0]) for name in names}), tmp_path / "s.npz")
+    assert list(load_statistics(tmp_path / "s.npz").tensors) == names
+
+
+def test_a_tensor_that_was_never_seen_stays_unseen(tools, tmp_path):
+    empty = tools.count(np.zeros((1, 3, 0)), tap=Tap("t", 1, 3, True))
+    save_statistics(Statistics("0" * 64, 1, 1, {"t": empty}), tmp_path / "s.npz")
+    loaded = load_statistics(tmp_path / "s.npz").tensors["t"]
+    assert (loaded.minimum, loaded.maximum, loaded.count) == (np.inf, -np.inf, 0)
+    assert (loaded + tools.count(np.ones((1, 3, 2)), tap=Tap("t", 1, 3, True))).minimum == 1.0
+
+
+def test_the_header_says_what_the_file_is(path):
+    with np.load(path) as data:
+        header = json.loads(data["header"].tobytes())
+    assert (header["format"], header["version"]) == ("int8cal/statistics", 1)
+
+
+def test_a_missing_file_says_so(tmp_path):
+    refused(tmp_path / "no.stats.npz", "does not exist")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 0.5, 0.9])
+def test_a_truncated_file_is_not_readable(path, kept):
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if isinstance(kept, int) else int(len(data) * kept)])
+    refused(path, "not a readable statistics file")
+
+
+def test_a_damaged_array_is_found(path):
+    with zipfile.ZipFile(path) as archive:
+        entry = archive.getinfo("plain:counts.npy")
+    data = bytearray(path.read_bytes())
+    data[entry.header_offset + 30 + len(entry.filename) + entry.compress_size // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    refused(path, "not a readable statistics file")
+
+
+def test_other_files_are_refused(path, tmp_path):
+    np.save(tmp_path / "array.npy", np.ones(3))
+    np.savez(tmp_path / "other.npz", header=np.frombuffer(b'{"format": "else", "version": 1}', np.uint8))
+    np.savez(tmp_path / "list.npz", header=np.frombuffer(b"[1]", np.uint8))
+    np.savez(tmp_path / "samples.npz", x=np.ones(3))
+    (tmp_path / "text.npz").write_text("hello", encoding="utf-8")
+    for name in ("array.npy", "other.npz", "list.npz", "samples.npz", "text.npz"):
+        refused(tmp_path / name, "not a readable statistics file")
+
+
+def test_a_pickle_is_never_loaded(path):
+    rewrite_objects = np.array([{"a": 1}], dtype=object)
+    np.savez(path, header=rewrite_objects)
+    refused(path, "not a readable statistics file")
+
+
+def test_a_newer_version_asks_for_an_update(path):
+    rewrite(path, lambda arrays, header: header.update(version=2))
+    refused(path, "version 2, this int8cal reads up to 1; update int8cal")
+
+
+@pytest.mark.parametrize("version", ["1", None])
+def test_a_version_that_is_no_number_is_refused(path, version):
+    rewrite(path, lambda arrays, header: header.update(version=version))
+    refused(path, "not a readable statistics file")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays, header: arrays.pop("plain:bins"),
+        lambda arrays, header: arrays.update({"plain:counts": arrays["plain:counts"][:-1]}),
+        lambda arrays, header: arrays.update({"plain:counts": arrays["plain:counts"].astype(np.float64)}),
+        lambda arrays, header: arrays.update({"hidden:channel_low": arrays["hidden:channel_low"][:2]}),
+        lambda arrays, header: header.update(tensors=[1, 2]),
+        lambda arrays, header: header.update(fingerprint="xyz"),
+        lambda arrays, header: header["tensors"]["plain"].pop("zeros"),
+        lambda arrays, header: header["tensors"].update(more={"minimum": 0.0}),
+    ],
+    ids=["no bins", "short", "floats", "channels", "list", "fingerprint", "no zeros", "unknown"],
+)
+def test_a_file_that_contradicts_itself_is_damaged(path, change):
+    def apply(arrays, header):
+        change(arrays, header)
+        return header
+
+    rewrite(path, apply)
+    refused(path, "damaged")
+
+
+def test_the_stored_artefact_stays_readable():
+    # written by the first version; a later format may add to it but must keep reading it
+    statistics = load_statistics(STORED)
+    assert statistics.model_sha256 == "c0ffee" * 10 + "0000"
+    assert statistics.fingerprint == 0x0123456789ABCDEF0123456789ABCDEF
+    assert statistics.samples == 2
+    assert list(statistics.tensors) == ["input", "/conv/Conv_output_0", "empty"]
+    hidden = statistics.tensors["/conv/Conv_output_0"]
+    assert (hidden.count, hidden.zeros, hidden.minimum, hidden.maximum) == (8, 1, -3.0, 6.0)
+    assert hidden.channels.mean.tolist() == [0.5, 1.375]
+    assert hidden.channels.amax.tolist() == [3.0, 6.0]
+    assert hidden.channels.mean_square.tolist() == [4.5, 9.03125]
+    assert hidden.by_channel
+    spectrum = statistics.tensors["input"].spectrum
+    assert spectrum.observed == (0.25, 1.0)
+    assert spectrum.counts.tolist() == [1, 1, 2]
+    assert statistics.tensors["empty"].count == 0
+
+
+def test_the_stored_artefact_adds_to_itself():
+    statistics = load_statistics(STORED)
+    assert (statistics + statistics).tensors["input"].count == 8

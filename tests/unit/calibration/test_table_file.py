@@ -1,0 +1,218 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from int8cal.calibration.table_file import load_table, parse_table, save_table, table_to_json
+from int8cal.errors import TableError
+from int8cal.numerics.affine import U8, affine_from_range
+
+STORED = Path(__file__).parents[2] / "golden" / "table_v1.json"
+
+
+@pytest.fixture
+def document(tools):
+    return json.loads(table_to_json(tools.table()))
+
+
+def parse(document):
+    return parse_table(json.dumps(document), "m.table.json")
+
+
+def refused(document, match):
+    with pytest.raises(TableError, match=match) as caught:
+        parse(document)
+    assert caught.value.exit_code == 6
+    assert str(caught.value).startswith("table: m.table.json")
+    assert caught.value.do
+
+
+def test_a_table_round_trips_exactly(tools, tmp_path):
+    table = tools.table()
+    save_table(table, tmp_path / "m.table.json")
+    assert load_table(tmp_path / "m.table.json") == table
+    assert table_to_json(load_table(tmp_path / "m.table.json")) == table_to_json(table)
+
+
+def test_every_float32_scale_round_trips(tools):
+    scales = np.random.default_rng(0).lognormal(-6, 5, size=500).astype(np.float32)
+    table = tools.table()
+    entry = replace(table.weights["W"], scales=tuple(float(scale) for scale in scales))
+    table = replace(table, weights={"W": entry})
+    assert parse_table(table_to_json(table), "t").weights["W"].scales == entry.scales
+
+
+def test_an_edited_range_wins_and_is_marked_user(document):
+    document["tensors"]["x"] |= {"low": -2.0, "high": 1.0}
+    entry = parse(document).tensors["x"]
+    affine = affine_from_range(-2.0, 1.0, U8)
+    assert (entry.scale, entry.zero_point) == (affine.scale, affine.zero_point)
+    assert (entry.low, entry.high) == (affine.low, affine.high)
+    assert (entry.source, entry.method) == ("user", "user")
+    assert parse(document).tensors["conv/out:0"].source == "shared"
+
+
+def test_an_edited_range_of_a_symmetric_tensor_stays_symmetric(document):
+    document["tensors"]["conv/out:0"] |= {"low": -2.54, "high": 1.0}
+    entry = parse(document).tensors["conv/out:0"]
+    assert entry.zero_point == 0
+    assert entry.scale == float(np.float32(2.54 / 127))
+    assert entry.low == -entry.high
+
+
+def test_an_edited_scale_wins_and_the_range_follows(document):
+    document["tensors"]["x"] |= {"scale": 0.25, "zero_point": 4}
+    entry = parse(document).tensors["x"]
+    assert (entry.scale, entry.zero_point, entry.low, entry.high) == (0.25, 4, -1.0, 62.75)
+    assert entry.source == "user"
+
+
+def test_an_edited_scale_is_rounded_to_float32(document):
+    document["tensors"]["x"]["scale"] = 0.1
+    entry = parse(document).tensors["x"]
+    assert entry.scale == float(np.float32(0.1))
+    assert entry.high == entry.scale * 252
+
+
+def test_an_edit_survives_saving_and_loading_again(document):
+    document["tensors"]["x"] |= {"low": 0.0, "high": 10.0}
+    edited = parse(document)
+    assert parse_table(table_to_json(edited), "t") == edited
+
+
+def test_two_edits_that_agree_are_taken(document):
+    document["tensors"]["x"] |= {"scale": 0.25, "zero_point": 4, "low": -1.0, "high": 62.7}
+    assert parse(document).tensors["x"].high == 62.75
+
+
+def test_an_entry_without_its_calibrated_part_is_the_user_s(document):
+    del document["tensors"]["x"]["calibrated"]
+    assert parse(document).tensors["x"].source == "user"
+
+
+def test_contradicting_edits_name_the_tensor(document):
+    document["tensors"]["x"] |= {"scale": 0.25, "low": -5.0, "high": 5.0}
+    refused(document, r"tensor 'x': scale and zero_point give \[-0.75, 63\], low and high say \[-5, 5\]")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"low": 3.0, "high": -3.0}, "tensor 'x': low 3.0 is above high -3.0"),
+        ({"scale": 0.0}, "tensor 'x': scale is 0.0, expected a number above 0"),
+        ({"scale": -0.5}, "tensor 'x': scale is -0.5"),
+        ({"scale": True}, "tensor 'x': scale is True, expected a finite number"),
+        ({"scale": "0.5"}, "tensor 'x': scale is 0.5, expected a finite number"),
+        ({"scale": None}, "tensor 'x': scale is None"),
+        ({"scale": 1e300}, "tensor 'x': scale 1e[+]300 is not a finite float32"),
+        ({"scale": float("nan")}, "tensor 'x': scale is nan"),
+        ({"high": float("inf")}, "tensor 'x': high is inf"),
+        ({"high": 10**400}, "tensor 'x': high is 1000"),
+        ({"zero_point": 256}, r"tensor 'x': zero_point is 256, expected an integer in \[0, 255\]"),
+        ({"zero_point": 2.5}, "tensor 'x': zero_point is 2.5"),
+        ({"zero_point": -1, "calibrated": {"zero_point": -1}}, "tensor 'x': zero_point is -1"),
+        ({"dtype": "int16"}, "tensor 'x': dtype is 'int16', expected one of"),
+        ({"dtype": ["uint8"]}, "tensor 'x': dtype is"),
+        ({"amax": "big"}, "tensor 'x': amax is big"),
+        ({"clipped": None}, "tensor 'x': clipped is None"),
+        ({"observed": []}, "tensor 'x': observed is"),
+        ({"observed": [0, "1"]}, "tensor 'x': observed is 1"),
+    ],
+)
+def test_a_bad_value_names_the_tensor(document, change, match):
+    document["tensors"]["x"] |= change
+    refused(document, match)
+
+
+def test_an_entry_whose_own_calibrated_part_is_bad_too_is_still_refused(document):
+    document["tensors"]["x"] |= {"scale": -1.0}
+    document["tensors"]["x"]["calibrated"]["scale"] = -1.0
+    refused(document, "tensor 'x': scale is -1.0")
+
+
+@pytest.mark.parametrize("key", ["scale", "zero_point", "low", "high", "dtype"])
+def test_a_missing_key_of_a_tensor_is_named(document, key):
+    del document["tensors"]["x"][key]
+    refused(document, f"tensor 'x': {key} is None")
+
+
+@pytest.mark.parametrize("key", ["model", "data", "settings", "tensors", "weights"])
+def test_a_missing_part_is_named(document, key):
+    del document[key]
+    refused(document, f"has no '{key}' part")
+
+
+def test_a_table_without_corrections_and_warnings_is_complete(document):
+    del document["corrections"], document["warnings"]
+    table = parse(document)
+    assert (table.corrections, table.warnings) == ({}, ())
+
+
+@pytest.mark.parametrize("value", [[1], "x", 3, None])
+def test_parts_of_the_wrong_kind_are_malformed(document, value):
+    refused(document | {"tensors": value}, "malformed")
+    refused(document | {"tensors": {"x": value}}, "tensor 'x': is")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"scales": []}, "no list of scales"),
+        ({"scales": 0.5}, "no list of scales"),
+        ({"scales": [0.5, 0.0]}, "above 0"),
+        ({"scales": [0.5, True]}, "a scale is True"),
+        ({"scales": ["a"]}, "a scale is a"),
+        ({"scales": [1e300]}, "not a finite float32"),
+        ({"axis": "0"}, "axis"),
+        ({"axis": True}, "axis"),
+        ({"dtype": "uint8"}, "int8"),
+    ],
+)
+def test_a_bad_weight_entry_is_named(document, change, match):
+    document["weights"]["W"] |= change
+    refused(document, f"weight 'W': .*{match}")
+
+
+def test_a_weight_scale_too_small_for_a_bias_is_lifted(document):
+    document["weights"]["W"]["scales"] = [1e-44]
+    assert parse(document).weights["W"].scales == (2.0**-63,)
+
+
+def test_malformed_json_names_the_line():
+    with pytest.raises(TableError, match=r"^table: m.table.json:3: is not JSON"):
+        parse_table('{\n "format": "int8cal/table",\n "version": 1,,\n}', "m.table.json")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "{}", '{"format": "int8cal/report", "version": 1}'])
+def test_other_json_is_not_a_table(text):
+    with pytest.raises(TableError, match="not a calibration table"):
+        parse_table(text, "m.table.json")
+
+
+@pytest.mark.parametrize("version", [2, "1", None, 0])
+def test_an_unknown_version_is_refused(document, version):
+    refused(document | {"version": version}, "reads up to 1; update int8cal")
+
+
+def test_a_missing_or_binary_file_cannot_be_read(tmp_path):
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "no.json", tmp_path / "binary.json", tmp_path):
+        with pytest.raises(TableError, match="cannot be read"):
+            load_table(path)
+
+
+def test_a_byte_order_mark_is_no_obstacle(tools, tmp_path):
+    path = tmp_path / "m.table.json"
+    path.write_text(table_to_json(tools.table()), encoding="utf-8-sig")
+    assert load_table(path) == tools.table()
+
+
+def test_the_stored_artefact_stays_readable(tools):
+    # written by the first version; a later format may add to it but must keep reading it
+    assert load_table(STORED) == tools.table()
+
+
+def test_the_format_is_the_golden_one(tools, golden):
+    golden("table.json", table_to_json(tools.table()))

@@ -1,0 +1,125 @@
+import numpy as np
+import pytest
+
+from int8cal.errors import ModelError
+from int8cal.evaluation.fusion import audit_fusion
+
+WEIGHT = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
+
+
+def conv(tools, *, ranges=("x", "y"), weights=("W",)):
+    model = tools.model("g (float[1,4,8,8] x) => (float[1,4,6,6] y) { y = Conv(x, W) }", W=WEIGHT)
+    return tools.quantize(model, dict.fromkeys(ranges, (-8.0, 8.0)), weights=weights)
+
+
+def test_a_convolution_between_dq_and_q_runs_on_integers(tools):
+    fusion = audit_fusion(conv(tools))
+    assert fusion.integer >= 1
+    assert fusion.float_ == 0
+    assert fusion.nodes == ()
+
+
+def test_a_convolution_without_q_behind_it_is_float(tools):
+    (node,) = audit_fusion(conv(tools, ranges=("x",))).nodes
+    assert (node.node, node.reason) == ("Conv_0", "its output is not quantized")
+
+
+def test_a_convolution_without_dq_before_it_is_float(tools):
+    (node,) = audit_fusion(conv(tools, ranges=("y",))).nodes
+    assert (node.node, node.reason) == ("Conv_0", "input x is float")
+
+
+def test_float_weights_that_the_runtime_quantizes_itself_are_integer(tools):
+    assert audit_fusion(conv(tools, weights=())).float_ == 0
+
+
+def test_a_float_constant_beside_a_dequantized_input_is_named(tools):
+    model = tools.model("g (float[1,4] x) => (float[1,4] y) { y = Add(x, B) }", B=np.ones(4, np.float32))
+    (node,) = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0), "y": (-1.0, 3.0)})).nodes
+    assert (node.node, node.reason) == ("Add_0", "a constant input is float")
+
+
+def test_a_convolution_in_a_blocked_layout_is_found_under_its_own_name(tools):
+    weight = np.random.default_rng(0).normal(size=(16, 16, 3, 3)).astype(np.float32)
+    model = tools.model("g (float[1,16,8,8] x) => (float[1,16,6,6] y) { c = Conv(x, W) y = Relu(c) }", W=weight)
+    for quantized in ("x", "y"):
+        (node,) = audit_fusion(tools.quantize(model, {quantized: (-8.0, 8.0)})).nodes
+        assert node.node == "Conv_0"
+
+
+def test_weights_alone_list_nothing(tools):
+    fusion = audit_fusion(conv(tools, ranges=()))
+    assert (fusion.integer, fusion.float_) == (0, 0)
+
+
+def test_an_op_without_integer_kernel_is_listed_as_such(tools):
+    model = tools.model("g (float[1,4] x) => (float[1,4] y) { y = Tanh(x) }")
+    fusion = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0), "y": (-1.0, 1.0)}))
+    assert fusion.integer == 0
+    (node,) = fusion.nodes
+    assert (node.node, node.op_type) == ("Tanh_0", "Tanh")
+    assert node.reason == "no integer kernel for Tanh in the CPU provider"
+
+
+def test_pooling_and_reshaping_of_codes_count_as_integer(tools):
+    model = tools.model(
+        """g (float[1,4,8,8] x) => (float[1,64] y) <int64[2] shape = {1, 64}> {
+            p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+            y = Reshape(p, shape)
+        }"""
+    )
+    fusion = audit_fusion(tools.quantize(model, dict.fromkeys(("x", "p", "y"), (-1.0, 1.0))))
+    assert fusion.integer >= 2
+    assert fusion.float_ == 0
+
+
+def test_a_pooling_with_two_scales_is_float(tools):
+    model = tools.model(
+        "g (float[1,4,8,8] x) => (float[1,4,4,4] y) { y = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x) }"
+    )
+    (node,) = audit_fusion(tools.quantize(model, {"x": (-1.0, 1.0), "y": (-2.0, 2.0)})).nodes
+    assert (node.op_type, node.reason) == ("MaxPool", "its input and output have different scales")
+
+
+def test_an_activation_that_the_range_does_not_absorb_is_named(tools):
+    model = tools.model("g (float[1,4,8,8] x) => (float[1,4,6,6] y) { c = Conv(x, W) y = Relu(c) }", W=WEIGHT)
+    # y's range reaches below zero, so the Relu cannot vanish into it
+    fusion = audit_fusion(tools.quantize(model, {"x": (-8.0, 8.0), "y": (-8.0, 8.0)}, weights=("W",)))
+    (node,) = fusion.nodes
+    assert (node.node, node.reason) == ("Conv_0", "its output's range does not absorb the Relu behind it")
+
+
+def test_an_image_of_bytes_is_not_a_quantized_tensor(tools):
+    model = tools.model(
+        """g (uint8[1,8,8,4] x) => (float[1,4,8,8] y) {
+            t = Transpose <perm = [0, 3, 1, 2]> (x)
+            y = Cast <to = 1> (t)
+        }"""
+    )
+    fusion = audit_fusion(model)
+    assert (fusion.integer, fusion.float_) == (0, 0)
+
+
+def test_a_product_that_writes_float_counts_as_integer_and_what_follows_does_not(tools):
+    model = tools.model(
+        "g (float[2,4] x) => (float[2,4] y) { m = MatMul(x, G) y = Tanh(m) }", G=np.eye(4, dtype=np.float32)
+    )
+    fusion = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0)}, weights=("G",)))
+    assert (fusion.integer, fusion.float_) == (1, 0)
+
+
+def test_a_relu_that_the_range_absorbs_disappears(tools):
+    model = tools.model("g (float[1,4,8,8] x) => (float[1,4,6,6] y) { c = Conv(x, W) y = Relu(c) }", W=WEIGHT)
+    fusion = audit_fusion(tools.quantize(model, {"x": (-8.0, 8.0), "y": (0.0, 8.0)}, weights=("W",)))
+    assert fusion.integer >= 1
+    assert fusion.float_ == 0
+
+
+def test_a_float_model_has_neither(fp32):
+    fusion = audit_fusion(fp32)
+    assert (fusion.integer, fusion.float_, fusion.nodes) == (0, 0, ())
+
+
+def test_a_missing_file_is_a_model_error(tmp_path):
+    with pytest.raises(ModelError):
+        audit_fusion(tmp_path / "none.onnx")

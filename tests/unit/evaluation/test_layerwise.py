@@ -1,0 +1,176 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, reference
+
+from int8cal.errors import ModelError
+from int8cal.evaluation import layerwise
+from int8cal.evaluation.layerwise import EQUALIZATION_KEY, measure_layers
+from int8cal.evaluation.taps import find_layers, int8_with_taps
+from int8cal.runtime.sessions import Session
+
+
+def test_layers_are_the_quantized_tensors_in_graph_order_with_their_producers(fp32, int8):
+    taps, missing = find_layers(fp32, int8)
+    assert [(tap.tensor, tap.node, tap.op_type) for tap in taps] == [
+        ("x", "", "Input"),
+        ("r", "Relu_1", "Relu"),  # its Relu was dropped: the codes of c stand for r
+        ("f", "Flatten_3", "Flatten"),
+        ("y", "Gemm_4", "Gemm"),  # a graph output, renamed before its Q
+    ]
+    assert missing == ()
+
+
+def test_a_relu_that_the_int8_model_keeps_leaves_its_input_a_layer(fp32, tools):
+    int8 = tools.quantize(fp32, {"c": (-20.0, 20.0)})
+    assert [tap.tensor for tap in find_layers(fp32, int8)[0]] == ["c"]
+
+
+def test_a_folded_batch_normalization_is_compared_behind_it(tools):
+    one, zero = np.ones(3, np.float32), np.zeros(3, np.float32)
+    kernel = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
+    fp32 = tools.model(
+        "g (float[N,3,8,8] x) => (float[N,3,8,8] y) { c = Conv(x, W) b = BatchNormalization(c, S, M, M, V) y = Tanh(b) }",
+        W=kernel, S=3 * one, M=zero, V=one,
+    )  # fmt: skip
+    folded = tools.model("g (float[N,3,8,8] x) => (float[N,3,8,8] y) { c = Conv(x, W) y = Tanh(c) }", W=3 * kernel)
+    assert [tap.tensor for tap in find_layers(fp32, tools.quantize(folded, {"c": (-9.0, 9.0)}))[0]] == ["b"]
+
+
+def test_weights_behind_a_quantize_node_are_not_layers(fp32, tools):
+    int8 = tools.quantize(fp32, {"x": (-4.0, 4.0)})
+    graph = int8.graph
+    graph.initializer.extend(
+        [numpy_helper.from_array(np.float32(0.1), "s"), numpy_helper.from_array(np.uint8(128), "z")]
+    )
+    graph.node.insert(0, helper.make_node("QuantizeLinear", ["W", "s", "z"], ["W.q"]))
+    graph.node.insert(1, helper.make_node("DequantizeLinear", ["W.q", "s", "z"], ["W.dq"]))
+    next(node for node in graph.node if node.op_type == "Conv").input[1] = "W.dq"
+    assert [tap.tensor for tap in find_layers(fp32, int8)[0]] == ["x"]
+
+
+def test_the_error_of_a_layer_is_that_of_its_dequantized_codes(fp32, int8, make_samples):
+    samples = list(make_samples(3))
+    layers, _ = measure_layers(fp32, int8, samples)
+    x = np.concatenate([sample.feed["x"] for sample in samples]).astype(np.float64)
+    scale = np.float32(8 / 255)
+    codes = np.clip(np.rint(x / scale) + 128, 0, 255)
+    noise = np.square(x - (codes - 128) * scale).sum()
+    assert layers[0].sqnr_db == pytest.approx(10 * np.log10(np.square(x).sum() / noise), abs=1e-3)
+    assert all(layer.sqnr_db is not None and layer.sqnr_db > 15 for layer in layers)
+
+
+def test_layers_agree_with_the_reference_evaluator(fp32, int8, make_samples):
+    (sample,) = make_samples(1)
+    layers, _ = measure_layers(fp32, int8, [sample])
+    names = ["r", "f", "y"]
+    float_model, int8_model = onnx.ModelProto(), onnx.ModelProto()
+    float_model.CopyFrom(fp32)
+    int8_model.CopyFrom(int8)
+    codes = {"r": "c.dq", "f": "f.dq", "y": "y"}
+    for model, tensors in ((float_model, names), (int8_model, codes.values())):
+        del model.graph.output[:]
+        model.graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in tensors)
+    expected = reference.ReferenceEvaluator(float_model).run(None, sample.feed)
+    actual = reference.ReferenceEvaluator(int8_model).run(None, sample.feed)
+    for layer, x, y in zip(layers[1:], expected, actual, strict=True):
+        sqnr = 10 * np.log10(np.square(x).sum() / np.square(x - y).sum())
+        assert layer.sqnr_db == pytest.approx(sqnr, abs=1.5)  # single codes may round the other way
+
+
+def test_the_taps_leave_the_integer_kernels_alone(fp32, int8, tmp_path):
+    taps, _ = find_layers(fp32, int8)
+    paths = (tmp_path / "plain.onnx", tmp_path / "tapped.onnx")
+    Session(int8, optimized_path=paths[0])
+    Session(int8_with_taps(int8, taps, [f"t{i}" for i in range(len(taps))]), optimized_path=paths[1])
+
+    def integer(path):
+        return sorted(node.op_type for node in onnx.load(path).graph.node if node.op_type.startswith("Q"))
+
+    assert integer(paths[0]) == integer(paths[1])
+    assert any(op == "QLinearConv" for op in integer(paths[0]))
+
+
+def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):
+    samples = list(make_samples(2))
+    whole, _ = measure_layers(fp32, int8, samples)
+    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1)
+    assert measure_layers(fp32, int8, samples)[0] == whole
+
+
+def test_a_tensor_the_fp32_model_lacks_is_skipped_and_counted(fp32, int8, make_samples):
+    for node in int8.graph.node:
+        for names in (node.input, node.output):
+            names[:] = ["f2" if name == "f" else name for name in names]
+    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)))
+    assert [layer.tensor for layer in layers] == ["x", "r", "y"]
+    assert reasons["layers.missing"] == "1 quantized tensors have no counterpart in the FP32 model: f2"
+
+
+def test_clipped_fractions_are_passed_on_by_tensor(fp32, int8, make_samples):
+    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)), clipped={"x": 0.25, "r": 0.0, "f": 0.0})
+    assert [layer.clipped for layer in layers] == [0.25, 0.0, 0.0, None]
+    assert "layers.y.clipped" in reasons
+    assert "layers" not in reasons
+
+
+def test_without_statistics_the_reason_is_stated_once(fp32, int8, make_samples):
+    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)))
+    assert {layer.clipped for layer in layers} == {None}
+    assert "calibration statistics" in reasons["layers"]
+
+
+def test_an_equalized_tensor_is_scaled_back_per_channel(make_samples, tools):
+    weight = np.random.default_rng(3).normal(size=(4, 3, 1, 1)).astype(np.float32)
+    text = "g (float[N,3,8,8] x) => (float[N,4,8,8] y) { c = Conv(x, W) y = Tanh(c) }"
+    exponents = np.array([3, -2, 0, 1])
+    fp32 = tools.model(text, W=weight)
+    scaled = tools.model(text, W=weight * np.exp2(exponents).astype(np.float32).reshape(-1, 1, 1, 1))
+    int8 = tools.quantize(scaled, {"c": (-40.0, 40.0)})
+    samples = list(make_samples(2))
+    off = measure_layers(fp32, int8, samples)[0][0].sqnr_db
+    int8.metadata_props.add(key=EQUALIZATION_KEY, value=json.dumps({"c": exponents.tolist()}))
+    on = measure_layers(fp32, int8, samples)[0][0].sqnr_db
+    assert off < 0
+    assert on > 10
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"x": "a"}', '{"x": [1, 2]}'])
+def test_a_malformed_equalization_record_is_a_model_error(fp32, int8, make_samples, text):
+    int8.metadata_props.add(key=EQUALIZATION_KEY, value=text)
+    with pytest.raises(ModelError, match=EQUALIZATION_KEY):
+        measure_layers(fp32, int8, list(make_samples(1)))
+
+
+def test_a_layer_that_is_zero_everywhere_has_no_sqnr_but_a_reason(fp32, int8, tools):
+    sample = tools.sample({"x": np.zeros((1, 3, 8, 8), np.float32)}, "zeros.npz")
+    layers, reasons = measure_layers(fp32, int8, [sample])
+    assert layers[0].sqnr_db is None
+    assert reasons["layers.x.sqnr_db"] == "the FP32 tensor is zero everywhere"
+
+
+def test_a_layer_with_infinity_has_no_sqnr_but_a_reason(tools):
+    model = tools.model("g (float[N,4] x) => (float[N,4] y) { a = Log(x) y = Exp(a) }")
+    int8 = tools.quantize(model, {"a": (-8.0, 8.0)})
+    sample = tools.sample({"x": np.array([[0, 1, 2, 3]], np.float32)}, "one.npz")
+    layers, reasons = measure_layers(model, int8, [sample])
+    assert layers[0].sqnr_db is None
+    assert reasons["layers.a.sqnr_db"] == "the FP32 tensor holds NaN or infinity"
+
+
+def test_a_float_model_has_no_layers_and_says_so(fp32, make_samples):
+    layers, reasons = measure_layers(fp32, fp32, list(make_samples(1)))
+    assert layers == ()
+    assert "quantizes no tensor" in reasons["layers"]
+
+
+def test_a_fixed_batch_gives_the_layers_of_single_samples(tools, make_samples):
+    samples = list(make_samples(3))
+    figures = []
+    for batch in ("N", "2"):
+        fp32 = tools.classifier(batch)
+        int8 = tools.quantize(fp32, tools.ranges, drop=("Relu_1",), weights=("W", "G"))
+        figures.append([layer.sqnr_db for layer in measure_layers(fp32, int8, samples)[0]])
+    assert figures[1] == pytest.approx(figures[0], abs=0.05)

@@ -1,0 +1,182 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from int8cal.calibration.table import WeightEntry
+from int8cal.errors import NonFiniteError, TableError
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.quantization.build import affines_of, build_model, weight_key, with_weights
+
+HEAD = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
+POOLED = "c = Conv(x, W, B) m = MaxPool <kernel_shape = [2, 2]> (c) y = Conv(m, V)"
+
+
+@pytest.fixture
+def pooled(bench):
+    return bench.quantized(bench.text(f"{HEAD} {{ {POOLED} }}", W=(8, 4, 3, 3), B=(8,), V=(3, 8, 1, 1)))
+
+
+def edited(table, **entries):
+    changed = {
+        name: replace(table.tensors[name], source="user", **({"scale": value} if isinstance(value, float) else value))
+        for name, value in entries.items()
+    }
+    return replace(table, tensors={**table.tensors, **changed})
+
+
+def scale_in(model, name):
+    return next(float(numpy_helper.to_array(t)) for t in model.graph.initializer if t.name == name)
+
+
+@pytest.mark.parametrize("member", ["c", "m"])
+def test_an_edit_of_one_member_holds_for_all_that_share_its_scale(pooled, member):
+    prepared, plan, table, _ = pooled
+    table = edited(table, **{member: 0.5})
+    affines = affines_of(plan, table)
+    assert affines["c"] == affines["m"]
+    built = build_model(prepared.model, plan, table).model
+    assert scale_in(built, "c_scale") == scale_in(built, "m_scale") == 0.5
+
+
+def test_edits_that_contradict_each_other_are_refused(pooled):
+    prepared, plan, table, _ = pooled
+    with pytest.raises(TableError, match="'c' and 'm' share one scale") as caught:
+        build_model(prepared.model, plan, edited(table, c=0.5, m=0.25))
+    assert caught.value.exit_code == 6
+    build_model(prepared.model, plan, edited(table, c=0.5, m=0.5))
+
+
+def test_unedited_entries_that_differ_within_a_group_are_refused(pooled):
+    prepared, plan, table, _ = pooled
+    entry = replace(table.tensors["m"], scale=table.tensors["m"].scale * 2)
+    with pytest.raises(TableError, match="'c' and 'm' share one scale"):
+        build_model(prepared.model, plan, replace(table, tensors={**table.tensors, "m": entry}))
+
+
+def test_a_table_made_for_another_plan_names_the_missing_tensor(pooled):
+    prepared, plan, table, _ = pooled
+    renamed = {("mm" if name == "m" else name): entry for name, entry in table.tensors.items()}
+    with pytest.raises(TableError, match=r"no entry for tensor 'm' \(it has 'mm'\)"):
+        build_model(prepared.model, plan, replace(table, tensors=renamed))
+
+
+def test_entries_of_tensors_that_are_not_planned_do_no_harm(pooled):
+    prepared, _, table, _ = pooled
+    plan = make_plan(prepared.model, Selection((), ("Conv_c",)))
+    assert "c" not in {point.tensor for point in plan.points}
+    build_model(prepared.model, plan, table)
+
+
+def test_a_table_with_its_weights_builds_the_same_bytes(pooled):
+    prepared, plan, table, built = pooled
+    complete = with_weights(table, plan, built.layers)
+    again = build_model(prepared.model, plan, complete)
+    assert again.model.SerializeToString(deterministic=True) == built.model.SerializeToString(deterministic=True)
+
+
+def test_the_tables_weight_scales_win_over_computed_ones(pooled):
+    prepared, plan, table, built = pooled
+    complete = with_weights(table, plan, built.layers)
+    scales = tuple(2 * scale for scale in complete.weights["V"].scales)
+    entry = replace(complete.weights["V"], scales=scales)
+    again = build_model(prepared.model, plan, replace(complete, weights={**complete.weights, "V": entry}))
+    np.testing.assert_array_equal(again.layers["Conv_y"].scales, scales)
+    assert np.abs(again.layers["Conv_y"].weight).max() == 64
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        WeightEntry("int8", 0, "s8", (0.1, 0.1)),
+        WeightEntry("int8", 1, "s8", (0.1,) * 3),
+        WeightEntry("int8", None, "s8", (0.1,)),
+    ],
+)
+def test_weight_scales_of_another_shape_are_refused(pooled, entry):
+    prepared, plan, table, _ = pooled
+    with pytest.raises(TableError, match=r"weight 'V' has .* the model expects 3 on axis 0"):
+        build_model(prepared.model, plan, replace(table, weights={"V": entry}))
+
+
+@pytest.mark.parametrize(
+    ("corrections", "message"),
+    [
+        ({"equalization": {"m": [1, 2]}}, "'m' has 2 exponents, the model expects 8"),
+        ({"equalization": {"x": [0, 0, 0, 0]}}, "'x' has 4 exponents, the model expects 0"),
+        ({"bias": {"Conv_z": [0.0]}}, "names 'Conv_z', which is not a quantized node with a bias"),
+        ({"bias": {"Conv_y": [0.0] * 3}}, "names 'Conv_y', which is not a quantized node with a bias"),
+        ({"bias": {"Conv_c": [0.0] * 3}}, "'Conv_c' has 3 values, the model expects 8"),
+    ],
+)
+def test_corrections_of_another_model_are_refused(pooled, corrections, message):
+    prepared, plan, table, _ = pooled
+    with pytest.raises(TableError, match=message):
+        build_model(prepared.model, plan, replace(table, corrections=corrections))
+
+
+def test_a_bias_correction_moves_the_bias_by_its_delta(pooled):
+    prepared, plan, table, built = pooled
+    delta = np.linspace(-1, 1, 8)
+    moved = build_model(prepared.model, plan, replace(table, corrections={"bias": {"Conv_c": delta.tolist()}}))
+    step = table.tensors["x"].scale * built.layers["Conv_c"].scales
+    actual = (moved.layers["Conv_c"].bias.astype(float) - built.layers["Conv_c"].bias) * step
+    assert np.all(np.abs(actual - delta) <= step)
+
+
+def test_shared_weights_have_an_entry_per_layer(bench):
+    model = bench.text(f"{HEAD} {{ c = Conv(x, W) y = Conv(c, W) }}", W=(4, 4, 3, 3))
+    _, plan, table, built = bench.quantized(model)
+    assert [weight_key(plan, layer.node) for layer in plan.layers] == ["W@Conv_c", "W@Conv_y"]
+    assert set(with_weights(table, plan, built.layers).weights) == {"W@Conv_c", "W@Conv_y"}
+
+
+@pytest.mark.parametrize("op", ["Conv", "Gemm", "ConvTranspose"])
+def test_a_bias_beyond_s32_raises_the_weight_scale_and_says_so(bench, op):
+    # |b| / (s_x s_w) is about 1e6 / (0.02 * 1e-9 / 127) for output channel 1
+    weight, bias = np.full((3, 4), 0.5, np.float32), np.array([0.1, 1e6, -0.1], np.float32)
+    weight[1] = 1e-9
+    if op == "Gemm":
+        text, weights = "g (float[N,4] x) => (float[A,C] y) { y = Gemm <transB = 1> (x, W, B) }", {"W": weight}
+    elif op == "Conv":
+        text, weights = f"{HEAD} {{ y = Conv(x, W, B) }}", {"W": weight.reshape(3, 4, 1, 1)}
+    else:
+        text, weights = f"{HEAD} {{ y = ConvTranspose(x, W, B) }}", {"W": weight.T.reshape(4, 3, 1, 1)}
+    model = bench.text(text, **weights, B=bias)
+    _, plan, table, built = bench.quantized(model)
+    (layer,) = plan.layers
+    assert built.warnings == (
+        f"node '{op}_y': the weight scale of 1 output channel(s) was raised so that the s32 bias fits",
+    )
+    integers = built.layers[layer.node]
+    assert integers.raised == 1
+    step = table.tensors["x"].scale * integers.scales
+    assert np.all(np.abs(integers.bias * step - bias) <= step / 2 + 1e-6 * np.abs(bias))
+    feed = bench.samples(model, 1)[0].feed
+    if op != "Conv":  # its one scale for all channels of the output is another matter
+        expected = bench.run(model, feed)["y"]
+        np.testing.assert_allclose(bench.run(built.model, feed)["y"], expected, rtol=0.02, atol=0.05)
+
+
+def test_the_guard_looks_at_every_group_of_a_transposed_convolution(bench):
+    weight = np.full((4, 2, 1, 1), 1e-9, np.float32)
+    bias = np.array([0.0, 0.0, 0.0, 1e6], np.float32)
+    model = bench.text(f"{HEAD} {{ y = ConvTranspose <group = 2> (x, W, B) }}", W=weight, B=bias)
+    _, _, table, built = bench.quantized(model)
+    integers = built.layers["ConvTranspose_y"]
+    assert integers.raised == 1
+    restored = integers.bias * table.tensors["x"].scale * np.tile(integers.scales, 2)
+    np.testing.assert_allclose(restored, bias, rtol=1e-6)
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(bench):
+    weight = np.ones((4, 3), np.float32)
+    weight[1, 2] = np.nan
+    prepared = bench.prepared(bench.text("g (float[N,4] x) => (float[A,C] y) { y = Gemm(x, W) }", W=np.ones((4, 3))))
+    plan = make_plan(prepared.model, Selection())
+    table = bench.table(prepared, plan)
+    prepared.model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "W"))
+    with pytest.raises(NonFiniteError, match="weight 'W' of node 'Gemm_y'"):
+        build_model(prepared.model, plan, table)

@@ -1,0 +1,159 @@
+"""graph/ops.py against the installed onnxruntime: where the table promises an integer kernel, the audit finds one."""
+
+import numpy as np
+import pytest
+
+from int8cal.evaluation.fusion import audit_fusion
+from int8cal.graph.ops import ONNXRUNTIME_CPU
+
+CONV = {"W": (8, 4, 3, 3), "B": (8,)}
+BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels it leaves
+    "Add": ("d = Conv(x, U) m = Add(c, d)", {"U": (8, 4, 3, 3)}, 8),
+    "Mul": ("d = Conv(x, U) m = Mul(c, d)", {"U": (8, 4, 3, 3)}, 8),
+    "Concat": ("d = Conv(x, U) m = Concat <axis = 1> (c, d)", {"U": (8, 4, 3, 3)}, 16),
+    "Sigmoid": ("m = Sigmoid(c)", {}, 8),
+    "LeakyRelu": ("m = LeakyRelu <alpha = 0.1> (c)", {}, 8),
+    "Softmax": ("m = Softmax <axis = 1> (c)", {}, 8),
+    "AveragePool": ("m = AveragePool <kernel_shape = [2, 2]> (c)", {}, 8),
+    "GlobalAveragePool": ("m = GlobalAveragePool(c)", {}, 8),
+    "MaxPool": ("m = MaxPool <kernel_shape = [2, 2]> (c)", {}, 8),
+    "Reshape": ("m = Reshape(c, s)", {"s": np.array([0, 4, 12, 6])}, 4),
+    "Transpose": ("m = Transpose <perm = [0, 2, 3, 1]> (c)", {}, 6),
+    "Slice": ("m = Slice(c, s, e, a)", {"s": np.array([0]), "e": np.array([4]), "a": np.array([1])}, 4),
+    "DepthToSpace": ("m = DepthToSpace <blocksize = 2> (c)", {}, 2),
+}
+TO_ROWS = {
+    "Flatten": ("m = Flatten(c)", {}, 288),
+    "Squeeze": ("p = GlobalAveragePool(c) m = Squeeze(p, a)", {"a": np.array([2, 3])}, 8),
+}
+LINEAR = {
+    "Conv": ("g (float[N,4,8,8] x) => (float[A,C,D,E] y)", "y = Conv(x, W, B)", CONV),
+    "Gemm": ("g (float[N,4] x) => (float[A,C] y)", "y = Gemm(x, W, B)", {"W": (4, 6), "B": (6,)}),
+    "MatMul": ("g (float[N,4] x) => (float[A,C] y)", "y = MatMul(x, W)", {"W": (4, 6)}),
+}
+
+
+def audit(bench, head, body, weights, **settings):
+    _, plan, _, built = bench.quantized(bench.text(f"{head} {{ {body} }}", **weights), **settings)
+    return plan, audit_fusion(built.model)
+
+
+@pytest.mark.parametrize("op", BEHIND_CONV)
+def test_an_op_between_convolutions_runs_on_integers(bench, op):
+    body, weights, channels = BEHIND_CONV[op]
+    plan, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        f"c = Conv(x, W, B) {body} y = Conv(m, V)",
+        {**CONV, **weights, "V": (3, channels, 1, 1)},
+    )
+    assert f"{op}_m" in plan.integer_nodes
+    assert found.nodes == ()
+
+
+@pytest.mark.parametrize("op", TO_ROWS)
+def test_an_op_before_a_gemm_runs_on_integers(bench, op):
+    body, weights, width = TO_ROWS[op]
+    plan, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C] y)",
+        f"c = Conv(x, W, B) {body} y = Gemm(m, V)",
+        {**CONV, **weights, "V": (width, 3)},
+    )
+    assert f"{op}_m" in plan.integer_nodes
+    assert found.nodes == ()
+
+
+def test_unsqueeze_runs_on_integers(bench):
+    plan, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E,F] y)",
+        "c = Conv(x, W, B) m = Unsqueeze(c, a) y = Conv(m, V)",
+        {**CONV, "a": np.array([2]), "V": (3, 8, 1, 1, 1)},
+    )
+    assert "Unsqueeze_m" in plan.integer_nodes
+    assert found.nodes == ()
+
+
+@pytest.mark.parametrize("op", LINEAR)
+def test_a_layer_alone_runs_on_integers(bench, op):
+    plan, found = audit(bench, *LINEAR[op])
+    assert plan.integer_nodes == {f"{op}_y"}
+    assert found.nodes == ()
+
+
+def test_a_convolution_transpose_has_no_kernel_as_the_table_says(bench):
+    _, found = audit(
+        bench, "g (float[N,4,8,8] x) => (float[A,C,D,E] y)", "y = ConvTranspose(x, W)", {"W": (4, 3, 2, 2)}
+    )
+    assert ONNXRUNTIME_CPU["ConvTranspose"].no_kernel
+    assert found.integer == 0
+
+
+def test_every_op_of_the_table_is_tried_here():
+    tried = {*BEHIND_CONV, *TO_ROWS, *LINEAR, "Unsqueeze", "ConvTranspose"}
+    assert tried == set(ONNXRUNTIME_CPU)
+
+
+@pytest.mark.parametrize("high", [0.3, 0.7, 1.0, 1.1, 2.3, 6.0])
+@pytest.mark.parametrize("method", ["max", "mse"])
+def test_the_range_absorbs_a_clip_that_starts_at_zero(bench, high, method):
+    _, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "c = Conv(x, W, B) r = Clip(c, lo, hi) y = Conv(r, V)",
+        {**CONV, "lo": np.float32(0), "hi": np.float32(high), "V": (3, 8, 1, 1)},
+        method=method,
+    )
+    assert found.nodes == ()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (1.0, 2.0), (-2.0, -1.0), (None, 1.0)])
+def test_behind_any_other_clip_the_convolution_still_runs_on_integers(bench, low, high):
+    weights = {**CONV, "hi": np.float32(high)} | ({} if low is None else {"lo": np.float32(low)})
+    _, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        f"c = Conv(x, W, B) y = Clip(c, {'' if low is None else 'lo'}, hi)",
+        weights,
+    )
+    assert [node.op_type for node in found.nodes] == ["Clip"]
+
+
+def test_a_layer_that_a_branch_reads_still_runs_on_integers(bench):
+    _, found = audit(
+        bench,
+        "g (float[N,4,8,8] x, bool k) => (float[A,C,D,E] y)",
+        """c = Conv(x, W, B)
+        y = If (k) <
+            then_branch = t () => (float[N,8,6,6] p) { p = Abs(c) },
+            else_branch = e () => (float[N,8,6,6] q) { q = Neg(c) }>""",
+        CONV,
+    )
+    assert "Conv" not in [node.op_type for node in found.nodes]
+    assert found.integer > 0
+
+
+@pytest.mark.parametrize("second", ["", "e = Relu(d)"])
+@pytest.mark.parametrize("first", ["", "m = MaxPool <kernel_shape = [1, 1]> (r)"])
+def test_a_concat_does_not_take_the_relu_from_a_convolution(bench, first, second):
+    inputs = f"{'m' if first else 'r'}, {'e' if second else 'd'}"
+    _, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        f"""c = Conv(x, W, B) r = Relu(c) {first}
+        d = Conv(x, U) {second} a = Concat <axis = 1> ({inputs}) y = Conv(a, V)""",
+        {**CONV, "U": (8, 4, 3, 3), "V": (3, 16, 1, 1)},
+    )
+    assert found.nodes == ()
+
+
+def test_a_dense_layer_written_as_product_and_sum_runs_on_integers(bench):
+    plan, found = audit(
+        bench,
+        "g (float[N,4] x) => (float[A,C] y)",
+        "m = MatMul(x, W) y = Add(m, B)",
+        {"W": (4, 6), "B": (6,)},
+    )
+    assert plan.integer_nodes == {"MatMul_m"}
+    assert found.nodes == ()
