@@ -74,7 +74,8 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
     """
     path, stream = _source(data)
     job = _job(model, path, settings, _CALIBRATE)
-    return calibrate_model(job, _model(model), stream=stream).corrected.table
+    calibrated, _ = calibrate_model(job, _model(model), stream=stream)
+    return calibrated.corrected.table
 
 
 def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.errors import DataError, ModelError
+from int8cal.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ def describe_file(path: Path) -> list[str]:
         raise ModelError("does not exist" if not path.exists() else "is a directory", where=str(path), do="give a file")
     kind = _kind(path)
     if kind is None:
-        raise DataError(
+        raise UsageError(
             "is no ONNX model, calibration table, statistics file or report",
             where=str(path),
             do="give one of the files that `int8cal calibrate` reads or writes",

@@ -59,9 +59,9 @@ def _silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]
 
 @dataclass(frozen=True)
 class Calibrated:
-    """Everything up to the int8 model, in memory."""
+    """What calibration found out; the models themselves are not kept."""
 
-    prepared: Prepared
+    signature: Signature
     plan: Plan
     statistics: Statistics
     corrected: Corrected
@@ -105,7 +105,7 @@ def calibrate_model(
     *,
     progress: Progress = _silent,
     stream: Callable[[], object] | None = None,
-) -> Calibrated:
+) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
 
     Args:
@@ -136,7 +136,7 @@ def calibrate_model(
         )
     blank = _blank_table(job, prepared, collected.statistics)
     with clock.station("thresholds"):
-        corrected = make_table(
+        corrected, int8 = make_table(
             prepared.model,
             plan,
             collected.statistics,
@@ -146,7 +146,8 @@ def calibrate_model(
             blank,
             output_judge(prepared.model, prepared.signature, collected.kept, threads=job.calibration.threads),
         )
-    return Calibrated(prepared, plan, collected.statistics, corrected, tuple(feeds.skipped), clock.seconds)
+    signature = prepared.signature
+    return Calibrated(signature, plan, collected.statistics, corrected, tuple(feeds.skipped), clock.seconds), int8
 
 
 def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationOutcome:
@@ -160,14 +161,15 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     stem = job.model.name.removesuffix(".onnx")
     directory = job.output.dir or Path(f"{stem}-int8")
     require_free(directory, overwrite=job.output.overwrite, directory=True)
-    calibrated = calibrate_model(job, job.model, progress=show)
+    calibrated, int8 = calibrate_model(job, job.model, progress=show)
     clock = _Clock(calibrated.timing_s)
     evaluation_data = job.evaluation.data or job.data
-    feeds = open_feeds(evaluation_data, calibrated.prepared.signature)
+    feeds = open_feeds(evaluation_data, calibrated.signature)
     make_directory(directory)
     names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
     with clock.station("quantize"):
-        save_model(calibrated.corrected.built.model, directory / names[0])
+        save_model(int8, directory / names[0])
+        del int8  # evaluation reads the file: a large model is not held twice
         save_table(calibrated.corrected.table, directory / names[1])
         save_statistics(calibrated.statistics, directory / names[2])
     with clock.station("evaluate"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import onnx
@@ -14,14 +15,46 @@ if TYPE_CHECKING:
 
 # Bytes of weights above which they leave the message; below 2 GiB, with room for the graph around them.
 LIMIT = 1_800_000_000
+# Weights above this many bytes reach the runtime in a file that it maps, instead of a message that is copied twice.
+MAPPED = 16_000_000
 # Smaller tensors stay in the message: shapes and axes among them, which shape inference reads.
 _SMALLEST_EXTERNAL = 1024
 _ALIGNMENT = 4096
 
 
+@dataclass(frozen=True)
+class Graft:
+    """A model with other nodes or outputs, on the weights of the model that it was made from; nothing is copied.
+
+    Attributes:
+        shell: The changed graph, without the initializers of its main graph.
+        weights: The model that holds them.
+    """
+
+    shell: onnx.ModelProto
+    weights: onnx.ModelProto
+
+    def assemble(self) -> onnx.ModelProto:
+        """Return one model in memory, weights copied."""
+        result = onnx.ModelProto()
+        result.CopyFrom(self.shell)
+        result.graph.initializer.extend(self.weights.graph.initializer)
+        return result
+
+
+def graft(model: onnx.ModelProto) -> Graft:
+    """Start a graft that equals the model; change its shell."""
+    return Graft(without_weights(model), model)
+
+
+def weight_bytes(model: onnx.ModelProto) -> int:
+    """Return the size of all tensors of a model in bytes, whatever holds them."""
+    return sum(_tensor_bytes(tensor) for tensor in _all_tensors(model.graph))
+
+
 def is_large(model: onnx.ModelProto) -> bool:
     """Whether the model's weights are too large for one protobuf message."""
-    return sum(_tensor_bytes(tensor) for tensor in _all_tensors(model.graph)) >= LIMIT
+    return weight_bytes(model) >= LIMIT
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -45,7 +78,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def write_split(model: onnx.ModelProto, path: Path, data: Path, location: str) -> None:
+def write_split(model: onnx.ModelProto | Graft, path: Path, data: Path, location: str) -> None:
     """Write a model whose large tensors are in a second file, holding one of them in memory at a time.
 
     Args:
@@ -54,9 +87,11 @@ def write_split(model: onnx.ModelProto, path: Path, data: Path, location: str) -
         data: Receives the tensors, each at a multiple of 4096 bytes.
         location: What the graph calls the second file.
     """
-    result = without_weights(model)
+    source = model if isinstance(model, Graft) else graft(model)
+    result = onnx.ModelProto()
+    result.CopyFrom(source.shell)
     with data.open("wb") as stream:
-        for tensor in model.graph.initializer:
+        for tensor in source.weights.graph.initializer:
             result.graph.initializer.append(_moved(tensor, stream, location))
         for tensor in list(_all_tensors(result.graph, main=False)):
             tensor.CopyFrom(_moved(tensor, stream, location))

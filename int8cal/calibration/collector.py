@@ -11,9 +11,12 @@ from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics, 
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.loglinear import BINS
+from int8cal.numerics.sparse_memory import untouched_zeros
 
 if TYPE_CHECKING:
     from int8cal.graph.taps import Tap
+
+_LARGEST_COUNT = (1 << 32) - 1  # of the channels' tables
 
 
 class Collector:
@@ -25,7 +28,7 @@ class Collector:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self._table = np.zeros(BINS, np.int64)
+        self._table = untouched_zeros((BINS,), np.int64)
         self._tally = np.zeros(kernels.TALLY, np.int64)
         self._minimum, self._maximum = np.inf, -np.inf
         self._channels = _ChannelCollector(tap.channels, coarse=tap.equalizable) if tap.channels else None
@@ -71,16 +74,13 @@ class Collector:
         )
 
 
-_LARGEST_COUNT = (1 << 32) - 1  # of the channels' tables
-
-
 class _ChannelCollector:
     def __init__(self, channels: int, *, coarse: bool) -> None:
         self._low = np.full(channels, np.inf, np.float32)
         self._high = np.full(channels, -np.inf, np.float32)
         self._sum, self._square = np.zeros(channels), np.zeros(channels)  # of one sample
         self._sums, self._squares = exactsum.zeros(channels), exactsum.zeros(channels)
-        self._table = np.zeros((channels, kernels.COARSE_BINS), np.uint32) if coarse else None
+        self._table = untouched_zeros((channels, kernels.COARSE_BINS), np.uint32) if coarse else None
         self._spilled = (np.zeros(0, np.int64), np.zeros(0, np.int64))  # sparse counts that were moved out of the table
         self._count = 0
         self._in_table = 0  # values per channel since then

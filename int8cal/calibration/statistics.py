@@ -6,6 +6,7 @@ Everything here is an integer or an extreme, so `a + b` gives the same bits as o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -200,6 +201,23 @@ class Statistics:
     fingerprint: int
     samples: int
     tensors: dict[str, TensorStatistics]
+
+    def save(self, path: str | Path) -> None:
+        """Write a .stats.npz, atomically; see calibration.statistics_file."""
+        from int8cal.calibration.statistics_file import save_statistics
+
+        save_statistics(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> Statistics:
+        """Read a .stats.npz.
+
+        Raises:
+            StatisticsError: The file is missing or damaged.
+        """
+        from int8cal.calibration.statistics_file import load_statistics
+
+        return load_statistics(Path(path))
 
     def __add__(self, other: Statistics) -> Statistics:
         """Merge two shards: bit-identical to one run over all their samples.

@@ -16,6 +16,7 @@ from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_i
 from int8cal.evaluation.result import Evaluation, Fusion, Latency, Saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
+from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import batch_size, make_feed, run_each
 from int8cal.runtime.sessions import Session
 
@@ -108,7 +109,7 @@ def evaluate_pair(
 def model_bytes(model: Path | onnx.ModelProto) -> int:
     """Size of a model in bytes: its file with its external data files, or its serialized form when in memory."""
     if not isinstance(model, Path):
-        return int(model.ByteSize())
+        return int(without_weights(model).ByteSize()) + weight_bytes(model)
     header = onnx.load(str(model), load_external_data=False)
     return model.stat().st_size + sum((model.parent / name).stat().st_size for name in external_files(header))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from int8cal.evaluation.result import LayerMetrics
 from int8cal.evaluation.taps import find_layers, fp32_with_sizes, fp32_with_taps, int8_with_taps
 from int8cal.graph.signature import signature_of
 from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.quantization.build import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each
 from int8cal.runtime.sessions import Session
 
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
     from int8cal.evaluation.taps import LayerTap
     from int8cal.runtime.batching import SampleLike
 
-EQUALIZATION_KEY = "int8cal.equalization"
 # Tapped tensors of both models that one inference may hold.
-_CHUNK_BYTES = 128_000_000
+_CHUNK_BYTES = 64_000_000
 _PREFIX = "int8cal.tap."
 
 
@@ -87,7 +88,7 @@ def _compare(
     taps: Sequence[LayerTap],
     samples: Sequence[SampleLike],
     *,
-    factors: Mapping[str, npt.NDArray[np.float64]],
+    factors: Mapping[str, _Factors],
     threads: int,
 ) -> list[tuple[ErrorSums, str]]:
     """Error sums of each tap, and what made them impossible ("" when nothing did)."""
@@ -137,26 +138,41 @@ def _chunks(taps: Sequence[LayerTap], counts: Sequence[int]) -> list[list[LayerT
     return chunks
 
 
-def _equalization(int8: onnx.ModelProto) -> dict[str, npt.NDArray[np.float64]]:
+@dataclass(frozen=True)
+class _Factors:
+    """What each channel of a tensor was multiplied by, and the axis of the channels."""
+
+    axis: int
+    factors: npt.NDArray[np.float64]
+
+
+def _equalization(int8: onnx.ModelProto) -> dict[str, _Factors]:
     """Factors 2**e per channel that the int8 model's tensors carry, from its metadata."""
     text = next((item.value for item in int8.metadata_props if item.key == EQUALIZATION_KEY), None)
     if text is None:
         return {}
     try:
-        return {name: np.exp2(np.asarray(exponents, np.float64)) for name, exponents in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        return {
+            name: _Factors(int(entry["axis"]), np.exp2(np.asarray(entry["exponents"], np.float64)))
+            for name, entry in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ModelError(
-            f'its metadata "{EQUALIZATION_KEY}" is not a JSON object of tensor name to list of exponents',
+            f'its metadata "{EQUALIZATION_KEY}" is not a JSON object of tensor name to axis and exponents',
             do="quantize the model again",
         ) from error
 
 
-def _unscaled(tensor: str, value: npt.NDArray[Any], factor: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Divide by the factor of each channel (axis 1)."""
-    if value.ndim < 2 or factor.ndim != 1 or value.shape[1] != factor.size:
+def _unscaled(tensor: str, value: npt.NDArray[Any], scaled: _Factors) -> npt.NDArray[Any]:
+    """Divide by the factor of each channel."""
+    axis, factors = scaled.axis, scaled.factors
+    if factors.ndim != 1 or not -value.ndim <= axis < value.ndim or value.shape[axis] != factors.size:
         raise ModelError(
-            f'its metadata "{EQUALIZATION_KEY}" has shape {factor.shape} for tensor "{tensor}" of shape {value.shape}',
+            f'its metadata "{EQUALIZATION_KEY}" has {factors.shape} exponents on axis {axis} for tensor "{tensor}" '
+            f"of shape {value.shape}",
             do="quantize the model again",
         )
-    scaled: npt.NDArray[Any] = value / factor.reshape(-1, *[1] * (value.ndim - 2))
-    return scaled
+    shape = [1] * value.ndim
+    shape[axis] = -1
+    result: npt.NDArray[Any] = value / factors.reshape(shape)
+    return result

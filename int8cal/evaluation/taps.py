@@ -13,6 +13,7 @@ from onnx import helper
 
 from int8cal.graph.index import Index
 from int8cal.graph.ops import CLIPPING
+from int8cal.protos import Graft, graft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,19 +74,19 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
     return tuple(sorted(found.values(), key=lambda tap: tap.order)), tuple(missing)
 
 
-def fp32_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> onnx.ModelProto:
+def fp32_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
     """Copy the FP32 model with each tapped tensor as an output of the given name."""
     nodes = [helper.make_node("Identity", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
     return _with_outputs(model, nodes)
 
 
-def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> onnx.ModelProto:
+def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
     """Copy the FP32 model with the element count of each tapped tensor as an output of the given name."""
     nodes = [helper.make_node("Size", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
     return _with_outputs(model, nodes)
 
 
-def int8_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> onnx.ModelProto:
+def int8_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
     """Copy the int8 model with each dequantized tensor as an output of the given name.
 
     A DequantizeLinear of its own reads the codes: the graph's own Q and DQ nodes stay as they are, and with them the
@@ -102,13 +103,12 @@ def int8_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequ
     return _with_outputs(model, nodes)
 
 
-def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    copy.graph.node.extend(nodes)
+def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Graft:
+    result = graft(model)
+    result.shell.graph.node.extend(nodes)
     # the runtime infers type and shape of an output that states none
-    copy.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
-    return copy
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
+    return result
 
 
 def _reference(source: Index, target: Index, quantize: onnx.NodeProto) -> str | None:

@@ -31,6 +31,11 @@ class Chain:
     tensors: tuple[str, ...]
 
     @property
+    def channel_axis(self) -> int:
+        """Axis of the channels in its tensors: 1 between convolutions, else the last."""
+        return 1 if self.first.op_type == "Conv" else -1
+
+    @property
     def tensor(self) -> str:
         """The second layer's input."""
         return self.tensors[-1]

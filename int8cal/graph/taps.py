@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import helper
 
+from int8cal.protos import Graft, graft
+
 if TYPE_CHECKING:
     from int8cal.graph.chains import Chain
     from int8cal.graph.plan import Plan
@@ -35,11 +37,7 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
         plan: The plan.
         chains: Chains whose channels a correction may rescale; their planned tensors get per-channel histograms.
     """
-    layouts = {
-        tensor: (1 if chain.first.op_type == "Conv" else -1, chain.second.channels)
-        for chain in chains
-        for tensor in chain.tensors
-    }
+    layouts = {tensor: (chain.channel_axis, chain.second.channels) for chain in chains for tensor in chain.tensors}
     taps = []
     for point in plan.points:
         axis, channels = layouts.get(point.tensor, (point.channel_axis, point.channels))
@@ -47,25 +45,25 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
     return tuple(taps)
 
 
-def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> onnx.ModelProto:
+def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> Graft:
     """Return the model with the taps as its only outputs; what they do not need, the runtime drops.
 
     Args:
-        model: The prepared model; its weights are shared, not copied, where protobuf allows.
+        model: The prepared model; its weights are shared, not copied.
         taps: Taps; those on graph inputs are left out, their values are the feeds.
     """
     inputs = {value.name for value in model.graph.input}
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    del result.graph.output[:]
+    result = graft(model)
+    outputs = result.shell.graph.output
+    del outputs[:]
     known = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
     for tap in taps:
         if tap.tensor in inputs:
             continue
         value = known.get(tap.tensor)
-        result.graph.output.append(
+        outputs.append(
             value if value is not None else helper.make_tensor_value_info(tap.tensor, onnx.TensorProto.FLOAT, None)
         )
-    if not result.graph.output:  # every tap is a graph input: nothing has to be computed, but a model needs an output
-        result.graph.output.extend(model.graph.output)
+    if not outputs:  # every tap is a graph input: nothing has to be computed, but a model needs an output
+        outputs.extend(model.graph.output)
     return result

@@ -71,7 +71,14 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     metadata = {TABLE_KEY: _digest(activations, layers)}
     if exponents:
         scaled = scaled_tensors(prepared, plan, exponents)
-        metadata[EQUALIZATION_KEY] = json.dumps({name: values.tolist() for name, values in sorted(scaled.items())})
+        axes = {name: chain.channel_axis for chain in find_chains(prepared, plan) for name in chain.tensors}
+        metadata[EQUALIZATION_KEY] = json.dumps(
+            {
+                name: {"axis": axes[name], "exponents": values.tolist()}
+                for name, values in sorted(scaled.items())
+                if name in axes
+            }
+        )
     return Built(emit(equalized, plan, activations, layers, metadata), layers, warnings)
 
 

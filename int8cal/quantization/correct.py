@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.calibration.ranges import choose_ranges
-from int8cal.quantization.build import Built, build_model, with_weights
+from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
 
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The finished table, the model built from it, the statistics its ranges come from, and what was decided."""
+    """The finished table, the statistics its ranges come from, and what was decided."""
 
     table: CalibrationTable
-    built: Built
     tensors: dict[str, TensorStatistics]
     decisions: tuple[str, ...]
 
@@ -45,7 +44,7 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
     quantization: QuantizationSettings,
     blank: CalibrationTable,
     judge: Judge | None,
-) -> Corrected:
+) -> tuple[Corrected, onnx.ModelProto]:
     """Turn statistics into a table and its model.
 
     Args:
@@ -99,4 +98,4 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
             if kept:
                 table, built = candidate, rebuilt
     table = replace(table, warnings=(*table.warnings, *built.warnings))
-    return Corrected(with_weights(table, plan, built.layers), built, tensors, tuple(decisions))
+    return Corrected(with_weights(table, plan, built.layers), tensors, tuple(decisions)), built.model

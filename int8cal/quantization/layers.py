@@ -77,7 +77,9 @@ def quantize_layers(
             input_scale = activations[layer.input].scale
             # groups of a ConvTranspose share the scales along its output axis: the largest bias of each decides
             largest = np.abs(bias).reshape(-1, len(chosen)).max(axis=0) if bias.size > len(chosen) else bias
-            chosen, raised = guard_bias(chosen, largest, input_scale)
+            # the runtime adds bias and products in one s32 sum: both must fit at once
+            reserve = 255 * dtype.qmax * (weight.size // len(scales_per_output(chosen, layer)))
+            chosen, raised = guard_bias(chosen, largest, input_scale, reserve=reserve)
             bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
         codes = quantize_weights(weight, chosen, layer.axis, dtype)
         result[layer.node] = QuantizedLayer(codes, chosen, bias_codes if bias is not None else None, int(raised.sum()))

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import onnx
 import onnxruntime as ort
 
 from int8cal.errors import ModelError, StatisticsError
-from int8cal.protos import is_large, write_split
+from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
+    import onnx
 
 Optimization = Literal["none", "basic", "all"]
 _LEVELS = {
@@ -43,7 +43,7 @@ class Session:
 
     def __init__(
         self,
-        model: onnx.ModelProto | Path | str,
+        model: onnx.ModelProto | Graft | Path | str,
         *,
         threads: int = 0,
         optimization: Optimization = "all",
@@ -54,7 +54,7 @@ class Session:
         """Open a session.
 
         Args:
-            model: A file (external data beside it is found) or a model in memory (any size).
+            model: A file (external data beside it is found), or a model or graft in memory (any size).
             threads: Intra-op threads; 0 for one per available CPU.
             optimization: onnxruntime's graph optimization level.
             optimized_path: Where onnxruntime writes the graph it will really run; None for nowhere.
@@ -82,7 +82,7 @@ class Session:
                     disabled_optimizers=list(disabled_optimizers) or None,
                 )
             except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
-                name = model if isinstance(model, (str, Path)) else model.graph.name
+                name = _name(model)
                 raise ModelError(
                     f"onnxruntime cannot load it: {_first_line(error)}",
                     where=str(name),
@@ -118,16 +118,23 @@ class Session:
 
 
 @contextmanager
-def _loadable(model: onnx.ModelProto | Path | str) -> Iterator[str | bytes]:
-    if not isinstance(model, onnx.ModelProto):
+def _loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+    if isinstance(model, (str, Path)):
         yield str(model)
-    elif not is_large(model):
-        yield model.SerializeToString()
+    elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:
+        yield (model.assemble() if isinstance(model, Graft) else model).SerializeToString()
     else:
-        with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
+        # the runtime maps the weights; on Windows a mapped file outlives the attempt to remove it
+        with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / "model.onnx"
             write_split(model, path, Path(folder) / "model.data", "model.data")
             yield str(path)
+
+
+def _name(model: onnx.ModelProto | Graft | Path | str) -> str:
+    if isinstance(model, (str, Path)):
+        return str(model)
+    return str((model.shell if isinstance(model, Graft) else model).graph.name)
 
 
 def _first_line(error: Exception) -> str:

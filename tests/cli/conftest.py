@@ -150,17 +150,15 @@ def pipeline(monkeypatch, tmp_path) -> FakePipeline:
     """Put a fake in the place of int8cal.pipeline, and work in an empty directory."""
     monkeypatch.chdir(tmp_path)
     fake = FakePipeline(tmp_path)
-    module = ModuleType("int8cal.pipeline")
-    for name in (
-        "calibrate_job",
-        "quantize_file",
-        "evaluate_files",
-        "merge_files",
-        "describe_file",
-        "describe_machine",
-    ):
-        setattr(module, name, getattr(fake, name))
-    monkeypatch.setitem(sys.modules, "int8cal.pipeline", module)
+    homes = {
+        "int8cal.pipeline": ("calibrate_job", "quantize_file", "evaluate_files", "merge_files"),
+        "int8cal.describe": ("describe_file", "describe_machine"),
+    }
+    for home, names in homes.items():
+        module = ModuleType(home)
+        for name in names:
+            setattr(module, name, getattr(fake, name))
+        monkeypatch.setitem(sys.modules, home, module)
     return fake
 
 

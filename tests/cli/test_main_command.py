@@ -16,9 +16,9 @@ from int8cal.cli.main import COMMANDS
 FAKE = """
 import signal, sys, time, types
 signal.signal(signal.SIGINT, signal.default_int_handler)
-pipeline = types.ModuleType("int8cal.pipeline")
+describe = types.ModuleType("int8cal.describe")
 {body}
-sys.modules["int8cal.pipeline"] = pipeline
+sys.modules["int8cal.describe"] = describe
 from int8cal.cli.main import main
 sys.exit(main({arguments}))
 """
@@ -164,7 +164,7 @@ def test_an_interrupt_ends_with_130(here, pipeline):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_process_with_130(number):
-    body = "pipeline.describe_machine = lambda: (print('ready', flush=True), time.sleep(60))"
+    body = "describe.describe_machine = lambda: (print('ready', flush=True), time.sleep(60))"
     with child(body, ["doctor"]) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -174,7 +174,7 @@ def test_a_signal_ends_the_process_with_130(number):
 
 
 def test_a_reader_that_left_ends_it_quietly():
-    body = "pipeline.describe_machine = lambda: [f'line {i}: ' + 'x' * 100 for i in range(20000)]"
+    body = "describe.describe_machine = lambda: [f'line {i}: ' + 'x' * 100 for i in range(20000)]"
     with child(body, ["doctor"]) as process:
         assert process.stdout.readline().startswith("line 0")
         process.stdout.close()

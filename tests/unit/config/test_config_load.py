@@ -16,7 +16,7 @@ def test_command_line_beats_yaml_beats_defaults(folder):
     job = job_from_options({"calibration.method": "max", "data.path": "other"}, Path("job.yaml"))
     assert job.calibration.method == "max"
     assert job.calibration.percentile == 99
-    assert job.calibration.batch_size == 1
+    assert job.calibration.batch_size == 8
     assert (job.data.path, job.data.samples) == ("other", 9)
 
 

@@ -131,13 +131,27 @@ def test_an_equalized_tensor_is_scaled_back_per_channel(make_samples, tools):
     int8 = tools.quantize(scaled, {"c": (-40.0, 40.0)})
     samples = list(make_samples(2))
     off = measure_layers(fp32, int8, samples)[0][0].sqnr_db
-    int8.metadata_props.add(key=EQUALIZATION_KEY, value=json.dumps({"c": exponents.tolist()}))
+    int8.metadata_props.add(key=EQUALIZATION_KEY, value=json.dumps({"c": {"axis": 1, "exponents": exponents.tolist()}}))
     on = measure_layers(fp32, int8, samples)[0][0].sqnr_db
     assert off < 0
     assert on > 10
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"x": "a"}', '{"x": [1, 2]}'])
+def test_channels_of_a_matrix_product_are_on_the_last_axis(make_samples, tools):
+    weight = np.random.default_rng(3).normal(size=(8, 5)).astype(np.float32)
+    text = "g (float[N,3,8,8] x) => (float[N,3,8,5] y) { c = MatMul(x, W) y = Tanh(c) }"
+    exponents = np.array([3, -2, 0, 1, 5])
+    fp32 = tools.model(text, W=weight)
+    int8 = tools.quantize(tools.model(text, W=weight * np.exp2(exponents).astype(np.float32)), {"c": (-90.0, 90.0)})
+    record = json.dumps({"c": {"axis": -1, "exponents": exponents.tolist()}})
+    int8.metadata_props.add(key=EQUALIZATION_KEY, value=record)
+    assert measure_layers(fp32, int8, list(make_samples(2)))[0][0].sqnr_db > 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[1]", '{"x": "a"}', '{"x": {"axis": 1, "exponents": [1, 2]}}', '{"x": {"axis": 9, "exponents": [1, 2, 3]}}'],
+)
 def test_a_malformed_equalization_record_is_a_model_error(fp32, int8, make_samples, text):
     int8.metadata_props.add(key=EQUALIZATION_KEY, value=text)
     with pytest.raises(ModelError, match=EQUALIZATION_KEY):

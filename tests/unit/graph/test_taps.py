@@ -28,4 +28,4 @@ def test_the_tapped_model_gives_the_tensors_and_leaves_the_model_alone(bench):
 
 def test_a_model_whose_only_taps_are_inputs_keeps_its_outputs(bench):
     model = bench.text("g (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }", W=(4, 3))
-    assert [value.name for value in tapped_model(model, (Tap("x"),)).graph.output] == ["y"]
+    assert [value.name for value in tapped_model(model, (Tap("x"),)).shell.graph.output] == ["y"]
