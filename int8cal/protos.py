@@ -49,7 +49,7 @@ def graft(model: onnx.ModelProto) -> Graft:
 
 def weight_bytes(model: onnx.ModelProto) -> int:
     """Return the size of all tensors of a model in bytes, whatever holds them."""
-    return sum(_tensor_bytes(tensor) for tensor in _all_tensors(model.graph))
+    return sum(tensor_bytes(tensor) for tensor in _all_tensors(model.graph))
 
 
 def is_large(model: onnx.ModelProto) -> bool:
@@ -69,7 +69,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     """Copy a model with large initializers as name, type and shape alone: what shape inference needs."""
     result = without_weights(model)
     for tensor in model.graph.initializer:
-        if _tensor_bytes(tensor) < _SMALLEST_EXTERNAL:
+        if tensor_bytes(tensor) < _SMALLEST_EXTERNAL:
             result.graph.initializer.append(tensor)
             continue
         stub = result.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
@@ -99,7 +99,7 @@ def write_split(model: onnx.ModelProto | Graft, path: Path, data: Path, location
 
 
 def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str) -> onnx.TensorProto:
-    if _tensor_bytes(tensor) < _SMALLEST_EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+    if tensor_bytes(tensor) < _SMALLEST_EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
         return tensor
     # typed fields (float_data) are legal too, but only raw bytes can be external
     content = (
@@ -113,7 +113,8 @@ def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str) -> onnx.Te
     return result
 
 
-def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Return the size of a tensor's values in bytes, from its type and shape; 0 for strings."""
     if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         return 0
     return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)

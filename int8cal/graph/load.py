@@ -10,7 +10,7 @@ from onnx import external_data_helper
 
 from int8cal.atomic import atomic_path, atomic_write
 from int8cal.errors import ModelError
-from int8cal.protos import is_large, without_weights, write_split
+from int8cal.protos import is_large, tensor_bytes, without_weights, write_split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +27,18 @@ QUANTIZED_OPS = frozenset(
         "MatMulNBits",
         "QGemm",
         "QAttention",
+    }
+)
+
+_WHOLE_BYTES = frozenset(
+    {
+        onnx.TensorProto.FLOAT,
+        onnx.TensorProto.DOUBLE,
+        onnx.TensorProto.FLOAT16,
+        onnx.TensorProto.INT8,
+        onnx.TensorProto.UINT8,
+        onnx.TensorProto.INT32,
+        onnx.TensorProto.INT64,
     }
 )
 
@@ -56,6 +68,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
+        _require_whole(model)  # older versions of onnx take a short file for whole
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         names = sorted(external_files(model)) or ["external data"]
         raise ModelError(
@@ -65,6 +78,16 @@ def load_model(path: Path) -> onnx.ModelProto:
             path=path,
         ) from error
     return model
+
+
+def _require_whole(model: onnx.ModelProto) -> None:
+    for tensor in model.graph.initializer:
+        if (
+            tensor.data_type in _WHOLE_BYTES
+            and tensor.HasField("raw_data")
+            and len(tensor.raw_data) != tensor_bytes(tensor)
+        ):
+            raise ValueError(f"tensor {tensor.name!r} has {len(tensor.raw_data)} of {tensor_bytes(tensor)} bytes")
 
 
 def external_files(model: onnx.ModelProto) -> set[str]:

@@ -41,12 +41,14 @@ def test_version(call):
     assert (done.code, done.out, done.err) == (0, f"int8cal {int8cal.__version__}\n", "")
 
 
+@pytest.mark.newest
 def test_help_of_the_group_is_as_stored(call, golden):
     done = call("--help")
     assert done.code == 0
     golden("help/int8cal.txt", done.out)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_of_each_command_is_as_stored(call, golden, name):
     long, short = call(name, "--help"), call(name, "-h")

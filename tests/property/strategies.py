@@ -11,7 +11,8 @@ from int8cal.calibration.statistics import Statistics
 from int8cal.graph.taps import Tap
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-SPECIAL = (0.0, -0.0, 1e-45, -1e-45, 1.1754942e-38, 1.0, -1.0, FLOAT32_MAX, -FLOAT32_MAX)
+TINY = 2.0**-149  # the smallest float32
+SPECIAL = (0.0, -0.0, TINY, -TINY, float(np.float32(1.1754942e-38)), 1.0, -1.0, FLOAT32_MAX, -FLOAT32_MAX)
 TAPS = (Tap("hidden", 1, 3, True), Tap("plain"))
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import int8cal
+
 from int8cal.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +77,7 @@ def test_a_planted_unknown_command_is_found():
 @pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_module_named_exists(path):
     named = MODULE.findall(path.read_text(encoding="utf-8"))
-    homes = (ROOT / "int8cal", ROOT, path.parent)
+    homes = (Path(int8cal.__file__).parent, ROOT, path.parent)
     assert [name for name in named if not any((home / name).is_file() for home in homes)] == []
 
 

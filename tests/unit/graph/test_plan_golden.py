@@ -233,6 +233,7 @@ def model(bench, name):
     return bench.text(f"{head} {{ {body} }}", **weights)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("name", RULES)
 def test_the_rule_gives_this_graph(bench, golden, name):
     _, plan, _, built = bench.quantized(model(bench, name))
