@@ -66,15 +66,15 @@ def load_model(path: Path) -> onnx.ModelProto:
         ) from error
     if not model.graph.node:
         raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
+    names = sorted(external_files(model))
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
         _require_whole(model)  # older versions of onnx take a short file for whole
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        names = sorted(external_files(model)) or ["external data"]
         raise ModelError(
-            f"its external data cannot be read ({', '.join(names)})",
+            f"its external data cannot be read ({', '.join(names) or error})",
             where=str(path),
-            do="put the data file beside the model",
+            do="put the whole data file beside the model",
             path=path,
         ) from error
     return model
@@ -87,7 +87,7 @@ def _require_whole(model: onnx.ModelProto) -> None:
             and tensor.HasField("raw_data")
             and len(tensor.raw_data) != tensor_bytes(tensor)
         ):
-            raise ValueError(f"tensor {tensor.name!r} has {len(tensor.raw_data)} of {tensor_bytes(tensor)} bytes")
+            raise ValueError(f"{tensor.name!r} has {len(tensor.raw_data)} of {tensor_bytes(tensor)} bytes")
 
 
 def external_files(model: onnx.ModelProto) -> set[str]:

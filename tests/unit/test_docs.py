@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import int8cal
-
 from int8cal.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
