@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import importlib.metadata
-import json
 import os
 import platform
 from pathlib import Path
@@ -109,11 +108,11 @@ def _table(path: Path) -> list[str]:
     lines = [
         f"table        {path.name} for {table.model.get('name')} (sha256 {str(table.model.get('sha256'))[:12]})",
         f"calibrated   on {table.data.get('samples')} samples",
-        f"settings     {json.dumps(table.settings)}",
+        "settings     " + ", ".join(f"{key} {value}" for key, value in table.settings.items() if value),
         f"{'tensor':<{width}}  {'type':<6} {'scale':>12} {'zero':>5} {'low':>11} {'high':>11} {'clipped':>9}  method",
     ]
     for name, entry in table.tensors.items():
-        source = "" if entry.source == "calibrated" else f", {entry.source}"
+        source = "" if entry.source in ("calibrated", entry.method) else f", {entry.source}"
         lines.append(
             f"{name:<{width}}  {entry.dtype:<6} {entry.scale:12.6g} {entry.zero_point:5d} {entry.low:11.5g} "
             f"{entry.high:11.5g} {entry.clipped:9.2e}  {entry.method}{source}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import int8cal
 from int8cal.atomic import atomic_path
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.statistics import Statistics, merge
@@ -273,7 +275,7 @@ def evaluate_models(
     }
     return Report(
         model={"name": names["fp32"], "int8": names["int8"]},
-        settings={"data": _data_settings(data)},
+        settings={"evaluation": {"data": _data_settings(data)}, "versions": versions()},
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=_skipped(feeds.skipped),
@@ -343,6 +345,12 @@ def _probe(parent: Path, path: Path) -> None:
         ) from error
 
 
+def versions() -> dict[str, str]:
+    """Return the versions that figures depend on."""
+    libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
+    return {"int8cal": int8cal.__version__, **libraries}
+
+
 def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
     settings: dict[str, Any] = {
         "method": job.calibration.method,
@@ -353,6 +361,7 @@ def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibr
         "weights": job.quantization.weights,
         "include": list(job.quantization.include),
         "exclude": list(job.quantization.exclude),
+        "ranges": {name: list(ends) for name, ends in job.quantization.ranges.items()},
         "preprocess": asdict(job.data.preprocess) if job.data.preprocess is not None else None,
     }
     return CalibrationTable(
@@ -383,10 +392,15 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
     warnings = [*table.warnings, *_skipped(calibrated.skipped)]
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
-    left = [f"{item.op_type} {item.node} stays float: {item.reason}" for item in calibrated.plan.left]
+    left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in calibrated.plan.left]
     return Report(
         model={**table.model, "samples": table.data["samples"], "data_fingerprint": table.data["fingerprint"]},
-        settings={**table.settings, "data": _data_settings(job.data)},
+        settings={
+            **table.settings,
+            "data": _data_settings(job.data),
+            "evaluation": {"data": _data_settings(job.evaluation.data or job.data)},
+            "versions": versions(),
+        },
         evaluation=evaluation,
         timing_s=timing,
         warnings=tuple(warnings),

@@ -90,8 +90,10 @@ def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice
                 do="give the range of one of them, or the same for both",
             )
     dtype, symmetric = activation_type(quantization.activations)
+    low, high = quantization.ranges[first]
+    widened = f"the range [{low:g}, {high:g}] was widened to contain 0" if low > 0 or high < 0 else ""
     try:
-        return Choice(affine_from_range(*quantization.ranges[first], dtype, symmetric=symmetric), "user")
+        return Choice(affine_from_range(low, high, dtype, symmetric=symmetric), "user", widened)
     except NonFiniteError as error:
         raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
 
@@ -107,7 +109,8 @@ def _entry(affine: Affine, method: str, tensor: TensorStatistics, source: str) -
         method=method,
         amax=spectrum.amax,
         observed=spectrum.observed,
-        clipped=spectrum.fraction_outside(affine.low, affine.high),
+        # a value within half a step of the end is rounded to it, not clipped
+        clipped=spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2),
         source=source,
     )
 

@@ -186,7 +186,7 @@ class TensorStatistics:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics:
     """Statistics of all planned tensors of one model over one set of samples.
 
@@ -201,6 +201,9 @@ class Statistics:
     fingerprint: int
     samples: int
     tensors: dict[str, TensorStatistics]
+
+    def __repr__(self) -> str:
+        return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
 
     def save(self, path: str | Path) -> None:
         """Write a .stats.npz, atomically; see calibration.statistics_file."""

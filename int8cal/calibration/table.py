@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from int8cal.numerics.affine import S8, U8, Affine, QType
@@ -49,7 +50,7 @@ class WeightEntry:
     scales: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CalibrationTable:
     """Everything that `quantize` needs besides the FP32 model.
 
@@ -69,3 +70,24 @@ class CalibrationTable:
     weights: dict[str, WeightEntry]
     corrections: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        name, samples = self.model.get("name"), self.data.get("samples")
+        return f"CalibrationTable(model={name!r}, samples={samples}, tensors={len(self.tensors)})"
+
+    def save(self, path: str | Path) -> None:
+        """Write a .table.json, atomically; see calibration.table_file."""
+        from int8cal.calibration.table_file import save_table
+
+        save_table(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> CalibrationTable:
+        """Read a .table.json, edits included.
+
+        Raises:
+            TableError: The file is missing or malformed.
+        """
+        from int8cal.calibration.table_file import load_table
+
+        return load_table(Path(path))

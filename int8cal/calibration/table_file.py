@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from int8cal.atomic import atomic_write
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "int8cal/table", 1
 _CHOSEN = ("scale", "zero_point", "low", "high")
+_KEYS = (*(field.name for field in fields(TensorEntry)), "calibrated")
 
 
 def table_to_json(table: CalibrationTable) -> str:
@@ -100,6 +102,11 @@ def _tensor(name: str, entry: Any, where: str) -> TensorEntry:
     place = f"{where}: tensor {name!r}"
     if not isinstance(entry, dict):
         raise TableError(f"is {entry!r}, expected an object", where=place, do="correct it")
+    unknown = next((key for key in entry if key not in _KEYS), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, _KEYS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(_KEYS)}"
+        raise TableError(f"has an unknown key {unknown!r}", where=place, do=hint)
     dtype = entry.get("dtype")
     if not isinstance(dtype, str) or dtype not in TYPES:
         raise TableError(f"dtype is {dtype!r}, expected one of {sorted(TYPES)}", where=place, do="correct it")

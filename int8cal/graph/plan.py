@@ -124,6 +124,9 @@ def make_plan(model: onnx.ModelProto, selection: Selection, rules: dict[str, OpR
     return _Planner(model, selection, rules or ONNXRUNTIME_CPU).plan()
 
 
+_EXCLUDED = "excluded by the user"
+
+
 class _Planner:
     def __init__(self, model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule]) -> None:
         self.index = Index(model)
@@ -171,7 +174,7 @@ class _Planner:
     def _why_not(self, node: onnx.NodeProto, rule: OpRule) -> str:
         weight = node.input[rule.weight]
         if node.name not in self.allowed:
-            return "excluded by the user"
+            return _EXCLUDED
         if not self.index.is_constant(weight):
             producer = self.index.producer.get(weight)
             cast = producer is not None and producer.op_type == "Cast" and self.index.is_constant(producer.input[0])
@@ -256,7 +259,7 @@ class _Planner:
 
     def _why_float(self, node: onnx.NodeProto, slots: tuple[int, ...], variable: list[str], quantized: set[str]) -> str:
         if node.name not in self.allowed:
-            return "excluded by the user"
+            return _EXCLUDED
         if len(node.output) > 1 and any(name in self.index.uses for name in node.output[1:]):
             return "its second output is used"
         if len(variable) != len(slots):
@@ -327,7 +330,30 @@ class _Planner:
                 )
             )
         layers = tuple(self.layers[node.name] for node in nodes if node.name in self.layers)
-        return Plan(tuple(points), layers, frozenset(self.integer), tuple(self.left))
+        left = tuple(self._explained(item, by_name[item.node], ends) for item in self.left)
+        return Plan(tuple(points), layers, frozenset(self.integer), (*left, *self._fused_exclusions(nodes)))
+
+    def _explained(self, left: Left, node: onnx.NodeProto, ends: set[str]) -> Left:
+        """Tell where excluding a node cannot keep the runtime from fusing it."""
+        if left.reason != _EXCLUDED or self.rules[node.op_type].kind == "linear":
+            return left
+        inputs = {node.input[slot] for slot in data_slots(node, self.rules[node.op_type])}
+        if not inputs <= ends or self.activated(node) not in self.hard:
+            return left
+        reason = (
+            f"{_EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
+        )
+        return Left(left.node, left.op_type, reason)
+
+    def _fused_exclusions(self, nodes: list[onnx.NodeProto]) -> list[Left]:
+        """Tell where excluding an activation changes nothing, because it belongs to the node in front."""
+        behind = {self._end(node): node.name for node in nodes if node.name in self.integer - self.layers.keys()}
+        behind |= {layer.output: layer.node for layer in self.layers.values()}
+        return [
+            Left(node.name, node.op_type, f"excluding it has no effect, it belongs to {behind[node.output[0]]}")
+            for node in nodes
+            if node.op_type in CLIPPING and node.name not in self.allowed and node.output[0] in behind
+        ]
 
     def _end(self, node: onnx.NodeProto) -> str:
         return self.activated(node) if self.rules[node.op_type].kind == "compute" else node.output[0]

@@ -129,7 +129,7 @@ def test_a_percentile_states_what_it_clips(plan, tensors, tools):
     tensors["x"] = tools.count(np.arange(1, 1001, dtype=np.float32))
     entry = chosen(plan, tensors, CalibrationSettings(method="percentile", percentile=90.0)).entries["x"]
     assert entry.high == pytest.approx(900, rel=2e-3)
-    assert entry.clipped == pytest.approx(0.1, abs=2e-3)
+    assert entry.clipped == pytest.approx(0.098)  # 901 lies within half a step of the end
 
 
 def test_statistics_are_not_changed(plan, tensors):
@@ -139,3 +139,15 @@ def test_statistics_are_not_changed(plan, tensors):
         assert isinstance(tensors[name], TensorStatistics)
         np.testing.assert_array_equal(tensors[name].bins, bins)
         np.testing.assert_array_equal(tensors[name].counts, counts)
+
+
+def test_a_user_range_without_zero_is_widened_with_a_warning(plan, tensors):
+    ranges = chosen(plan, tensors, ranges={"x": (1.0, 2.0)})
+    assert ranges.entries["x"].low == 0.0
+    assert [warning for warning in ranges.warnings if "[1, 2] was widened" in warning]
+
+
+def test_a_value_within_half_a_step_of_the_end_is_rounded_not_clipped(plan, tensors, tools):
+    scale = np.float32(4.0 / 255)
+    tensors["x"] = tools.count([0.0, 4.0 + 0.3 * scale, 4.0 + 5 * scale, 1.0])
+    assert chosen(plan, tensors, ranges={"x": (0.0, 4.0)}).entries["x"].clipped == pytest.approx(0.25)

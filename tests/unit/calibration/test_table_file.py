@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from int8cal.calibration.table import CalibrationTable
 from int8cal.calibration.table_file import load_table, parse_table, save_table, table_to_json
 from int8cal.errors import TableError
 from int8cal.numerics.affine import U8, affine_from_range
@@ -216,3 +217,19 @@ def test_the_stored_artefact_stays_readable(tools):
 
 def test_the_format_is_the_golden_one(tools, golden):
     golden("table.json", table_to_json(tools.table()))
+
+
+def test_a_misspelt_key_is_named_with_the_nearest(tools, tmp_path):
+    document = json.loads(table_to_json(tools.table()))
+    name = next(iter(document["tensors"]))
+    document["tensors"][name]["hihg"] = 3.0
+    with pytest.raises(TableError, match="hihg") as caught:
+        parse_table(json.dumps(document), "t.json")
+    assert "did you mean 'high'?" in str(caught.value)
+
+
+def test_a_table_saves_and_loads_itself(tools, tmp_path):
+    table = tools.table()
+    table.save(tmp_path / "t.json")
+    assert CalibrationTable.load(tmp_path / "t.json") == table
+    assert len(repr(table)) < 200
