@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import secrets
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,37 @@ def atomic_path(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
     _flush_directory(target.parent)
+
+
+@contextmanager
+def staged_directory(directory: Path) -> Iterator[Path]:
+    """Give a hidden directory to write files to; they move into `directory` when the block ends well.
+
+    Args:
+        directory: Made if it does not exist, with its parents. Files in it of other names stay.
+
+    Yields:
+        An empty directory on the same disk. When the block fails it is removed, and `directory` is as it was.
+
+    Raises:
+        OutputError: The directory cannot be made or written.
+    """
+    parent = next((each for each in directory.absolute().parents if each.is_dir()), Path("/"))
+    stage = parent / f".{directory.name[:100]}.{secrets.token_hex(6)}"
+    try:
+        stage.mkdir()
+        try:
+            yield stage
+            directory.mkdir(parents=True, exist_ok=True)
+            for file in sorted(stage.iterdir()):
+                file.replace(directory / file.name)
+            _flush_directory(directory)
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+    except OSError as error:
+        if str(stage) in str(error.filename) or str(directory) in str(error.filename) or error.errno in _DISK_ERRORS:
+            raise _output_error(directory, error) from error
+        raise
 
 
 def _flush(path: Path) -> None:

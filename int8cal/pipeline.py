@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import int8cal
-from int8cal.atomic import atomic_path
+from int8cal.atomic import atomic_path, staged_directory
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.statistics import Statistics, merge
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from int8cal.quantization.build import Built
 
 T = TypeVar("T")
+REPORT_FILES = ("report.json", "report.md", "report.html")
 
 
 class Progress(Protocol):
@@ -162,25 +163,26 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     gates = [parse_gate(text) for text in job.evaluation.gates]
     stem = job.model.name.removesuffix(".onnx")
     directory = job.output.dir or Path(f"{stem}-int8")
+    names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
+    written = tuple(directory / name for name in (*names, *REPORT_FILES))
     require_free(directory, overwrite=job.output.overwrite, directory=True)
+    require_apart(written, (job.model,))
+    require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     calibrated, int8 = calibrate_model(job, job.model, progress=show)
     clock = _Clock(calibrated.timing_s)
-    evaluation_data = job.evaluation.data or job.data
-    feeds = open_feeds(evaluation_data, calibrated.signature)
-    make_directory(directory)
-    names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
-    with clock.station("quantize"):
-        save_model(int8, directory / names[0])
-        del int8  # evaluation reads the file: a large model is not held twice
-        save_table(calibrated.corrected.table, directory / names[1])
-        save_statistics(calibrated.statistics, directory / names[2])
-    with clock.station("evaluate"):
-        evaluation = _evaluate(job, directory / names[0], feeds, calibrated, show)
-    report = _report(job, calibrated, evaluation, clock.seconds)
-    report = replace(report, gates=judge(gates, evaluation))
-    write_reports(report, directory)
-    written = (*names, "report.json", "report.md", "report.html")
-    return CalibrationOutcome(directory, report, tuple(directory / name for name in written))
+    feeds = open_feeds(job.evaluation.data or job.data, calibrated.signature)
+    with staged_directory(directory) as stage:
+        with clock.station("quantize"):
+            save_model(int8, stage / names[0])
+            del int8  # evaluation reads the file: a large model is not held twice
+            save_table(calibrated.corrected.table, stage / names[1])
+            save_statistics(calibrated.statistics, stage / names[2])
+        with clock.station("evaluate"):
+            evaluation = _evaluate(job, stage / names[0], feeds, calibrated, show)
+        report = _report(job, calibrated, evaluation, clock.seconds)
+        report = replace(report, gates=judge(gates, evaluation))
+        write_reports(report, stage)
+    return CalibrationOutcome(directory, report, written)
 
 
 def quantize_file(
@@ -192,6 +194,7 @@ def quantize_file(
         TableError: The table is malformed, or made for another model and not `force`.
     """
     require_free(output, overwrite=overwrite)
+    require_apart((output,), (model, table))
     loaded = load_table(table)
     prepared = prepare(model, simplify)
     built = quantize_prepared(prepared, loaded, str(table), force=force)
@@ -289,6 +292,7 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
         StatisticsError: A file is unreadable, or the shards do not belong together.
     """
     require_free(output, overwrite=overwrite)
+    require_apart((output,), inputs)
     total = merge(load_statistics(path) for path in inputs)
     save_statistics(total, output)
     return total
@@ -318,6 +322,18 @@ def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> Non
     # access rights alone do not tell (read-only mounts, root): try to create a file
     if directory:
         _probe(parent, path)
+
+
+def require_apart(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Refuse to write over what is read, with --overwrite too.
+
+    Raises:
+        OutputError: Names the output.
+    """
+    read = {path.resolve() for path in inputs}
+    for path in outputs:
+        if path.resolve() in read:
+            raise OutputError("is also an input", where=str(path), do="give another output path")
 
 
 def make_directory(path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from int8cal.atomic import atomic_write
 from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
 from int8cal.errors import StatisticsError
+from int8cal.numerics.loglinear import BINS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,6 +107,10 @@ def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, npt.NDArra
     bins, counts = arrays[f"{name}:bins"], arrays[f"{name}:counts"]
     if bins.ndim != 1 or bins.shape != counts.shape or {bins.dtype, counts.dtype} != {np.dtype(np.int64)}:
         raise ValueError(f"histogram of {name!r}")
+    if (counts < 0).any() or (np.diff(bins) <= 0).any() or (bins < 0).any() or (bins >= BINS).any():
+        raise ValueError(f"histogram of {name!r}")
+    if entry["zeros"] < 0 or not (empty or float(entry["minimum"]) <= float(entry["maximum"])):
+        raise ValueError(f"figures of {name!r}")
     return TensorStatistics(
         bins,
         counts,

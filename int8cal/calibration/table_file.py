@@ -72,6 +72,8 @@ def parse_table(text: str, where: str) -> CalibrationTable:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise TableError(f"cannot be parsed ({type(error).__name__})", where=where, do="calibrate again") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise TableError(f'is not a calibration table (no "format": "{FORMAT}")', where=where, do="give a .table.json")
     if not isinstance(document.get("version"), int) or not 1 <= document["version"] <= VERSION:
@@ -86,16 +88,42 @@ def parse_table(text: str, where: str) -> CalibrationTable:
         return CalibrationTable(
             dict(document["model"]),
             dict(document["data"]),
-            dict(document["settings"]),
+            _settings(document["settings"], where),
             tensors,
             weights,
-            dict(document.get("corrections", {})),
+            _corrections(document.get("corrections", {}), where),
             tuple(document.get("warnings", ())),
         )
     except KeyError as error:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error
     except (TypeError, AttributeError, ValueError) as error:
         raise TableError(f"is malformed ({error})", where=where, do="calibrate again") from error
+
+
+def _settings(settings: Any, where: str) -> dict[str, Any]:
+    result = dict(settings)
+    for key in ("include", "exclude"):
+        patterns = result.get(key, [])
+        if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise TableError(
+                f"settings.{key} is {patterns!r}, expected a list of patterns", where=where, do="correct it"
+            )
+    if result.get("weights", "s8") not in ("s8", "s7"):
+        raise TableError(f"settings.weights is {result['weights']!r}, expected s8 or s7", where=where, do="correct it")
+    return result
+
+
+def _corrections(corrections: Any, where: str) -> dict[str, Any]:
+    result = dict(corrections)
+    for part, limit in (("equalization", 64.0), ("bias", sys.float_info.max)):
+        for name, values in dict(result.get(part, {})).items():
+            place = f"{where}: corrections.{part} of {name!r}"
+            if not isinstance(values, list):
+                raise TableError(f"is {str(values)[:40]}, expected a list of numbers", where=place, do="correct it")
+            for value in values:
+                if abs(_number(value, "a value", place)) > limit or (part == "equalization" and value != int(value)):
+                    raise TableError(f"{str(value)[:40]} is out of range", where=place, do="correct it")
+    return result
 
 
 def _tensor(name: str, entry: Any, where: str) -> TensorEntry:

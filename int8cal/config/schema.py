@@ -144,7 +144,7 @@ class CalibrationSection(Section):
     method: Method = _CALIBRATION.method
     percentile: Annotated[float, Field(gt=0, le=100)] = _CALIBRATION.percentile
     batch_size: Count = _CALIBRATION.batch_size
-    threads: Annotated[int, Field(ge=0)] = _CALIBRATION.threads
+    threads: Annotated[int, Field(ge=0, le=256)] = _CALIBRATION.threads
     engine: Literal["local", "ray"] = _CALIBRATION.engine
 
 

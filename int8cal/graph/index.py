@@ -102,6 +102,14 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from item.graphs
 
 
+def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Iterate over the nodes of a graph and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from walk(inner)
+
+
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
     names: set[str] = set()

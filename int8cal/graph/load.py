@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from typing import TYPE_CHECKING
 
 import onnx
@@ -10,6 +11,7 @@ from onnx import external_data_helper
 
 from int8cal.atomic import atomic_path, atomic_write
 from int8cal.errors import ModelError
+from int8cal.graph.index import walk
 from int8cal.protos import is_large, tensor_bytes, without_weights, write_split
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
     Raises:
         ModelError: naming the first such node.
     """
-    for node in model.graph.node:
+    inside = (node for function in model.functions for node in function.node)
+    for node in itertools.chain(walk(model.graph), inside):
         if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
             raise ModelError(
                 f"is already quantized (node {node.name!r} is {node.op_type})",

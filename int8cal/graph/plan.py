@@ -191,6 +191,8 @@ class _Planner:
             bias = node.input[rule.bias]
             if not self.index.is_constant(bias):
                 return "its bias is not constant"
+            if not np.isfinite(self.index.constant(bias).astype(np.float64)).all():
+                return "its bias holds NaN or infinity"
             if node.op_type == "Gemm" and not _is_row(self.index.constant(bias), self.index.constant(weight), node):
                 return "its bias is not one value per output channel"
         if node.op_type == "Gemm" and (attribute(node, "transA", 0) or attribute(node, "alpha", 1.0) != 1.0):
@@ -340,9 +342,7 @@ class _Planner:
         inputs = {node.input[slot] for slot in data_slots(node, self.rules[node.op_type])}
         if not inputs <= ends or self.activated(node) not in self.hard:
             return left
-        reason = (
-            f"{_EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
-        )
+        reason = f"{_EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
         return Left(left.node, left.op_type, reason)
 
     def _fused_exclusions(self, nodes: list[onnx.NodeProto]) -> list[Left]:

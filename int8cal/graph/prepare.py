@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError
-from int8cal.graph.index import Index, attribute, subgraphs
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.load import require_float
 from int8cal.protos import outline
 
@@ -58,7 +58,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
         The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant;
         a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name.
     """
-    used = {node.domain for node in _walk(simplified.graph)} | {""}
+    used = {node.domain for node in walk(simplified.graph)} | {""}
     for function in simplified.functions:
         used |= {function.domain} | {node.domain for node in function.node}
     imports = [item for item in simplified.opset_import if item.domain in used]
@@ -97,15 +97,6 @@ def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelPr
             where=where,
             do=f"export it with opset {MIN_OPSET} or higher",
         ) from error
-
-
-def _walk(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    nodes = []
-    for node in graph.node:
-        nodes.append(node)
-        for inner in subgraphs(node):
-            nodes.extend(_walk(inner))
-    return nodes
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:

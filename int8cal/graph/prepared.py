@@ -58,11 +58,23 @@ def prepare(source: Path | onnx.ModelProto, fold: Callable[[onnx.ModelProto], on
     else:
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
     signature, header = signature_of(original), without_weights(original)
+    _require_tensors(original, where)
     normal = normalize(original, where)
     del original  # a model of several GB should not stay in memory three times
     folded = fold(normal)
     del normal
     return Prepared(finish(folded, header), signature, sha, name, where)
+
+
+def _require_tensors(model: onnx.ModelProto, where: str) -> None:
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if value.type.WhichOneof("value") not in (None, "tensor_type"):
+                raise ModelError(
+                    f"{kind} {value.name!r} is no tensor but a {value.type.WhichOneof('value').removesuffix('_type')}",
+                    where=where,
+                    do="give a model whose inputs and outputs are tensors",
+                )
 
 
 def require_layers(prepared: Prepared, selection: Selection) -> Plan:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+# what reading a damaged cache file raises; the loops themselves raise none of these
+_CACHE_ERRORS = (EOFError, ImportError, OSError, pickle.UnpicklingError, AttributeError, KeyError, IndexError)
 
 
 def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -23,5 +28,19 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
         return twin or loop
     import numba
 
-    function: Callable[..., Any] = numba.njit(loop, cache=True, nogil=True, fastmath=False, error_model="numpy")
-    return function
+    options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+    try:
+        function: Callable[..., Any] = numba.njit(loop, cache=True, **options)
+    except RuntimeError:  # no directory to keep a cache in
+        function = numba.njit(loop, **options)
+
+    def call(*arguments: Any) -> Any:
+        nonlocal function
+        try:
+            return function(*arguments)
+        except _CACHE_ERRORS:
+            # a damaged cache file, or one of another numba: compile for this process alone
+            function = numba.njit(loop, **options)
+            return function(*arguments)
+
+    return call

@@ -65,6 +65,7 @@ class _Emitter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.taken = _tensor_names(model.graph)
+        self.taken_nodes = {node.name for node in model.graph.node}
         self.parameters: dict[str, _Parameters] = {}
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -128,7 +129,7 @@ class _Emitter:
                 "QuantizeLinear",
                 [self.renamed.get(tensor, tensor), parameters.scale, parameters.zero_point],
                 [parameters.codes],
-                name=f"{tensor}_QuantizeLinear",
+                name=self._fresh_node(f"{tensor}_QuantizeLinear"),
             )
         )
         if tensor in self.renamed:
@@ -144,12 +145,11 @@ class _Emitter:
 
     def _fresh(self, name: str) -> str:
         """Return a tensor name that nobody has: this one, or this one with a number."""
-        free, number = name, 0
-        while free in self.taken:
-            number += 1
-            free = f"{name}_{number}"
-        self.taken.add(free)
-        return free
+        return _free_name(name, self.taken)
+
+    def _fresh_node(self, name: str) -> str:
+        """Return a node name that nobody has."""
+        return _free_name(name, self.taken_nodes)
 
     def _dequantize(self, tensor: str, output: str) -> str:
         parameters = self.parameters[tensor]
@@ -158,7 +158,7 @@ class _Emitter:
                 "DequantizeLinear",
                 [parameters.codes, parameters.scale, parameters.zero_point],
                 [output],
-                name=f"{output}_DequantizeLinear",
+                name=self._fresh_node(f"{output}_DequantizeLinear"),
             )
         )
         return output
@@ -196,7 +196,9 @@ class _Emitter:
         names = [self._fresh(f"{stem}_{part}") for part in ("quantized", "scale", "zero_point")]
         for name, value in zip(names, (codes, scale, zero_point), strict=True):
             self._constant(name, value)
-        node = helper.make_node("DequantizeLinear", names, [output], name=f"{output}_DequantizeLinear")
+        node = helper.make_node(
+            "DequantizeLinear", names, [output], name=self._fresh_node(f"{output}_DequantizeLinear")
+        )
         if axis is not None:
             node.attribute.append(helper.make_attribute("axis", axis))
         self.nodes.append(node)
@@ -227,3 +229,12 @@ def _tensor_names(graph: onnx.GraphProto) -> set[str]:
         for inner in subgraphs(node):
             names |= _tensor_names(inner)
     return names
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    free, number = name, 0
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    taken.add(free)
+    return free

@@ -86,6 +86,10 @@ def entropy_threshold(counts: Int64, levels: int, bin_width: float) -> tuple[flo
     if np.count_nonzero(counts) < levels:
         return None
     result = divergences(counts, levels)
+    # keeping fewer values apart than there are levels costs nothing by this measure, and says nothing: a tensor in
+    # [0.7, 1] would be cut at 0.7, where one bin is left
+    filled = np.concatenate([[0], np.cumsum(counts > 0)])
+    result[filled < levels] = np.inf
     best = int(np.argmin(result))
     if not math.isfinite(result[best]):
         return None

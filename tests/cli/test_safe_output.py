@@ -1,0 +1,144 @@
+"""What is read is never written over, and a job that fails leaves nothing."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+
+
+def test_quantize_never_replaces_its_own_input(call, tmp_path, sample_run):
+    shutil.copy(SAMPLE / "model.onnx", tmp_path / "m.onnx")
+    shutil.copy(sample_run / "model.table.json", tmp_path / "t.json")
+    before = {name: (tmp_path / name).read_bytes() for name in ("m.onnx", "t.json")}
+    for target in before:
+        done = call("quantize", "m.onnx", "--table", "t.json", "-o", target, "--overwrite")
+        assert done.code == 2
+        assert "is also an input" in done.message
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_results_never_go_among_the_samples(call, tmp_path):
+    shutil.copytree(SAMPLE / "calib", tmp_path / "data")
+    done = call("calibrate", SAMPLE / "model.onnx", "--data", "data", "-o", "data", "--overwrite")
+    assert done.code == 2
+    assert "is also an input" in done.message
+
+
+def test_a_job_that_fails_at_the_end_leaves_no_directory(call, tmp_path):
+    (tmp_path / "eval").mkdir()
+    shutil.copy(next((SAMPLE / "eval").rglob("*.png")), tmp_path / "eval" / "a.png")
+    (tmp_path / "eval" / "labels.csv").write_text("file,label\na.png,99\n")
+    done = call(
+        *("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE / "calib", "--samples", 5),
+        *("--eval-data", "eval", "-o", "deep/out", "--no-latency"),
+    )
+    assert done.code == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval"]
+
+
+def network(weights, nodes, outputs=None):
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])],
+        outputs or [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def data(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
+    return tmp_path / "x.npy"
+
+
+WEIGHT = np.random.default_rng(1).normal(size=(8, 8)).astype(np.float32)
+
+
+def test_node_names_that_int8cal_would_give_are_kept(call, tmp_path, data):
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="x_QuantizeLinear"),
+        helper.make_node("MatMul", ["x", "W"], ["m"], name="x_dequantized_DequantizeLinear"),
+        helper.make_node("Add", ["m", "r"], ["y"], name="add"),
+    ]
+    onnx.save(network({"W": WEIGHT}, nodes), tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency")
+    assert done.code == 0, done.err
+    names = [node.name for node in onnx.load(tmp_path / "out" / "m.int8.onnx").graph.node]
+    assert len(names) == len(set(names))
+
+
+def test_a_bias_of_minus_infinity_keeps_its_layer_in_float(call, tmp_path, data):
+    bias = np.zeros(8, np.float32)
+    bias[3] = -np.inf
+    nodes = [
+        helper.make_node("Gemm", ["x", "W", "b"], ["g"], name="masked"),
+        helper.make_node("Softmax", ["g"], ["s"], name="softmax"),
+        helper.make_node("MatMul", ["s", "W"], ["y"], name="plain"),
+    ]
+    onnx.save(network({"W": WEIGHT, "b": bias}, nodes), tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency")
+    assert done.code == 0, done.err
+    decisions = json.loads((tmp_path / "out" / "report.json").read_text())["decisions"]
+    assert [line for line in decisions if "masked" in line and "NaN or infinity" in line]
+
+
+def test_a_sequence_output_is_refused_by_name(call, tmp_path, data):
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["m"], name="m"),
+        helper.make_node("SequenceConstruct", ["m"], ["y"], name="s"),
+    ]
+    output = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    onnx.save(network({"W": WEIGHT}, nodes, [output]), tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert done.code == 3
+    assert "'y' is no tensor but a sequence" in done.message
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("settings", {"weights": "s4"}),
+        ("settings", {"exclude": 5}),
+        ("corrections", {"bias": "x"}),
+        ("corrections", {"bias": {"/stem/Conv": ["a"]}}),
+        ("corrections", {"equalization": {"/stem/Clip_output": [1e9]}}),
+    ],
+)
+def test_a_table_edited_wrongly_ends_with_6(call, tmp_path, sample_run, part, value):
+    table = json.loads((sample_run / "model.table.json").read_text())
+    table[part] |= value
+    (tmp_path / "t.json").write_text(json.dumps(table))
+    done = call("quantize", SAMPLE / "model.onnx", "--table", "t.json", "-o", "q.onnx")
+    assert done.code == 6, done.err
+    assert done.message
+
+
+def test_a_table_nested_without_end_ends_with_6(call, tmp_path):
+    (tmp_path / "t.json").write_text("[" * 100_000)
+    assert call("quantize", SAMPLE / "model.onnx", "--table", "t.json", "-o", "q.onnx").code == 6
+
+
+def test_a_damaged_compilation_cache_is_worked_around(call, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    arguments = ("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE / "calib", "--samples", 3, "--no-latency")
+    assert call(*arguments, "-o", "a", NUMBA_CACHE_DIR=str(cache)).code == 0
+    for file in cache.rglob("*.nb?"):
+        file.write_bytes(file.read_bytes()[:40])
+    done = call(*arguments, "-o", "b", NUMBA_CACHE_DIR=str(cache))
+    assert done.code == 0, done.err
+    assert (tmp_path / "a" / "model.stats.npz").read_bytes() == (tmp_path / "b" / "model.stats.npz").read_bytes()
+
+
+def test_threads_beyond_reason_are_refused(call):
+    done = call("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE / "calib", "--threads", 99999999999)
+    assert done.code == 2
+    assert "--threads" in done.message

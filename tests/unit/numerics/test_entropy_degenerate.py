@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+
+from int8cal.calibration.choose import choose
+from int8cal.numerics.kernels import count_twin
+from int8cal.numerics.loglinear import BINS, spectrum
+
+
+def observed(values):
+    values = np.asarray(values, np.float32)
+    table, tally = np.zeros(BINS, np.int64), np.zeros(4, np.int64)
+    count_twin(values.view(np.uint32), table, tally)
+    bins = np.flatnonzero(table)
+    return spectrum(bins, table[bins], int(tally[0]), (float(values.min()), float(values.max())))
+
+
+@pytest.mark.parametrize("method", ["kl", "auto", "mse"])
+@pytest.mark.parametrize(("low", "high"), [(0.7, 1.0), (0.5, 1.0), (-1.0, -0.7), (100.0, 101.0)])
+def test_a_tensor_far_from_zero_keeps_its_values(method, low, high):
+    values = np.random.default_rng(0).uniform(low, high, 50_000)
+    choice = choose(observed(values), method, "u8", 99.99)
+    outside = (values < choice.affine.low - choice.affine.scale) | (values > choice.affine.high + choice.affine.scale)
+    assert outside.mean() < 0.3
