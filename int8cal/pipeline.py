@@ -20,7 +20,7 @@ from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.errors import ModelError, OutputError, TableError
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, parse_gate
+from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.graph.chains import find_chains
@@ -161,6 +161,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     """
     show = progress or _silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
+    require_measurable(gates, latency=job.evaluation.latency)
     stem = job.model.name.removesuffix(".onnx")
     directory = job.output.dir or Path(f"{stem}-int8")
     names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
@@ -234,6 +235,7 @@ def evaluate_files(
         Int8calError: Of the station that failed.
     """
     parsed = [parse_gate(text) for text in gates]
+    require_measurable(parsed, latency=latency)
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
     report = evaluate_models(fp32, int8, data, threads=threads, latency=latency, progress=progress)
@@ -285,7 +287,15 @@ def evaluate_models(
     )
 
 
-def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> Statistics:
+@dataclass(frozen=True)
+class MergeOutcome:
+    """How many samples the sum holds, and warnings."""
+
+    samples: int
+    warnings: tuple[str, ...]
+
+
+def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> MergeOutcome:
     """Add the statistics of shards and write the sum.
 
     Raises:
@@ -293,9 +303,20 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
     """
     require_free(output, overwrite=overwrite)
     require_apart((output,), inputs)
-    total = merge(load_statistics(path) for path in inputs)
+    seen: dict[int, Path] = {}
+    warnings = []
+
+    def shards() -> Iterator[Statistics]:
+        for path in inputs:
+            shard = load_statistics(path)
+            if shard.fingerprint in seen:
+                warnings.append(f"{path} holds the same samples as {seen[shard.fingerprint]}; they count twice")
+            seen[shard.fingerprint] = path
+            yield shard
+
+    total = merge(shards())
     save_statistics(total, output)
-    return total
+    return MergeOutcome(total.samples, tuple(warnings))
 
 
 def _open(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
@@ -410,7 +431,12 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in calibrated.plan.left]
     return Report(
-        model={**table.model, "samples": table.data["samples"], "data_fingerprint": table.data["fingerprint"]},
+        model={
+            **table.model,
+            "int8": f"{job.model.name.removesuffix('.onnx')}.int8.onnx",
+            "samples": table.data["samples"],
+            "data_fingerprint": table.data["fingerprint"],
+        },
         settings={
             **table.settings,
             "data": _data_settings(job.data),

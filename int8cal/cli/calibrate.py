@@ -12,7 +12,7 @@ from int8cal.cli.progress import Progress
 
 
 @click.command("calibrate")
-@click.argument("model", required=False, metavar="MODEL")
+@click.argument("model", required=False, type=options.PATH, metavar="MODEL")
 @options.data()
 @options.directory
 @options.method

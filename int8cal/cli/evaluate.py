@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from int8cal.cli import options
 from int8cal.cli.outcome import require_gates, show_report
 from int8cal.cli.progress import Progress
+from int8cal.errors import ConfigError
+
+if TYPE_CHECKING:
+    from int8cal.job import Job
+
+_SECTION = "evaluation.data."
+_DATA = f"{_SECTION}path"
+_NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in the YAML of --config"
 
 
 @click.command("evaluate")
-@click.argument("fp32", metavar="FP32")
-@click.argument("int8", metavar="INT8")
-@options.data(key="evaluation.data.path", required=True)
-@click.option("-o", "--output", type=click.Path(), metavar="DIR", help="Write report.json, .md and .html there.")
+@click.argument("fp32", type=options.PATH, metavar="FP32")
+@click.argument("int8", type=options.PATH, metavar="INT8")
+@options.data(key="evaluation.data.path")
+@click.option("-o", "--output", type=options.PATH, metavar="DIR", help="Write report.json, .md and .html there.")
 @options.samples(section="evaluation.data")
 @options.judgement
 @options.threads
@@ -29,24 +38,22 @@ def command(
 ) -> None:
     """Compare the model INT8, made by any tool, with its float model FP32 on data.
 
-    From the YAML of --config come preprocessing, labels and gates (its sections data and evaluation).
+    From the YAML of --config come data, preprocessing, labels and gates (its sections evaluation and data). Without
+    --data, its evaluation.data is used, or else its data.
     """
     values, flags = options.settings_of(context)
-    # A job needs calibration data; here only its preprocessing counts, which the evaluation data inherits.
-    values |= {"model": fp32, "data.path": values["evaluation.data.path"]}
-    from int8cal.config.load import job_from_options
-
-    job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "FP32"})
-    data = job.evaluation.data
-    if data is None:
-        raise click.UsageError("Missing option '--data'", context)
+    if config is None and _DATA not in values:
+        raise click.UsageError(_NO_DATA, context)
+    job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
+    if job is None:
+        raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
     from int8cal.pipeline import evaluate_files
 
     directory = Path(output) if output else None
     report = evaluate_files(
         Path(fp32),
         Path(int8),
-        data,
+        job.evaluation.data or job.data,
         output=directory,
         gates=job.evaluation.gates,
         threads=job.calibration.threads,
@@ -57,3 +64,23 @@ def command(
     )
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
     require_gates(report)
+
+
+def _job(values: dict[str, object], config: Path | None, flags: dict[str, str]) -> Job | None:
+    """Make the job whose evaluation data, or else data, the models are judged on; None when neither is named."""
+    from int8cal.config.load import job_from_options
+
+    # A job needs calibration data; beside evaluation data only its preprocessing counts, which that inherits.
+    if _DATA in values:
+        return job_from_options(values | {"data.path": values[_DATA]}, config, flags=flags)
+    plain = {key: value for key, value in values.items() if not key.startswith(_SECTION)}
+    if job_from_options(plain | {"data.path": "."}, config, flags=flags).evaluation.data is not None:
+        return job_from_options(values | {"data.path": "."}, config, flags=flags)
+    renamed = {key.replace(_SECTION, "data."): value for key, value in values.items()}
+    names = {key.replace(_SECTION, "data."): name for key, name in flags.items()}
+    try:
+        return job_from_options(renamed, config, flags=names)
+    except ConfigError as error:
+        if error.fields.get("key") in {"data", "data.path"}:
+            return None
+        raise

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import click
 
+from int8cal.cli import options
+
 
 @click.command("inspect")
-@click.argument("file", metavar="FILE")
+@click.argument("file", type=options.PATH, metavar="FILE")
 def command(*, file: str) -> None:
     """Show FILE in the terminal: a model, table, statistics file or report."""
     from int8cal.describe import describe_file

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import click
 from click.core import ParameterSource
 
+from int8cal.config.available import AVAILABLE
+from int8cal.evaluation.gates import NOT_COMPUTED, UNITS
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
 
 _META = "int8cal.settings"
+# The stations say what is wrong with a path; this type is there so that shells complete file names.
+PATH = click.Path(readable=False)
 _CALIBRATION = CalibrationSettings()
 _QUANTIZATION = QuantizationSettings()
 
@@ -87,15 +91,30 @@ def _choice(names: Sequence[str]) -> click.Choice[str]:
     return click.Choice(list(names))
 
 
+def _default(section: str, key: str, names: Sequence[str], default: str) -> str:
+    """Say which choice is the default, and which are known but not built in this version."""
+    refused = [name for name in names if name not in AVAILABLE[section, key]]
+    return f"(default {default}); {', '.join(refused)} (not in this version)." if refused else f"(default {default})."
+
+
+def _gate_names() -> str:
+    """List the names that a gate may use, those of one unit together."""
+    by_unit: dict[str, list[str]] = {}
+    for name, unit in UNITS.items():
+        if name not in NOT_COMPUTED:
+            by_unit.setdefault(unit, []).append(name)
+    return "; ".join(f"{', '.join(names)} ({unit})" for unit, names in by_unit.items())
+
+
 # Data
 
 
-def data(*, key: str = "data.path", required: bool = False) -> Callable[[CommandT], CommandT]:
+def data(*, key: str = "data.path") -> Callable[[CommandT], CommandT]:
     """Declare --data, for calibration or (evaluate) for evaluation samples."""
     return _setting(
         "--data",
         key=key,
-        required=required,
+        type=PATH,
         metavar="PATH",
         help="Samples: a directory, file or glob of images, .npy, .npz or input_*.pb, or package.module:function.",
     )
@@ -114,6 +133,7 @@ def samples(*, section: str = "data") -> Callable[[CommandT], CommandT]:
 
 # Calibration
 
+_ENGINES = ("local", "ray")
 method = together(
     _setting(
         "--method",
@@ -144,8 +164,8 @@ engine = together(
     _setting(
         "--engine",
         key="calibration.engine",
-        type=_choice(("local", "ray")),
-        help=f"Where calibration runs (default {_CALIBRATION.engine}).",
+        type=_choice(_ENGINES),
+        help=f"Where calibration runs {_default('calibration', 'engine', _ENGINES, _CALIBRATION.engine)}",
     ),
 )
 
@@ -156,13 +176,14 @@ quantization = together(
         "--recipe",
         key="quantization.recipe",
         type=_choice(get_args(Recipe)),
-        help=f"How much work goes into accuracy (default {_QUANTIZATION.recipe}).",
+        help="How much work goes into accuracy "
+        + _default("quantization", "recipe", get_args(Recipe), _QUANTIZATION.recipe),
     ),
     _setting(
         "--target",
         key="quantization.target",
         type=_choice(get_args(Target)),
-        help=f"Where the model will run (default {_QUANTIZATION.target}).",
+        help="Where the model will run " + _default("quantization", "target", get_args(Target), _QUANTIZATION.target),
     ),
     _setting(
         "--activations",
@@ -174,7 +195,8 @@ quantization = together(
         "--weights",
         key="quantization.weights",
         type=_choice(get_args(WeightRange)),
-        help=f"Range of the weights' codes (default {_QUANTIZATION.weights}).",
+        help="Range of the weights' codes "
+        + _default("quantization", "weights", get_args(WeightRange), _QUANTIZATION.weights),
     ),
     _setting(
         "--exclude",
@@ -197,19 +219,24 @@ quantization = together(
 eval_data = _setting(
     "--eval-data",
     key="evaluation.data.path",
+    type=PATH,
     metavar="PATH",
     help="Samples the int8 model is judged on (default: the calibration data).",
 )
 judgement = together(
     _setting(
-        "--labels", key="evaluation.labels", metavar="FILE", help='CSV of file,label, or "folders" for class folders.'
+        "--labels",
+        key="evaluation.labels",
+        type=PATH,
+        metavar="FILE",
+        help='CSV of file,label, or "folders" for class folders.',
     ),
     _setting(
         "--gate",
         key="evaluation.gates",
         multiple=True,
         metavar="'NAME<=VALUE'",
-        help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable.",
+        help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: " + _gate_names() + ".",
     ),
     _setting(
         "--no-latency", key="evaluation.latency", is_flag=True, negated=True, help="Do not measure the models' speed."
@@ -220,12 +247,17 @@ judgement = together(
 
 config = click.option(
     "--config",
-    type=click.Path(),
+    type=PATH,
     metavar="FILE",
     help="YAML with settings of one job; options given here win over it.",
 )
 directory = _setting(
-    "-o", "--output", key="output.dir", metavar="DIR", help="Directory for the results (default ./<model>-int8)."
+    "-o",
+    "--output",
+    key="output.dir",
+    type=PATH,
+    metavar="DIR",
+    help="Directory for the results (default ./<model>-int8).",
 )
 overwrite = _setting("--overwrite", key="output.overwrite", is_flag=True, help="Replace results that exist.")
 quiet = _setting("-q", "--quiet", key="quiet", is_flag=True, help="Print errors only.")

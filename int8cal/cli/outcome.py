@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,8 +11,6 @@ import click
 from int8cal.errors import GateError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from int8cal.evaluation.result import Report
 
 
@@ -37,7 +37,13 @@ def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json:
         for line in summary_lines(report):
             click.echo(line)
     if directory is not None and not quiet:
-        click.echo(f"results are in {directory}", err=as_json)
+        click.echo(f"results are in {shown_path(directory)}", err=as_json)
+
+
+def shown_path(path: Path | str) -> str:
+    """Write a path without its detours ("configs/../results"), unless they lead through a link to somewhere else."""
+    short = os.path.normpath(path)
+    return short if Path(short).resolve() == Path(path).resolve() else str(path)
 
 
 def require_gates(report: Report) -> None:

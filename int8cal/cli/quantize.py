@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
+from int8cal.cli import options
 from int8cal.cli.endings import say
+from int8cal.cli.outcome import shown_path
 
 
 @click.command("quantize")
-@click.argument("model", metavar="MODEL")
-@click.option("--table", required=True, type=click.Path(), metavar="TABLE", help="Calibration table, *.table.json.")
-@click.option("-o", "--output", required=True, type=click.Path(), metavar="OUT.onnx", help="The int8 model to write.")
+@click.argument("model", type=options.PATH, metavar="MODEL")
+@click.option("--table", required=True, type=options.PATH, metavar="TABLE", help="Calibration table, *.table.json.")
+@click.option("-o", "--output", required=True, type=options.PATH, metavar="OUT.onnx", help="The int8 model to write.")
 @click.option("--force", is_flag=True, help="Use a table that was made for another model.")
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(*, model: str, table: str, output: str, force: bool, overwrite: bool) -> None:
@@ -22,4 +24,4 @@ def command(*, model: str, table: str, output: str, force: bool, overwrite: bool
     outcome = quantize_file(Path(model), Path(table), Path(output), force=force, overwrite=overwrite)
     for warning in outcome.warnings:
         say(f"warning: {warning}")
-    click.echo(f"wrote {outcome.output}")
+    click.echo(f"wrote {shown_path(outcome.output)}")

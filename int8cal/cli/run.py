@@ -9,7 +9,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import crash, say
-from int8cal.cli.outcome import require_gates
+from int8cal.cli.outcome import require_gates, shown_path
 from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.job import Job
 
-_COLUMNS = ("SQNR", "top-1 drop", "size", "speed-up")
-_WIDTH = 12
+_COLUMNS = ("SQNR", "top-1 drop", "size", "speedup")
+_WIDTH = 13
 
 
 @click.command("run")
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG.yaml...")
+@click.argument("configs", nargs=-1, required=True, type=options.PATH, metavar="CONFIG.yaml...")
 @click.option("--keep-going", is_flag=True, help="Go on with the next job after one failed.")
 @options.overwrite
 @options.quiet
@@ -84,7 +84,7 @@ def _run(job: Job) -> tuple[int, tuple[str, ...], str]:
         return error.exit_code, cells, f"failed: {error.station}"
     except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; crash() keeps its traceback
         return crash(error), cells, "failed: a bug in int8cal"
-    return 0, cells, str(outcome.directory)
+    return 0, cells, shown_path(outcome.directory)
 
 
 def _cells(report: Report) -> tuple[str, ...]:
@@ -95,6 +95,6 @@ def _cells(report: Report) -> tuple[str, ...]:
     return (
         wording.decibel(evaluation.metrics.sqnr_db),
         wording.points(top1.drop if top1 else None),
-        f"{evaluation.size[1] / evaluation.size[0]:.2f}x" if evaluation.size[0] else "",
+        wording.smaller(*evaluation.size) if all(evaluation.size) else "",
         wording.times(latency.speedup if latency else None),
     )

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from int8cal.evaluation.element_types import ElementTypes
+from int8cal.evaluation.optimized_ops import trait
+from int8cal.evaluation.original_names import OriginalNames
 from int8cal.evaluation.result import FloatNode, Fusion
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
@@ -16,38 +19,14 @@ from int8cal.runtime.sessions import Session
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Kernels that compute on integers, beside every QLinear*.
-_INTEGER_OPS = frozenset(
-    {
-        "QGemm",
-        "QAttention",
-        "QEmbedLayerNormalization",
-        "ConvInteger",
-        "MatMulInteger",
-        "MatMulInteger16",
-        "MatMulIntegerToFloat",
-        "DynamicQuantizeMatMul",
-        "DynamicQuantizeLSTM",
-    }
-)
-_BOUNDARY = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Cast"})
-# Change of memory layout that the runtime puts around its own float kernels.
-_LAYOUT = frozenset({"ReorderInput", "ReorderOutput"})
-# They ask for a shape, not for values.
-_SHAPE_OPS = frozenset({"Shape", "Size"})
-# Ops that the provider also fuses when input and output share scale and zero point, beyond those the Plan uses.
-_ALSO_PASSED = frozenset(
-    {"Resize", "Gather", "GatherElements", "Split", "Tile", "Identity", "Expand", "ReduceMax", "ReduceMin"}
-)
-_ALSO_COMPUTED = frozenset({"Where", "ArgMax"})
+_QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
 _INDEX_OPS = frozenset({"ArgMax", "ArgMin"})
-_LINEAR = frozenset({"Conv", "Gemm", "MatMul"})
-_FLOAT_TWINS = {"FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul", "NhwcFusedConv": "Conv"}
+NOT_QUANTIZED = "not quantized"
 
 
 def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = None, *, threads: int = 0) -> Fusion:
-    """Count the nodes with integer kernels, and list those left in float beside a Q or DQ.
+    """Count the nodes with integer kernels, and list those that compute in float.
 
     Args:
         model: The int8 model to open.
@@ -55,9 +34,11 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
         threads: Threads of the runtime; 0 for all CPUs.
 
     Returns:
-        integer: nodes of the optimized graph that compute or move u8 or s8 values; float_: the listed nodes. A float
-        node is listed when it reads a dequantized activation or feeds a QuantizeLinear, under the name it has in the
-        model. Weights alone (a DQ of an initializer) list nothing. Subgraphs of If and Loop are not audited.
+        integer: nodes of the optimized graph that compute or move u8 or s8 values; float_: the listed nodes, under the
+        names they have in the model. Listed is every node that computes real numbers, and one that only moves them
+        where it reads a dequantized activation or feeds a QuantizeLinear, since its movement could be one of codes.
+        Arithmetic on shapes, Q and DQ, and changes of layout are not. An If or Loop is one node; its subgraphs are not
+        audited.
 
     Raises:
         ModelError: onnxruntime cannot open the model, or cannot write its optimized form.
@@ -77,27 +58,20 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         original: The model before that, from which node names are told; None to take them as they are.
     """
     graph = _Optimized(optimized)
-    before = {} if original is None else {name: node for node in original.graph.node for name in node.output}
+    names = OriginalNames(optimized, original)
     integer, listed = 0, []
     for node in optimized.graph.node:
-        if node.op_type in _BOUNDARY | _LAYOUT | _SHAPE_OPS:
+        role = trait(node.op_type).role
+        if role in {"boundary", "layout", "shape"}:
             continue
         if graph.is_integer(node):
             integer += 1
         elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
-            outputs = [graph.outward(name) for name in node.output if name]
-            listed.append(FloatNode(_name(node, outputs, before), node.op_type, graph.reason(node)))
+            listed.append(FloatNode(names.node(node), node.op_type, graph.reason(node, names)))
+        elif role != "move" and graph.gives_real(node):
+            reason = "only its weights are quantized" if graph.has_quantized_weights(node) else NOT_QUANTIZED
+            listed.append(FloatNode(names.node(node), node.op_type, reason))
     return Fusion(integer=integer, float_=len(listed), nodes=tuple(listed))
-
-
-def _name(node: onnx.NodeProto, outputs: list[str], before: dict[str, onnx.NodeProto]) -> str:
-    """Name the node as the user's model does; a fused one after its convolution or product, not its activation."""
-    op = _FLOAT_TWINS.get(node.op_type, node.op_type)
-    same = next((before[name] for name in outputs if name in before), None)
-    while same is not None and op in _LINEAR and same.op_type != op and same.op_type not in _LINEAR and same.input:
-        same = before.get(same.input[0])
-    found = "" if same is None else same.name
-    return found or node.name or next(iter(outputs), "")
 
 
 class _Optimized:
@@ -105,6 +79,8 @@ class _Optimized:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._index = Index(model)
+        self._types = ElementTypes(self._index)
+        self._shapes = _shape_tensors(self._index)
         # the runtime writes no types for the codes between its kernels, so they are followed from where they arise
         self._codes: set[str] = set()
         for node in model.graph.node:
@@ -112,17 +88,17 @@ class _Optimized:
                 self._codes.update(name for name in node.output if name)
 
     def is_integer(self, node: onnx.NodeProto) -> bool:
-        if node.op_type.startswith("QLinear") or node.op_type in _INTEGER_OPS:
+        if trait(node.op_type).role == "integer":
             return True
         return any(name in self._codes for name in node.input)
 
     def _gives_codes(self, node: onnx.NodeProto) -> bool:
         op = node.op_type
-        if op in {"QuantizeLinear", "DynamicQuantizeLinear"} or op.startswith("QLinear"):
+        if op in _QUANTIZERS or op.startswith("QLinear"):
             return True
         if op == "QGemm":  # without an output scale it writes float
             return len(node.input) > 7 and bool(node.input[7])
-        if op in _BOUNDARY | _SHAPE_OPS | _INDEX_OPS | _INTEGER_OPS:
+        if trait(op).role in {"boundary", "shape", "integer"} or op in _INDEX_OPS:
             return False
         return any(name in self._codes for name in node.input)
 
@@ -132,12 +108,20 @@ class _Optimized:
     def feeds_quantize(self, node: onnx.NodeProto) -> bool:
         return any(self._is_quantized(name) for name in node.output if name)
 
-    def reason(self, node: onnx.NodeProto) -> str:
+    def has_quantized_weights(self, node: onnx.NodeProto) -> bool:
+        return any(self._is_dequantized(name) for name in node.input if name)
+
+    def gives_real(self, node: onnx.NodeProto) -> bool:
+        """Whether the node computes real numbers from the model's inputs, not from their shapes alone."""
+        return self._types.any_real(list(node.output)) and not self._shapes.issuperset(filter(None, node.output))
+
+    def reason(self, node: onnx.NodeProto, names: OriginalNames) -> str:
         """Why the node runs in float, as far as the graph shows it."""
-        op = _FLOAT_TWINS.get(node.op_type, node.op_type)
+        known = trait(node.op_type)
+        op = known.twin or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)
-        passes = op in _ALSO_PASSED or (rule is not None and rule.kind == "pass")
-        if not passes and op not in _ALSO_COMPUTED and (rule is None or rule.no_kernel):
+        passes = known.passes or (rule is not None and rule.kind == "pass")
+        if not passes and not known.computes and (rule is None or rule.no_kernel):
             return f"no integer kernel for {op} in the CPU provider"
         data = [name for name in node.input if name]
         if rule is not None and rule.inputs is not None:
@@ -148,7 +132,7 @@ class _Optimized:
         floats = [name for name in map(self.inward, data) if not self._is_dequantized(name)]
         moving = [name for name in floats if not self._index.is_constant(name)]
         if moving:
-            return f"input {moving[0]} is float"
+            return f"input {names.tensor(moving[0])} is float"
         if floats:
             return "a constant input is float"
         if not all(self._is_quantized(name) for name in node.output if name):
@@ -163,17 +147,9 @@ class _Optimized:
     def inward(self, name: str) -> str:
         """Name the tensor before any layout change."""
         producer = self._index.producer.get(name)
-        while producer is not None and producer.op_type in _LAYOUT:
+        while producer is not None and trait(producer.op_type).role == "layout":
             name = producer.input[0]
             producer = self._index.producer.get(name)
-        return name
-
-    def outward(self, name: str) -> str:
-        """Name the tensor behind a layout change, where that is its only reader."""
-        reader = self._index.only_reader(name)
-        while reader is not None and reader.op_type in _LAYOUT:
-            name = reader.output[0]
-            reader = self._index.only_reader(name)
         return name
 
     def _is_dequantized(self, name: str) -> bool:
@@ -185,15 +161,27 @@ class _Optimized:
 
     def _is_quantized(self, name: str) -> bool:
         readers = self._readers(name)
-        return any(node.op_type in {"QuantizeLinear", "DynamicQuantizeLinear"} for node in readers)
+        return any(node.op_type in _QUANTIZERS for node in readers)
 
     def _readers(self, name: str) -> Iterable[onnx.NodeProto]:
         for use in self._index.uses.get(name, []):
-            if use.node.op_type in _LAYOUT:
+            if trait(use.node.op_type).role == "layout":
                 yield from self._readers(use.node.output[0])
             elif use.slot == 0:
                 yield use.node
 
 
-def _node_names(model: onnx.ModelProto) -> dict[str, str]:
-    return {output: node.name for node in model.graph.node for output in node.output if node.name}
+def _shape_tensors(index: Index) -> set[str]:
+    """Name the tensors that follow from shapes and constants alone, such as the root of a head's width in attention."""
+    found: set[str] = set()
+    for node in index.graph.node:
+        inputs = [name for name in node.input if name]
+        known = trait(node.op_type).role
+        if known == "shape" or (
+            inputs
+            and known != "control"
+            and any(name in found for name in inputs)
+            and all(name in found or index.is_constant(name) for name in inputs)
+        ):
+            found.update(name for name in node.output if name)
+    return found

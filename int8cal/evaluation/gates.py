@@ -48,7 +48,7 @@ _DROPS: dict[str, Callable[[Evaluation], Drop | None]] = {
     "top5": lambda evaluation: evaluation.metrics.top5,
 }
 
-# Every name a gate may use. Accuracies are fractions, drops percentage points, latencies milliseconds.
+# Every name a gate may use; its unit is in UNITS.
 FIGURES: dict[str, Callable[[Evaluation], float | None]] = {
     "sqnr_db": lambda evaluation: evaluation.metrics.sqnr_db,
     "cosine": lambda evaluation: evaluation.metrics.cosine,
@@ -65,6 +65,30 @@ FIGURES: dict[str, Callable[[Evaluation], float | None]] = {
     "fusion.integer": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.integer,
     "fusion.float": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.float_,
 }
+
+_FRACTION, _POINTS = "fraction of 1", "percentage points"
+UNITS: dict[str, str] = {
+    "sqnr_db": "dB",
+    "cosine": "at most 1",
+    "max_abs_error": "in the output's unit",
+    "agreement": _FRACTION,
+    **{
+        f"{name}.{suffix}": _FRACTION if suffix in {"fp32", "int8"} else _POINTS
+        for name in _DROPS
+        for suffix in _DROP_PARTS
+    },
+    "latency.fp32": "ms",
+    "latency.int8": "ms",
+    "latency.speedup": "fp32 / int8",
+    "size.fp32_bytes": "bytes",
+    "size.int8_bytes": "bytes",
+    "size.ratio": "int8 / fp32",
+    "saturation.unsafe_channels": "channels",
+    "fusion.integer": "nodes",
+    "fusion.float": "nodes",
+}
+# Names of figures that no evaluation of this version computes.
+NOT_COMPUTED = frozenset({"saturation.unsafe_channels"})
 
 
 @dataclass(frozen=True)
@@ -109,6 +133,31 @@ def parse_gate(text: str) -> ParsedGate:
             gate=text,
         )
     return ParsedGate(text, name, comparison, bound)
+
+
+def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
+    """Refuse gates that cannot hold whatever the model is like, because their figure will not be computed.
+
+    Args:
+        gates: The gates of one job, before any work.
+        latency: Whether the models' speed is going to be measured.
+
+    Raises:
+        ConfigError: Names the first such gate and what to do.
+    """
+    for gate in gates:
+        if gate.name in NOT_COMPUTED:
+            raise ConfigError(
+                f'gate "{gate.text}" cannot hold: {gate.name} is not computed in this version',
+                do="remove the gate",
+                gate=gate.text,
+            )
+        if gate.name.startswith("latency.") and not latency:
+            raise ConfigError(
+                f'gate "{gate.text}" cannot hold: measuring latency is switched off',
+                do="remove the gate, or --no-latency (evaluation.latency: false in the YAML)",
+                gate=gate.text,
+            )
 
 
 def judge(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:

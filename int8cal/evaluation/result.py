@@ -52,7 +52,7 @@ class LayerMetrics:
 
 @dataclass(frozen=True)
 class FloatNode:
-    """A node that still runs in float between Q and DQ in the runtime's optimized graph."""
+    """A compute node that still runs in float in the runtime's optimized graph, under its name in the model."""
 
     node: str
     op_type: str
@@ -61,7 +61,7 @@ class FloatNode:
 
 @dataclass(frozen=True)
 class Fusion:
-    """What the runtime made of the model: nodes with integer kernels, and compute nodes left in float."""
+    """What the runtime made of the model: nodes with integer kernels, and all compute nodes left in float, by name."""
 
     integer: int
     float_: int
@@ -78,7 +78,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per sample, medians of interleaved runs; speedup is the median of the pairs' ratios fp32 / int8."""
+    """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8."""
 
     fp32: float
     int8: float

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 66, 508, 8, 118
 AXIS = 20
 ROW = 15
+# Above, two layers differ by nothing that anybody would act on, and one exact layer would flatten all others.
+DECIBEL_CAP = 60.0
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class Scale:
 
 
 def decibel_scale(values: Sequence[float]) -> Scale:
-    """Make an axis for SQNR in dB: from 0, or the ten below the worst layer if negative, to the ten above the best."""
+    """Make an axis for SQNR in dB: from 0, or the ten below the worst layer, to the ten above the best or the cap."""
     low = min(0.0, 10 * math.floor(min(values, default=0.0) / 10))
-    return Scale(low, max(0.0 if low < 0 else 10.0, 10 * math.ceil(max(values, default=0.0) / 10)))
+    best = min(max(values, default=0.0), DECIBEL_CAP)
+    return Scale(low, max(0.0 if low < 0 else 10.0, 10 * math.ceil(best / 10)))
 
 
 def interval_scale(values: Iterable[float]) -> Scale:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
 from int8cal.report.document import document_of, gate_paths, layer_paths
-from int8cal.report.reading import headline, name_of, verdict, why, why_nothing_clipped, worst_first
+from int8cal.report.reading import (
+    evaluation_data,
+    headline,
+    int8_name,
+    name_of,
+    verdict,
+    versions,
+    why,
+    why_nothing_clipped,
+    worst_first,
+)
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
@@ -25,19 +35,31 @@ def report_to_markdown(report: Report) -> str:
         report: Any report.
 
     Returns:
-        Headline, gates, the ten worst layers, what stayed in float, warnings; names and reasons are escaped.
+        Models, data, headline, gates, the ten worst layers, what stayed in float, warnings, versions; names and
+        reasons are escaped.
     """
     document = document_of(report)
     parts = [
-        f"## int8cal: {_code(name_of(document))}",
+        f"## int8cal: {_models(document)}",
         f"**{_escape(verdict(document).capitalize())}**{_samples(document)}",
+        _listed("Evaluation data", evaluation_data(document)),
         _headline(document),
         _gates(document),
         _worst_layers(document),
         _float_nodes(document),
         _bullets("Warnings", document["warnings"]),
+        _listed("Made with", versions(document)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _models(document: Document) -> str:
+    name, int8 = _code(name_of(document)), int8_name(document)
+    return f"{_code(int8)} against {name}" if int8 else name
+
+
+def _listed(title: str, rows: list[tuple[str, str]]) -> str:
+    return f"{title}: {', '.join(f'{_escape(name)} {_code(value)}' for name, value in rows)}." if rows else ""
 
 
 def _samples(document: Document) -> str:

@@ -14,7 +14,19 @@ from int8cal.report.charts import (
     interval_scale,
 )
 from int8cal.report.document import document_of, gate_paths, layer_paths
-from int8cal.report.reading import Figure, headline, name_of, verdict, why, why_nothing_clipped, worst_first
+from int8cal.report.reading import (
+    Figure,
+    evaluation_data,
+    flat,
+    headline,
+    int8_name,
+    name_of,
+    verdict,
+    versions,
+    why,
+    why_nothing_clipped,
+    worst_first,
+)
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
@@ -88,7 +100,10 @@ class Page:
     plots: list[Plot]
     latency: list[tuple[str, str]]
     timing: list[tuple[str, str, float]]
+    int8: str
+    judged_on: str
     settings: list[tuple[str, str]]
+    versions: list[tuple[str, str]]
     model: list[tuple[str, str]]
     fusion_reason: str
     saturation_reason: str
@@ -121,8 +136,11 @@ def page_of(report: Report) -> Page:
         plots=_plots(report, layers),
         latency=_latency(document),
         timing=_timing(document["timing_s"]),
-        settings=_flat(document["settings"]),
-        model=_flat(document["model"]),
+        int8=wording.printable(int8_name(document)),
+        judged_on=dict(evaluation_data(document)).get("path", ""),
+        settings=flat({key: value for key, value in document["settings"].items() if key != "versions"}),
+        versions=versions(document),
+        model=flat(document["model"]),
         fusion_reason=why(document, "fusion"),
         saturation_reason=why(document, "saturation.unsafe_channels", "saturation"),
         layers_reason=why(document, "layers"),
@@ -223,23 +241,3 @@ def _timing(timing: dict[str, float | None]) -> list[tuple[str, str, float]]:
         (name, wording.seconds(value), round(100 * (value or 0.0) / longest, 1) if longest > 0 else 0.0)
         for name, value in timing.items()
     ]
-
-
-def _flat(part: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as rows of dotted name and value."""
-    rows: list[tuple[str, str]] = []
-    for key, value in part.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            rows += _flat(value, f"{name}.")
-        else:
-            rows.append((name, _setting(value)))
-    return rows
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(str(item) for item in value) or "none"
-    return "none" if value is None or value == {} else str(value)

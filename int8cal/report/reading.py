@@ -49,6 +49,47 @@ def name_of(document: Document) -> str:
     return next((str(model[key]) for key in ("name", "path", "file") if model.get(key)), "model")
 
 
+def int8_name(document: Document) -> str:
+    """Choose what to call the int8 model; empty where the report does not say."""
+    return str(document["model"].get("int8") or "")
+
+
+def evaluation_data(document: Document) -> list[tuple[str, str]]:
+    """Say what data the int8 model was judged on, as rows of setting and value, its path first; empty if unrecorded."""
+    evaluation = document["settings"].get("evaluation")
+    data = evaluation.get("data") if isinstance(evaluation, dict) else None
+    if not isinstance(data, dict):
+        return []
+    rows = [(name, value) for name, value in flat(data) if value != "none"]
+    return sorted(rows, key=lambda row: row[0] != "path")
+
+
+def versions(document: Document) -> list[tuple[str, str]]:
+    """Say which versions of int8cal and its parts made the report; empty if unrecorded."""
+    recorded = document["settings"].get("versions")
+    return flat(recorded) if isinstance(recorded, dict) else []
+
+
+def flat(part: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Turn nested settings into rows of dotted name and value."""
+    rows: list[tuple[str, str]] = []
+    for key, value in part.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            rows += flat(value, f"{name}.")
+        else:
+            rows.append((name, _setting(value)))
+    return rows
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value) or "none"
+    return "none" if value is None or value == {} else str(value)
+
+
 def verdict(document: Document) -> str:
     """How the gates went, in one phrase."""
     gates = document["gates"]

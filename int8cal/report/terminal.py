@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
+from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of, gate_paths, layer_paths
-from int8cal.report.reading import headline, name_of, verdict, why, why_nothing_clipped, worst_first
+from int8cal.report.reading import (
+    evaluation_data,
+    headline,
+    int8_name,
+    name_of,
+    verdict,
+    versions,
+    why,
+    why_nothing_clipped,
+    worst_first,
+)
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
@@ -45,7 +56,7 @@ def report_lines(document: Document) -> list[str]:
     samples = document.get("samples")
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
     lines = [f"{title}, {wording.count(samples, 'sample')}" if samples else title, ""]
-    lines += _aligned(_headline_rows(document))
+    lines += _aligned([*_origin_rows(document), *_headline_rows(document)])
     lines += ["", *_bars(document)]
     fusion = document["fusion"]
     lines += ["", *_aligned(_float_rows(document))]
@@ -55,6 +66,15 @@ def report_lines(document: Document) -> list[str]:
     if document["decisions"]:
         lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
     return lines
+
+
+def _origin_rows(document: Document) -> list[_Row]:
+    rows = [
+        ("Int8 model", int8_name(document)),
+        ("Evaluated on", ", ".join(f"{name} {value}" for name, value in evaluation_data(document))),
+        ("Made with", ", ".join(f"{name} {value}" for name, value in versions(document))),
+    ]
+    return [(label, _clean(text)) for label, text in rows if text]
 
 
 def _headline_rows(document: Document) -> list[_Row]:
@@ -106,11 +126,12 @@ def _verdict_rows(document: Document) -> list[_Row]:
 
 
 def _bars(document: Document) -> list[str]:
-    """One line per layer; the bars share one axis, from 0 dB to the best layer."""
+    """One line per layer; the bars share one axis, from 0 dB to the best layer, at most the cap."""
     layers = worst_first(document)
     if not layers:
         return [f"layers {wording.NOT_MEASURED}: {_clean(why(document, 'layers'))}"]
     top = max((layer["sqnr_db"] for _, layer in layers if layer["sqnr_db"] is not None), default=0.0)
+    top = min(top, DECIBEL_CAP)
     lines = [f"{'SQNR':>10}  {'':{_BAR}}  {'clipped':>10}  layer, worst first"]
     reason = why_nothing_clipped(document)
     if reason:

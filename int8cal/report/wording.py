@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 NOT_MEASURED = "not measured"
+# From here on the error is no more than float32 rounding.
+EXACT_DB = 120.0
 
 
 def decibel(value: float | None) -> str:
     """Show a signal-to-noise ratio in dB."""
-    return NOT_MEASURED if value is None else f"{value:.2f} dB"
+    if value is None:
+        return NOT_MEASURED
+    return "exact" if value >= EXACT_DB else f"{value:.2f} dB"
 
 
 def cosine(value: float | None) -> str:
@@ -64,9 +68,11 @@ def smaller(fp32: float, int8: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Show a latency given in ms."""
+    """Show a latency given in ms, with digits enough that the ratio of two shown ones is the speedup shown."""
     if value is None:
         return NOT_MEASURED
+    if value < 1:
+        return f"{value:.4f} ms"
     return f"{value:.3f} ms" if value < 10 else f"{value:.1f} ms"
 
 

@@ -134,7 +134,7 @@ class FakePipeline:
 
     def merge_files(self, inputs, output, overwrite):
         self._called(inputs=inputs, output=output, overwrite=overwrite)
-        return SimpleNamespace(samples=12)
+        return SimpleNamespace(samples=12, warnings=())
 
     def describe_file(self, path):
         self._called(path=path)

@@ -3,8 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from int8cal.job import DataSettings, Preprocess
 
+RESIZE = Preprocess(resize=8)
 PAIR = ("evaluate", "f.onnx", "q.onnx", "--data", "v")
 
 
@@ -54,6 +57,43 @@ def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
     assert here(*PAIR, "--config", "job.yaml").code == 0
     assert pipeline.calls[0].data.preprocess == Preprocess(crop=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("evaluation: {data: {path: w, samples: 7}}\n", DataSettings("w", samples=7)),
+        ("evaluation: {data: w}\ndata: {path: d, preprocess: {resize: 8}}\n", DataSettings("w", preprocess=RESIZE)),
+        ("evaluation: {data: w}\ndata: {preprocess: {resize: 8}}\n", DataSettings("w", preprocess=RESIZE)),
+        (
+            "data: {path: d, samples: 5, preprocess: {resize: 8}}\nevaluation: {labels: folders}\n",
+            DataSettings("d", samples=5, labels="folders", preprocess=RESIZE),
+        ),
+    ],
+)
+def test_without_data_that_of_the_yaml_is_used(here, pipeline, tmp_path, text, expected):
+    (tmp_path / "job.yaml").write_text(text)
+    assert here("evaluate", "f.onnx", "q.onnx", "--config", "job.yaml").code == 0
+    assert pipeline.calls[0].data == expected
+
+
+@pytest.mark.parametrize("text", ["data: d\n", "evaluation: {data: d}\n"])
+def test_options_of_the_data_go_with_the_data_of_the_yaml(here, pipeline, tmp_path, text):
+    (tmp_path / "job.yaml").write_text(text)
+    options = ("--samples", "3", "--seed", "9", "--skip-bad", "--config", "job.yaml")
+    assert here("evaluate", "f.onnx", "q.onnx", *options).code == 0
+    assert pipeline.calls[0].data == DataSettings("d", samples=3, seed=9, skip_bad=True)
+    refused = here("evaluate", "f.onnx", "q.onnx", "--samples", "0", "--config", "job.yaml")
+    assert (refused.code, "--samples" in refused.message) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["quiet: true\n", "data: {preprocess: {resize: 8}}\n"])
+def test_a_yaml_without_data_is_named_and_told_what_to_add(here, pipeline, tmp_path, text):
+    (tmp_path / "job.yaml").write_text(text)
+    done = here("evaluate", "f.onnx", "q.onnx", "--config", "job.yaml", "--samples", "3")
+    assert (done.code, pipeline.calls) == (2, [])
+    assert "job.yaml names no data" in done.message
+    assert "give it, or evaluation.data (or data) in the YAML of --config" in done.message
 
 
 def test_json_without_output_is_the_report_as_text(here):

@@ -6,12 +6,20 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal, get_args
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 
 import int8cal
 from int8cal import errors
-from int8cal.cli.main import COMMANDS
+from int8cal.cli.main import COMMANDS, cli
+from int8cal.config.available import AVAILABLE
+from int8cal.evaluation.gates import FIGURES, NOT_COMPUTED
+from int8cal.job import Recipe, Target, WeightRange
+
+Engine = Literal["local", "ray"]
 
 FAKE = """
 import signal, sys, time, types
@@ -199,3 +207,54 @@ def test_bash_completion_offers_commands_and_options(call):
     assert complete("int8cal cal") == ["calibrate"]
     assert "--method" in complete("int8cal calibrate --me")
     assert complete("int8cal calibrate --method m") == ["mse", "max"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "calibrate mo",
+        "calibrate m.onnx --data d",
+        "calibrate m.onnx --eval-data d",
+        "calibrate m.onnx --labels l",
+        "calibrate m.onnx --config c",
+        "calibrate m.onnx -o o",
+        "quantize m",
+        "quantize m.onnx --table t",
+        "evaluate a",
+        "evaluate a.onnx b",
+        "evaluate a.onnx b.onnx --data d",
+        "evaluate a.onnx b.onnx -o o",
+        "run c",
+        "run a.yaml c",
+        "merge a.npz b",
+        "inspect f",
+    ],
+)
+def test_shells_are_told_to_complete_file_names(here, words):
+    arguments = words.split()
+    command = cli.get_command(click.Context(cli), arguments[0])
+    complete = ShellComplete(command, {}, "int8cal", "_INT8CAL_COMPLETE")
+    found = complete.get_completions(arguments[1:-1], arguments[-1])
+    assert [(item.type, item.value) for item in found] == [("file", arguments[-1])]
+
+
+def test_a_path_need_not_exist_and_a_callable_is_one(here, pipeline):
+    done = here("calibrate", "no.onnx", "--data", "package.module:function", "--eval-data", "gone/*.npy")
+    assert done.code == 0
+    job = pipeline.calls[0].job
+    assert (job.data.path, job.evaluation.data.path) == ("package.module:function", "gone/*.npy")
+
+
+def test_choices_that_are_refused_are_marked_in_the_help(here):
+    text = " ".join(here("calibrate", "--help").out.split())
+    for section_key, available in AVAILABLE.items():
+        choices = get_args({"recipe": Recipe, "weights": WeightRange, "target": Target}.get(section_key[1], Engine))
+        refused = ", ".join(choice for choice in choices if choice not in available)
+        assert f"{refused} (not in this version)" in text
+
+
+def test_the_help_of_gate_lists_every_name_with_its_unit(here):
+    text = " ".join(here("evaluate", "--help").out.split())
+    assert "sqnr_db (dB)" in text
+    for name in FIGURES:
+        assert (name in text) == (name not in NOT_COMPUTED)

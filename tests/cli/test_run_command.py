@@ -2,6 +2,7 @@
 
 import pytest
 
+from int8cal.cli.outcome import shown_path
 from int8cal.errors import DataError, ModelError
 
 BATCH = "defaults: {data: d}\njobs: [{model: a.onnx}, {model: bb.onnx}, {model: c.onnx}]\n"
@@ -17,10 +18,19 @@ def test_one_row_per_job(here, pipeline, batch):
     done = here("run", batch)
     assert (done.code, done.err) == (0, "")
     head, *rows = done.out.splitlines()
-    assert head.split() == ["job", "SQNR", "top-1", "drop", "size", "speed-up", "result"]
+    assert head.split() == ["job", "SQNR", "top-1", "drop", "size", "speedup", "result"]
     assert [row.split()[0] for row in rows] == ["a", "bb", "c"]
-    assert all("31.50 dB" in row and "1.00 points" in row and "0.25x" in row and "2.00x" in row for row in rows)
+    assert all("31.50 dB" in row and "1.00 points" in row and "4.00x smaller" in row and "2.00x" in row for row in rows)
     assert len({row.index("31.50") for row in rows}) == 1
+
+
+def test_the_results_path_is_shown_without_detours(here, pipeline, tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "real" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "deep")
+    assert shown_path("configs/../results") == "results"
+    assert shown_path(tmp_path / "a" / ".." / "b") == str(tmp_path / "b")
+    assert shown_path("link/../results") == "link/../results"
 
 
 def test_the_first_failure_stops_the_batch_and_gives_its_code(here, pipeline, batch):

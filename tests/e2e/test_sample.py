@@ -145,7 +145,10 @@ def test_merged_halves_are_one_run_over_all(calibrated, npz_images, tmp_path):
         (tmp_path / name).mkdir()
         calibrate(tmp_path / name, data=write_batches(tmp_path / name / "data", part, 32))
     halves = [tmp_path / name / "out" / "model.stats.npz" for name in ("b", "a")]
-    run("merge", *halves, "-o", "both.stats.npz", cwd=tmp_path)
+    merged = run("merge", *halves, "-o", "both.stats.npz", cwd=tmp_path)
+    assert merged.stderr == ""
+    twice = run("merge", halves[0], halves[0], "-o", "twice.stats.npz", cwd=tmp_path)
+    assert "holds the same samples" in twice.stderr
     assert (tmp_path / "both.stats.npz").read_bytes() == (calibrated / "model.stats.npz").read_bytes()
 
 

@@ -55,7 +55,7 @@ def test_a_model_against_itself_is_perfect(fp32, make_samples):
     assert result.metrics.max_abs_error == 0
     assert result.metrics.agreement == 1
     assert result.metrics.top1.drop == 0
-    assert result.fusion.float_ == 0
+    assert (result.fusion.integer, result.fusion.float_) == (0, 3)
 
 
 def test_latency_and_fusion_are_measured(fp32, int8, make_samples):

@@ -47,9 +47,10 @@ def test_a_convolution_in_a_blocked_layout_is_found_under_its_own_name(tools):
         assert node.node == "Conv_0"
 
 
-def test_weights_alone_list_nothing(tools):
+def test_quantized_weights_alone_leave_a_convolution_in_float(tools):
     fusion = audit_fusion(conv(tools, ranges=()))
-    assert (fusion.integer, fusion.float_) == (0, 0)
+    assert (fusion.integer, fusion.float_) == (0, 1)
+    assert (fusion.nodes[0].node, fusion.nodes[0].reason) == ("Conv_0", "only its weights are quantized")
 
 
 def test_an_op_without_integer_kernel_is_listed_as_such(tools):
@@ -100,12 +101,13 @@ def test_an_image_of_bytes_is_not_a_quantized_tensor(tools):
     assert (fusion.integer, fusion.float_) == (0, 0)
 
 
-def test_a_product_that_writes_float_counts_as_integer_and_what_follows_does_not(tools):
+def test_a_product_that_writes_float_counts_as_integer_and_what_follows_as_float(tools):
     model = tools.model(
         "g (float[2,4] x) => (float[2,4] y) { m = MatMul(x, G) y = Tanh(m) }", G=np.eye(4, dtype=np.float32)
     )
     fusion = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0)}, weights=("G",)))
-    assert (fusion.integer, fusion.float_) == (1, 0)
+    assert fusion.integer == 1
+    assert [(node.node, node.reason) for node in fusion.nodes] == [("Tanh_1", "not quantized")]
 
 
 def test_a_relu_that_the_range_absorbs_disappears(tools):
@@ -115,9 +117,91 @@ def test_a_relu_that_the_range_absorbs_disappears(tools):
     assert fusion.float_ == 0
 
 
-def test_a_float_model_has_neither(fp32):
+def test_every_compute_node_of_a_float_model_counts_and_its_flatten_does_not(fp32):
     fusion = audit_fusion(fp32)
-    assert (fusion.integer, fusion.float_, fusion.nodes) == (0, 0, ())
+    assert (fusion.integer, fusion.float_) == (0, 3)
+    assert [node.node for node in fusion.nodes] == ["Conv_0", "GlobalAveragePool_2", "Gemm_4"]
+    assert {node.reason for node in fusion.nodes} == {"not quantized"}
+
+
+def test_convolutions_far_from_the_one_quantized_layer_count(tools):
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(16, 16, 3, 3)).astype(np.float32) for name in ("W", "V")}
+    model = tools.model(
+        """g (float[1,16,8,8] x) => (float[1,4] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, W)
+            b = Relu(a)
+            c = Conv <pads = [1, 1, 1, 1]> (b, V)
+            p = GlobalAveragePool(c)
+            f = Flatten(p)
+            y = Gemm(f, G)
+        }""",
+        **weights,
+        G=rng.normal(size=(16, 4)).astype(np.float32),
+    )
+    fusion = audit_fusion(tools.quantize(model, {"f": (-8.0, 8.0)}, weights=("G",)))
+    named = {node.node: node.reason for node in fusion.nodes}
+    assert fusion.integer == 1
+    assert fusion.float_ == len(named)
+    assert (named["Conv_0"], named["Conv_2"]) == ("not quantized", "not quantized")
+    assert not [text for text in (*named, *named.values()) if "token" in text or "nchwc" in text]
+
+
+def test_arithmetic_on_shapes_and_movement_do_not_count(tools):
+    model = tools.model(
+        """g (float[N,4,8] x) => (float[M,K] y) <int64 zero = {0}, int64[1] rest = {-1}, int64[1] axis = {0}> {
+            s = Shape(x)
+            n = Gather(s, zero)
+            m = Add(n, n)
+            h = Div(m, n)
+            k = Mul(n, h)
+            u = Unsqueeze(k, axis)
+            w = Concat <axis = 0> (u, rest)
+            t = Transpose <perm = [1, 0, 2]> (x)
+            y = Reshape(t, w)
+        }"""
+    )
+    fusion = audit_fusion(model)
+    assert (fusion.integer, fusion.nodes) == (0, ())
+
+
+def test_a_scale_made_of_shapes_alone_does_not_count(tools):
+    model = tools.model(
+        """g (float[N,4] x) => (float[N,4] y) {
+            s = Size(x)
+            f = Cast <to = 1> (s)
+            r = Sqrt(f)
+            y = Mul(x, r)
+        }"""
+    )
+    assert [node.node for node in audit_fusion(model).nodes] == ["Mul_3"]
+
+
+@pytest.mark.parametrize("op", ["Softmax", "Sigmoid", "Exp", "Relu"])
+def test_any_op_with_float_outputs_counts(tools, op):
+    fusion = audit_fusion(tools.model(f"g (float[2,4] x) => (float[2,4] y) {{ y = {op}(x) }}"))
+    assert [(node.node, node.reason) for node in fusion.nodes] == [(f"{op}_0", "not quantized")]
+
+
+def test_comparisons_and_indices_are_not_float(tools):
+    model = tools.model(
+        "g (float[2,4] x, float[2,4] z) => (bool[2,4] y, int64[2,1] i) { y = Less(x, z) i = ArgMax <axis = 1> (x) }"
+    )
+    assert audit_fusion(model).nodes == ()
+
+
+def test_a_float_input_that_the_runtime_renamed_is_told_by_its_own_name(tools):
+    rng = np.random.default_rng(0)
+    model = tools.model(
+        """g (float[1,16,8,8] x) => (float[1,16,8,8] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, W)
+            b = Relu(a)
+            y = Conv <pads = [1, 1, 1, 1]> (b, V)
+        }""",
+        **{name: rng.normal(size=(16, 16, 3, 3)).astype(np.float32) for name in ("W", "V")},
+    )
+    nodes = audit_fusion(tools.quantize(model, {"y": (-8.0, 8.0)})).nodes
+    assert [(node.node, node.reason) for node in nodes] == [("Conv_0", "not quantized"), ("Conv_2", "input b is float")]
 
 
 def test_a_missing_file_is_a_model_error(tmp_path):

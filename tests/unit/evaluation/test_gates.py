@@ -1,7 +1,7 @@
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import FIGURES, judge, parse_gate
+from int8cal.evaluation.gates import FIGURES, NOT_COMPUTED, UNITS, judge, parse_gate, require_measurable
 from int8cal.evaluation.result import Drop, Evaluation, Fusion, Latency, Metrics, Saturation
 
 EVALUATION = Evaluation(
@@ -102,3 +102,28 @@ def test_a_gate_that_is_no_comparison_is_refused(text):
 def test_a_bound_that_is_no_finite_number_is_refused(number):
     with pytest.raises(ConfigError, match="expected a finite number"):
         parse_gate(f"sqnr_db>={number}")
+
+
+def test_every_figure_has_a_unit():
+    assert set(UNITS) == set(FIGURES)
+    assert set(FIGURES) >= NOT_COMPUTED
+
+
+def test_a_gate_on_what_this_version_does_not_compute_is_refused_before_any_work():
+    with pytest.raises(ConfigError, match=r"saturation\.unsafe_channels is not computed in this version") as caught:
+        require_measurable([parse_gate("sqnr_db>=20"), parse_gate("saturation.unsafe_channels<=0")], latency=True)
+    assert caught.value.fields["gate"] == "saturation.unsafe_channels<=0"
+
+
+@pytest.mark.parametrize("name", ["latency.fp32", "latency.int8", "latency.speedup"])
+def test_a_gate_on_latency_needs_it_measured(name):
+    gates = [parse_gate(f"{name}>=1")]
+    require_measurable(gates, latency=True)
+    with pytest.raises(ConfigError, match="measuring latency is switched off") as caught:
+        require_measurable(gates, latency=False)
+    assert "--no-latency" in str(caught.value)
+
+
+def test_all_other_gates_can_be_measured():
+    others = [name for name in FIGURES if name not in NOT_COMPUTED and not name.startswith("latency.")]
+    require_measurable([parse_gate(f"{name}<=1") for name in others], latency=False)

@@ -49,6 +49,15 @@ def test_a_batch_is_divided_by_its_rows(clock):
     assert (result.fp32, result.int8, result.speedup) == pytest.approx((2.0, 2.0, 1.0))
 
 
+def test_the_speedup_is_the_ratio_of_the_two_medians_shown(clock):
+    warm = (0.001,) * 3
+    result = measure_latency(
+        FakeSession(clock, *warm, 0.002, 0.004, 0.9), FakeSession(clock, *warm, 0.001, 0.004, 0.6), FEEDS, budget_s=1.0
+    )
+    assert (result.fp32, result.int8) == pytest.approx((4.0, 4.0))
+    assert result.speedup == result.fp32 / result.int8
+
+
 def test_the_models_take_turns_and_stop_with_the_budget(clock):
     first, second = FakeSession(clock, 0.1), FakeSession(clock, 0.1)
     measure_latency(first, second, FEEDS, budget_s=3.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,6 +96,25 @@ def make_report(layers: int) -> Report:
         ),
         histograms=tuple(make_histogram(name, i) for i, name in enumerate(names)),
     )
+
+
+@pytest.fixture
+def with_origin() -> Callable[[Report], Report]:
+    """Add to a report what int8 model, evaluation data and versions it is of."""
+
+    def with_origin(report: Report) -> Report:
+        judged = {"path": "photos/val", "samples": 900, "labels": "folders", "preprocess": {"resize": 224}}
+        return replace(
+            report,
+            model={**report.model, "int8": "mobilenetv2.int8.onnx"},
+            settings={
+                **report.settings,
+                "evaluation": {"data": judged},
+                "versions": {"int8cal": "0.1.0", "onnxruntime": "1.31.0"},
+            },
+        )
+
+    return with_origin
 
 
 @pytest.fixture

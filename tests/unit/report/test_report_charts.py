@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.evaluation.result import TensorHistogram
-from int8cal.report.charts import LEFT, RIGHT, decibel_scale, histogram_chart, interval_scale, nice_values
+from int8cal.report.charts import DECIBEL_CAP, LEFT, RIGHT, decibel_scale, histogram_chart, interval_scale, nice_values
 
 
 def histogram(edges, counts, low, high, **candidates):
@@ -71,11 +71,18 @@ def test_the_chosen_range_is_first_and_other_ranges_stay_on_the_axis():
 
 
 @given(st.lists(st.floats(-60, 200), max_size=8))
-def test_the_decibel_axis_holds_zero_and_every_layer(values):
+def test_the_decibel_axis_holds_zero_and_every_layer_below_the_cap(values):
     scale = decibel_scale(values)
     assert scale.low <= min([0.0, *values])
-    assert scale.high >= max([0.0, *values])
+    assert scale.high >= min(max([0.0, *values]), DECIBEL_CAP)
+    assert scale.high <= DECIBEL_CAP
     assert all(0 <= tick.at <= 100 for tick in scale.ticks())
+
+
+def test_an_almost_exact_layer_does_not_stretch_the_axis():
+    scale = decibel_scale([12.0, 31.0, 338.0])
+    assert (scale.low, scale.high) == (0.0, DECIBEL_CAP)
+    assert scale.at(338.0) == 100.0
 
 
 def test_no_drop_at_all_still_has_an_axis():

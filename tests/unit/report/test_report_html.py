@@ -157,3 +157,32 @@ def test_a_tensor_without_counts_says_so(report):
 def test_settings_show_numbers_as_numbers(report):
     text = visible(report_to_html(replace(report, settings={"a": {"n": 1, "zero": 0, "on": True, "no": None}})))
     assert "a.n 1 a.no none a.on yes a.zero 0" in text
+
+
+def test_the_page_names_the_int8_model_the_evaluation_data_and_the_versions(report, with_origin):
+    text = visible(report_to_html(with_origin(report)))
+    assert "on 900 samples of photos/val" in text
+    assert "int8 model mobilenetv2.int8.onnx" in text
+    assert "evaluation.data.labels folders" in text
+    assert "Versions int8cal 0.1.0 onnxruntime 1.31.0" in text
+    assert "versions.int8cal" not in text
+
+
+@pytest.mark.parametrize(("count", "said"), [(25, "The other layer"), (26, "The other 2 layers")])
+def test_what_is_folded_away_is_counted_in_words(build, count, said):
+    assert f"{said} " in visible(report_to_html(build(count)))
+
+
+def test_the_chart_in_network_order_takes_the_full_width(build):
+    rule = re.search(r"\.strip a \{[^}]*\}", report_to_html(build(2))).group()
+    assert "flex: 1 1 0" in rule
+    assert "max-width" not in rule
+
+
+def test_an_almost_exact_layer_is_drawn_to_the_edge_and_named_as_it_is(report):
+    layers = tuple(replace(report.evaluation.layers[0], sqnr_db=value) for value in (30.0, 75.5, 338.0))
+    page = report_to_html(replace(report, evaluation=replace(report.evaluation, layers=layers)))
+    bars = re.findall(
+        r'<i class="bg-good" style="--from:0.0%;--v:([\d.]+)%"></i></span>\s*<span class="val">([^<]*)', page
+    )
+    assert bars == [("50.0", "30.00 dB"), ("100.0", "75.50 dB"), ("100.0", "exact")]

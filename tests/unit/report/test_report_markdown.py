@@ -25,6 +25,13 @@ def test_the_headline_tells_accuracy_size_and_speed(report):
     assert "**1 of 2 accuracy gates failed**" in text
 
 
+def test_the_heading_names_both_models_and_the_text_the_data_and_versions(report, with_origin):
+    text = report_to_markdown(with_origin(report))
+    assert text.startswith("## int8cal: `mobilenetv2.int8.onnx` against `mobilenetv2`\n")
+    assert "Evaluation data: path `photos/val`, labels `folders`, preprocess.resize `224`, samples `900`." in text
+    assert text.endswith("Made with: int8cal `0.1.0`, onnxruntime `1.31.0`.\n")
+
+
 def test_only_the_ten_worst_layers_are_shown_and_the_worst_is_first(build):
     rows = table_after(report_to_markdown(build(60)), "### The 10 worst of 60 layers")
     values = [float(row[2].removesuffix(" dB")) for row in rows[2:]]

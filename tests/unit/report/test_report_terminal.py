@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from int8cal.evaluation.result import Latency
 from int8cal.report.document import document_of
 from int8cal.report.terminal import report_lines, summary_lines
 
@@ -50,6 +51,28 @@ def test_inspect_draws_no_bar_below_zero_decibels(report):
     layers = tuple(replace(layer, sqnr_db=-3.0) for layer in report.evaluation.layers)
     document = document_of(replace(report, evaluation=replace(report.evaluation, layers=layers)))
     assert "█" not in "\n".join(report_lines(document))
+
+
+def test_an_almost_exact_layer_fills_its_bar_and_leaves_the_others_theirs(report):
+    values = (30.0, 75.5, 338.0)
+    layers = tuple(replace(report.evaluation.layers[0], sqnr_db=value) for value in values)
+    lines = report_lines(document_of(replace(report, evaluation=replace(report.evaluation, layers=layers))))
+    bars = [line for line in lines if "█" in line]
+    assert [line.count("█") for line in bars] == [12, 24, 24]
+    assert [" ".join(line.split()[:2]) for line in bars[:2]] == ["30.00 dB", "75.50 dB"]
+    assert bars[2].split()[0] == "exact"
+
+
+def test_inspect_names_the_int8_model_the_data_and_the_versions(report, with_origin):
+    text = "\n".join(report_lines(document_of(with_origin(report))))
+    assert "mobilenetv2.int8.onnx" in text
+    assert "path photos/val, labels folders, preprocess.resize 224, samples 900" in text
+    assert "int8cal 0.1.0, onnxruntime 1.31.0" in text
+
+
+def test_the_latencies_of_a_tiny_model_are_shown_with_digits_enough_for_their_ratio(report):
+    fast = replace(report, evaluation=replace(report.evaluation, latency=Latency(0.0483, 0.0488, 0.0483 / 0.0488)))
+    assert "0.99x (0.0483 ms to 0.0488 ms per sample)" in "\n".join(summary_lines(fast))
 
 
 def test_terminal_commands_in_a_name_are_not_passed_on(report):
