@@ -11,8 +11,8 @@ import pytest
 from hypothesis import settings
 
 # no deadline: nothing is timed in tests; the same examples in every run of CI, new ones at every desk
-settings.register_profile("default", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("default", deadline=None, max_examples=60)
+settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
