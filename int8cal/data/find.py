@@ -73,10 +73,16 @@ def find(text: str, base: Path | None = None) -> Found:
     """
     anchor = base if base is not None else Path()
     literal = anchor / Path(text).expanduser()
-    if literal.is_dir():
+    try:
+        folder, file, exists = literal.is_dir(), literal.is_file(), literal.exists()
+    except OSError as error:  # no permission, a link that leads back to itself, a name that is too long
+        raise DataError(f"cannot be read: {error.strerror}", where=text, do="check the path", path=text) from error
+    if folder:
         root, paths = literal, list(visible_files(literal))
-    elif literal.exists():
+    elif file:
         root, paths = literal.parent, [literal]
+    elif exists:
+        raise DataError("is no regular file", where=text, do="give a directory, a file or a glob", path=text)
     elif glob.has_magic(text):
         root, paths = _match(text, anchor)
     else:
@@ -149,7 +155,11 @@ def visible_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:
     except OSError as error:
         raise DataError(f"cannot be listed: {error.strerror}", where=str(folder), do="check its permissions") from error
     for entry in visible:
-        if entry.is_dir():
+        try:
+            is_folder, is_file = entry.is_dir(), entry.is_file()
+        except OSError as error:  # a link that leads back to itself
+            raise DataError(f"cannot be followed: {error.strerror}", where=entry.path, do="remove the link") from error
+        if is_folder:
             yield from visible_files(Path(entry.path), (*above, real))
-        else:
+        elif is_file or entry.is_symlink():  # a link to nothing is told when it is read; a pipe or device has no end
             yield Path(entry.path)

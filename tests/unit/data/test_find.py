@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -116,3 +118,26 @@ def test_feeds_follow_a_linked_file(tmp_path, vector, feeds):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/link.npy").symlink_to(tmp_path / "real.npy")
     assert len(list(feeds(tmp_path / "data", vector))) == 2
+
+
+def test_a_link_that_leads_back_to_itself_is_named(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(DataError, match="cannot be followed"):
+        find(str(tmp_path))
+    with pytest.raises(DataError):
+        find(str(tmp_path / "loop"))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_no_sample(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    os.mkfifo(tmp_path / "b.npy")
+    assert [file.path.name for file in find(str(tmp_path)).files] == ["a.npy"]
+    with pytest.raises(DataError, match="no regular file"):
+        find(str(tmp_path / "b.npy"))
+
+
+def test_a_link_to_nothing_is_not_passed_over(tmp_path):
+    (tmp_path / "a.npy").symlink_to(tmp_path / "gone.npy")
+    assert [file.path.name for file in find(str(tmp_path)).files] == ["a.npy"]
