@@ -24,9 +24,10 @@ from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.graph.chains import find_chains
-from int8cal.graph.load import save_model
+from int8cal.graph.load import load_model, save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
+from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
 from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import Corrected, make_table
@@ -162,7 +163,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     show = progress or _silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
     require_measurable(gates, latency=job.evaluation.latency)
-    stem = job.model.name.removesuffix(".onnx")
+    stem = _stem(job)
     directory = job.output.dir or Path(f"{stem}-int8")
     names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
     written = tuple(directory / name for name in (*names, *REPORT_FILES))
@@ -241,8 +242,8 @@ def evaluate_files(
     report = evaluate_models(fp32, int8, data, threads=threads, latency=latency, progress=progress)
     report = replace(report, gates=judge(parsed, report.evaluation))
     if output is not None:
-        make_directory(output)
-        write_reports(report, output)
+        with staged_directory(output) as stage:
+            write_reports(report, stage)
     return report
 
 
@@ -257,9 +258,6 @@ def evaluate_models(
     stream: Callable[[], object] | None = None,
 ) -> Report:
     """Compare two models on data; see `calibrate_model` for `stream`."""
-    from int8cal.graph.load import load_model
-    from int8cal.graph.signature import signature_of
-
     show = progress or _silent
     clock = _Clock()
     signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
@@ -357,20 +355,6 @@ def require_apart(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
             raise OutputError("is also an input", where=str(path), do="give another output path")
 
 
-def make_directory(path: Path) -> None:
-    """Create the output directory.
-
-    Raises:
-        OutputError: It cannot be created.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"cannot be created ({error.strerror})", where=str(path), do="give another output path"
-        ) from error
-
-
 def _probe(parent: Path, path: Path) -> None:
     try:
         with atomic_path(parent / ".int8cal-probe") as temporary:
@@ -386,6 +370,10 @@ def versions() -> dict[str, str]:
     """Return the versions that figures depend on."""
     libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
     return {"int8cal": int8cal.__version__, **libraries}
+
+
+def _stem(job: Job) -> str:
+    return job.model.name.removesuffix(".onnx")
 
 
 def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
@@ -433,7 +421,7 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
     return Report(
         model={
             **table.model,
-            "int8": f"{job.model.name.removesuffix('.onnx')}.int8.onnx",
+            "int8": f"{_stem(job)}.int8.onnx",
             "samples": table.data["samples"],
             "data_fingerprint": table.data["fingerprint"],
         },

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from int8cal.calibration.ranges import choose_ranges
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
@@ -64,8 +62,10 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
     corrections: dict[str, Any] = {}
     tensors = dict(statistics.tensors)
     chosen = choose_factors(prepared, plan, statistics, least_gain_db=rule.equalize_gain_db)
+    equalized = prepared
     if chosen:
         factors = {item.chain.tensor: item.exponents for item in chosen}
+        equalized = apply_factors(prepared, plan, factors)
         for name, exponents in scaled_tensors(prepared, plan, factors).items():
             if name in tensors:
                 tensors[name] = tensors[name].equalized(exponents)
@@ -81,8 +81,6 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
     )
     built = build_model(prepared, plan, table)
     if rule.bias_correction and judge is not None:
-        applied = {name: np.array(values, np.int64) for name, values in corrections.get("equalization", {}).items()}
-        equalized = apply_factors(prepared, plan, applied) if applied else prepared
         deltas = bias_deltas(equalized, plan, tensors, built.layers)
         if deltas:
             candidate = replace(
