@@ -36,7 +36,8 @@ class ChannelStatistics:
     Attributes:
         low, high: Extremes, float32 (C,).
         count: Values per channel.
-        total, square: Exact sums of x and x*x as canonical limbs, int64 (C, LIMBS); see numerics.exactsum.
+        total, square: Exact sums of x and x*x as canonical limbs, int64 (C, LIMBS); see numerics.exactsum. square is
+            empty where the tensor cannot be equalized: nothing else asks for it.
         bins, counts: Coarse log-linear histogram, 16 bins per octave, sparse, int64 (N,); the flat index is
             channel * 8192 + bin. Empty where the tensor cannot be equalized.
     """
@@ -61,7 +62,7 @@ class ChannelStatistics:
 
     @property
     def mean_square(self) -> Float64:
-        """Mean of the squares per channel, float64 (C,)."""
+        """Mean of the squares per channel, float64 (C,); empty where square is."""
         return exactsum.value(self.square) / max(self.count, 1)
 
     def __add__(self, other: ChannelStatistics) -> ChannelStatistics:
@@ -69,6 +70,11 @@ class ChannelStatistics:
             raise StatisticsError(
                 f"{len(self.low)} channels and {len(other.low)} channels do not add",
                 do="calibrate every shard with the same FP32 file",
+            )
+        if self.square.shape != other.square.shape:
+            raise StatisticsError(
+                "one side has sums of squares, the other has not",
+                do="calibrate every shard with one version, and the same --include and --exclude",
             )
         bins, counts = add_counts((self.bins, self.counts), (other.bins, other.counts))
         return ChannelStatistics(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-FORMAT, VERSION = "int8cal/statistics", 1
+FORMAT, VERSION = "int8cal/statistics", 2
 _ARRAYS = ("bins", "counts")
 _CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
 
@@ -100,7 +100,10 @@ def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, npt.NDArra
     channels = None
     if entry["channel_count"] is not None:
         parts = {key: arrays[f"{name}:channel_{key}"] for key in _CHANNEL_ARRAYS}
-        if len({len(parts[key]) for key in ("low", "high", "total", "square")}) != 1:
+        if len({len(parts[key]) for key in ("low", "high", "total")}) != 1 or len(parts["square"]) not in {
+            0,
+            len(parts["low"]),
+        }:
             raise ValueError(f"channels of {name!r}")
         channels = ChannelStatistics(count=int(entry["channel_count"]), **parts)
     empty = entry["minimum"] is None

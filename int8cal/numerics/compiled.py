@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+
 # what reading a damaged cache file raises; the loops themselves raise none of these
 _CACHE_ERRORS = (EOFError, ImportError, OSError, pickle.UnpicklingError, AttributeError, KeyError, IndexError)
 
@@ -28,11 +30,10 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
         return twin or loop
     import numba
 
-    options: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
     try:
-        function: Callable[..., Any] = numba.njit(loop, cache=True, **options)
+        function: Callable[..., Any] = numba.njit(loop, cache=True, **_OPTIONS)
     except RuntimeError:  # no directory to keep a cache in
-        function = numba.njit(loop, **options)
+        function = numba.njit(loop, **_OPTIONS)
 
     def call(*arguments: Any) -> Any:
         nonlocal function
@@ -40,7 +41,49 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
             return function(*arguments)
         except _CACHE_ERRORS:
             # a damaged cache file, or one of another numba: compile for this process alone
-            function = numba.njit(loop, **options)
+            function = numba.njit(loop, **_OPTIONS)
             return function(*arguments)
 
     return call
+
+
+def part(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function that compiled loops of the same file call; it is compiled with each of them."""
+    if find_spec("numba") is None:
+        return loop
+    import numba
+
+    function: Callable[..., Any] = numba.njit(loop, **_OPTIONS)
+    return function
+
+
+def make_prefetch() -> Callable[..., None]:
+    """Make the function prefetch(array, index) for compiled loops: load a cache line without waiting for it.
+
+    The index may lie outside the array: nothing is read then. Where numba is absent nothing happens.
+    """
+    if find_spec("numba") is None:
+        return lambda array, index: None  # noqa: ARG005 - the signature of the compiled one
+    from llvmlite import ir
+    from numba import types
+    from numba.extending import intrinsic
+    from numba.np.arrayobj import make_array
+
+    def prefetch(typing: Any, array: Any, index: Any) -> Any:  # noqa: ARG001 - numba's protocol
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_of: Any = make_array
+            data = array_of(signature.args[0])(context, builder, arguments[0]).data
+            address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+            number = ir.IntType(32)
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch",
+                [address.type],
+                ir.FunctionType(ir.VoidType(), [address.type, number, number, number]),
+            )
+            builder.call(function, [address, number(0), number(3), number(1)])  # to read, keep near, data
+            return context.get_dummy_value()
+
+        return types.void(array, index), generate
+
+    made: Callable[..., None] = intrinsic(prefetch)
+    return made

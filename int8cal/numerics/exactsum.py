@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics.compiled import compiled
+from int8cal.numerics.compiled import compiled, part
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -65,15 +65,32 @@ def add_twin(limbs: Int64, values: Float64) -> None:
 
 
 add = compiled(_add_loop, add_twin)
+add_part = part(_add_loop)  # for loops that call it
+
+
+def _carry_loop(limbs: Any) -> None:
+    for c in range(limbs.shape[0]):
+        for index in range(limbs.shape[1] - 1):
+            carry = limbs[c, index] >> 32
+            limbs[c, index] &= np.int64(0xFFFFFFFF)
+            limbs[c, index + 1] += carry
+
+
+def carry_twin(limbs: Int64) -> None:
+    """Carry in place (count, LIMBS); the definition that the compiled loop must match."""
+    for index in range(LIMBS - 1):
+        carry = limbs[:, index] >> 32
+        limbs[:, index] &= _MASK
+        limbs[:, index + 1] += carry
+
+
+_carry = compiled(_carry_loop, carry_twin)
 
 
 def canonical(limbs: Int64) -> Int64:
     """Carry, so that equal sums are equal arrays: limbs in [0, 2**32), only the last signed."""
     result = limbs.copy()
-    for index in range(LIMBS - 1):
-        carry = result[:, index] >> 32
-        result[:, index] &= _MASK
-        result[:, index + 1] += carry
+    _carry(result)
     return result
 
 

@@ -1,7 +1,11 @@
-"""The compiled loops over activations, and the numpy twins that define what they compute, bit for bit.
+"""The compiled pass over an activation, and the numpy twin that defines what it computes, bit for bit.
 
-`observe` is the only place that reads an activation. The numba loops and the twins agree exactly: counts are integers,
-extremes are exact, and each sum has one fixed order (stated beside it), so that either may stand in for the other.
+`observe` is the only place that reads an activation: one pass, in blocks that stay in the first-level cache, gives the
+histogram, the per-channel histogram, the extremes and the sums. The loop and the twin agree exactly: counts are
+integers, extremes are exact, and each sum has one fixed order (stated beside it), so either may stand in for the other.
+
+Values come as (outer, groups, inner, block): channel c is group c // block, lane c % block. That is (N, C, H*W, 1) for
+an ordinary tensor and (N, C/16, H*W, 16) for one in the runtime's blocked layout; sums do not depend on which it was.
 """
 
 from __future__ import annotations
@@ -11,150 +15,325 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics.compiled import compiled
+from int8cal.numerics import exactsum
+from int8cal.numerics.compiled import compiled, make_prefetch, part
+from int8cal.numerics.exactsum import add_part
+from int8cal.numerics.loglinear import BINS, SHIFT
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 
-LANES = 8  # a row's sum keeps eight partial sums, value i goes to lane i % 8; lanes are added in order at the end
 COARSE_SHIFT = 19  # 16 bins per octave, for per-channel histograms
 COARSE_BINS = 1 << (32 - COARSE_SHIFT)
-# positions in the tally: what is counted apart from the bins
-ZEROS, NANS, POS_INF, NEG_INF, TALLY = 0, 1, 2, 3, 4
+# Behind the bins stand slots for exact zeros. Behind a ReLU every second value is one, and adding to one counter again
+# and again waits for the store before; so they take turns, far enough apart to keep their turns in the coarse table.
+ZERO_SLOTS = 16
+_FINER = COARSE_SHIFT - SHIFT
+FINE_SIZE = BINS + (ZERO_SLOTS << _FINER)
+# The coarse table holds 16 channels side by side per bin: the counters that one tensor touches share cache lines.
+PACK = 16
+COARSE_ROWS = COARSE_BINS + ZERO_SLOTS
+LANES = 16  # a row's sum keeps 16 partial sums, value i goes to lane i % 16; lanes are added by halves at the end
+_LINE = 16  # values or counters per cache line
+_WARM = 16 << 10  # bins fetched ahead: the 16 octaves below the largest magnitude seen
+_BLOCK = 1024  # values between two passes: with their bins 8 KiB
+NEVER_LOW, NEVER_HIGH = 0x7FFFFFFF, -0x80000000  # keys of a channel that has seen nothing
+_LARGEST_KEY, _LOWEST_KEY = 0x7F7FFFFF, -0x7F800000  # of finite values
+ALL_ZERO = 0xFFFFFFFF  # the smallest magnitude where there is none
 
 
-def count_twin(bits: UInt32, table: Int64, tally: Int64) -> None:
-    """Count float32 bit patterns (N,) into table (2**19,) and tally (4,): zeros, NaN, +inf, -inf."""
-    magnitude = bits & np.uint32(0x7FFFFFFF)
-    finite = (magnitude < 0x7F800000) & (magnitude != 0)
-    np.add(table, np.bincount(bits[finite] >> np.uint32(13), minlength=len(table)), out=table)
-    tally[ZEROS] += np.count_nonzero(magnitude == 0)
-    tally[NANS] += np.count_nonzero(magnitude > 0x7F800000)
-    tally[POS_INF] += np.count_nonzero(bits == 0x7F800000)
-    tally[NEG_INF] += np.count_nonzero(bits == 0xFF800000)
+def coarse_size(channels: int) -> int:
+    """Return the length of the coarse table for so many channels."""
+    return -(-channels // PACK) * COARSE_ROWS * PACK
 
 
-def rows_twin(values: Float32, low: Float32, high: Float32, total: Float64, square: Float64) -> None:
-    """Per-channel extremes and sums of values (outer, channels, inner), written to (channels,) arrays.
+def key_values(keys: Int32) -> Float32:
+    """Turn ordered keys (C,) into their float32 values, -0.0 into 0.0; a channel that saw nothing gives NaN."""
+    bits = np.where(keys >= 0, keys, keys ^ np.int32(0x7FFFFFFF))
+    return bits.view(np.float32) + np.float32(0.0)
 
-    Values are finite: count_values ran before and found no NaN or infinity.
-    low, high are lowered and raised; total and square are overwritten with the sums of x and x*x in float64.
-    The sum of channel c runs over outer in order; within one row of inner values it runs in LANES partial sums.
-    An extreme that is zero is +0.0, whichever zero came first: merging must not depend on the order.
+
+def are_finite(lowest: int, highest: int) -> bool:
+    """Tell whether values with these extreme keys, as `observe` returns them, are all finite."""
+    return lowest >= _LOWEST_KEY and highest <= _LARGEST_KEY
+
+
+def observe_twin(
+    values: Float32, fine: UInt32, coarse: UInt32, low: Int32, high: Int32, sums: Int64, squares: Int64
+) -> tuple[int, int, int]:
+    """Count one sample's values of one tensor.
+
+    Args:
+        values: float32 (outer, groups, inner, block), C-contiguous; block 1, or any size when inner lanes are channels.
+        fine: uint32 (FINE_SIZE,), added to: the log-linear histogram, then zeros in any of the slots behind it.
+        coarse: uint32 (coarse_size(C),), added to: [C / 16][bin or zero slot][16 channels]; empty for none.
+        low, high: int32 (C,), lowered and raised: keys that order floats (see `key_values`).
+        sums, squares: int64 (C, LIMBS), added to: exact accumulators (see numerics.exactsum) of a sample's float64 sums
+            of x and x*x; empty for none (sums, too, where squares is not). A sample's sum of channel c runs over outer
+            in order; within one row of inner values it runs in LANES partial sums.
+
+    Returns:
+        The least key in low and the greatest in high; NaN and infinity lie outside those of finite values. Then the bit
+        pattern of the smallest magnitude of this sample that is not zero, 2**32 - 1 where all are.
     """
-    outer, channels, inner = values.shape
-    np.minimum(low, values.min(axis=(0, 2)), out=low)
-    np.maximum(high, values.max(axis=(0, 2)), out=high)
-    low += np.float32(0.0)  # -0.0 + 0.0 is +0.0
-    high += np.float32(0.0)
-    total[:] = 0.0
-    square[:] = 0.0
-    padded = np.zeros((outer, channels, -(-inner // LANES) * LANES))
-    padded[:, :, :inner] = values
-    lanes = padded.reshape(outer, channels, -1, LANES)
-    for target, terms in ((total, lanes), (square, lanes * lanes)):
-        partial = np.zeros((outer, channels, LANES))
-        for step in range(terms.shape[2]):
-            partial += terms[:, :, step]
-        row = np.zeros((outer, channels))
-        for lane in range(LANES):
-            row += partial[:, :, lane]
-        for index in range(outer):
-            np.add(target, row[index], out=target)
+    outer, groups, inner, block = values.shape
+    rows = np.ascontiguousarray(values.transpose(0, 1, 3, 2)).reshape(outer, groups * block, inner)
+    bits = rows.view(np.uint32)
+    zero = (bits << np.uint32(1)) == 0
+    np.add(fine[:BINS], np.bincount(bits[~zero] >> np.uint32(SHIFT), minlength=BINS).astype(np.uint32), out=fine[:BINS])
+    fine[BINS] += np.uint32(np.count_nonzero(zero))
+    keys = rows.view(np.int32)
+    keys = np.where(keys >= 0, keys, keys ^ np.int32(0x7FFFFFFF))
+    if len(low) == 1:
+        keys = keys.reshape(1, 1, -1)
+    if keys.size:
+        np.minimum(low, keys.min(axis=(0, 2)), out=low)
+        np.maximum(high, keys.max(axis=(0, 2)), out=high)
+    if coarse.size:
+        table = coarse.reshape(-1, COARSE_ROWS, PACK)
+        for channel in range(bits.shape[1]):
+            chosen = bits[:, channel][~zero[:, channel]] >> np.uint32(COARSE_SHIFT)
+            counts = table[channel // PACK, :, channel % PACK]
+            counts[:COARSE_BINS] += np.bincount(chosen, minlength=COARSE_BINS).astype(np.uint32)
+            counts[COARSE_BINS] += np.uint32(np.count_nonzero(zero[:, channel]))
+    if sums.size:
+        padded = np.zeros((outer, groups * block, -(-inner // LANES) * LANES))
+        padded[:, :, :inner] = rows
+        lanes = padded.reshape(outer, groups * block, -1, LANES)
+        exactsum.add_twin(sums, _sum_by_halves(lanes))
+        if squares.size:
+            exactsum.add_twin(squares, _sum_by_halves(lanes * lanes))
+    magnitudes = bits[~zero] & np.uint32(0x7FFFFFFF)
+    return int(low.min()), int(high.max()), int(magnitudes.min()) if magnitudes.size else ALL_ZERO
 
 
-def coarse_twin(bits: UInt32, table: npt.NDArray[np.uint32]) -> None:
-    """Count finite non-zero bit patterns (outer, channels, inner) per channel into table (channels, COARSE_BINS)."""
-    magnitude = bits & np.uint32(0x7FFFFFFF)
-    finite = (magnitude < 0x7F800000) & (magnitude != 0)
-    for channel in range(bits.shape[1]):
-        chosen = bits[:, channel][finite[:, channel]] >> np.uint32(COARSE_SHIFT)
-        table[channel] += np.bincount(chosen, minlength=COARSE_BINS).astype(np.uint32)
+def _sum_by_halves(terms: Float64) -> Float64:
+    """Add up (outer, C, steps, LANES) to (C,) in the order that `observe` does."""
+    partial = np.zeros((*terms.shape[:2], LANES))
+    for step in range(terms.shape[2]):
+        partial += terms[:, :, step]
+    width = LANES
+    while width > 1:
+        width //= 2
+        partial = partial[:, :, :width] + partial[:, :, width:]
+    total = np.zeros(terms.shape[1])
+    for row in partial[:, :, 0]:
+        total += row
+    return total
 
 
-def _count_loop(bits: Any, table: Any, tally: Any) -> None:
-    for i in range(bits.size):
-        b = bits[i]
-        m = b & np.uint32(0x7FFFFFFF)
-        if m == 0:
-            tally[0] += 1
-        elif m < np.uint32(0x7F800000):
-            table[b >> np.uint32(13)] += 1
-        elif m > np.uint32(0x7F800000):
-            tally[1] += 1
-        elif b == m:
-            tally[2] += 1
+prefetch = make_prefetch()
+
+
+@part
+def _bins(bits: Any, zero: Any, bins: Any, smallest: Any) -> Any:
+    for j in range(bits.size):
+        v = bits[j]
+        bins[j] = zero[j] if np.uint32(v << np.uint32(1)) == np.uint32(0) else np.uint32(v >> np.uint32(SHIFT))
+        # minus one, so that zero wraps around and is larger than all
+        smallest = min(smallest, np.uint32((v & np.uint32(0x7FFFFFFF)) - np.uint32(1)))
+    return smallest
+
+
+@part
+def _warm(fine: Any, first: Any, key: Any) -> None:
+    # tables of other tensors have used the cache since the sample before
+    last: Any = np.int64(key >> SHIFT)
+    for i in range(max(0, last - _WARM), last + 1, _LINE):
+        prefetch(fine, first + i)
+
+
+@part
+def _count(bins: Any, table: Any, bits: Any, ahead: Any) -> None:
+    # adding is bound by the core, reading by memory: the next block comes while this one is counted
+    whole = bins.size // _LINE * _LINE
+    for start in range(0, whole, _LINE):
+        prefetch(bits, ahead + start)
+        for j in range(start, start + _LINE):
+            table[bins[j]] += np.uint32(1)
+    for j in range(whole, bins.size):
+        table[bins[j]] += np.uint32(1)
+
+
+@part
+def _count_coarse(bins: Any, table: Any, channel: Any, block: Any) -> None:
+    # indices are unsigned: a signed one would be checked for counting from the end
+    if block == 1:
+        at = table[channel // PACK * (COARSE_ROWS * PACK) + channel % PACK :]
+        for j in range(bins.size):
+            at[np.uint64(bins[j] >> np.uint32(_FINER)) * np.uint64(PACK)] += np.uint32(1)
+    elif block == PACK:
+        at = table[channel // PACK * (COARSE_ROWS * PACK) :]
+        for j in range(bins.size):
+            at[np.uint64(bins[j] >> np.uint32(_FINER)) * np.uint64(PACK) + np.uint64(j % PACK)] += np.uint32(1)
+    else:
+        for start in range(0, bins.size, block):
+            for j in range(block):
+                c = channel + j
+                row = np.int64(bins[start + j] >> np.uint32(_FINER))
+                table[(c // PACK * COARSE_ROWS + row) * PACK + c % PACK] += np.uint32(1)
+
+
+@part
+def _extremes(keys: Any, least: Any, most: Any) -> Any:
+    for j in range(keys.size):
+        v = keys[j]
+        key = np.int32(v ^ ((v >> 31) & 0x7FFFFFFF))
+        least = min(least, key)
+        most = max(most, key)
+    return least, most
+
+
+@part
+def _extremes_by_lane(keys: Any, low: Any, high: Any) -> None:
+    width = low.size
+    for start in range(0, keys.size, width):
+        base = np.uint64(start)
+        for j in range(min(width, keys.size - start)):
+            v = keys[base + np.uint64(j)]
+            key = np.int32(v ^ ((v >> 31) & 0x7FFFFFFF))
+            low[np.uint64(j)] = min(low[np.uint64(j)], key)
+            high[np.uint64(j)] = max(high[np.uint64(j)], key)
+
+
+@part
+def _sum_by_lane(x: Any, total: Any) -> None:
+    width = total.size
+    for start in range(0, x.size, width):
+        base = np.uint64(start)
+        for j in range(min(width, x.size - start)):
+            total[np.uint64(j)] += np.float64(x[base + np.uint64(j)])
+
+
+@part
+def _sums_by_lane(x: Any, total: Any, square: Any) -> None:
+    width = total.size
+    for start in range(0, x.size, width):
+        base = np.uint64(start)
+        for j in range(min(width, x.size - start)):
+            d = np.float64(x[base + np.uint64(j)])
+            total[np.uint64(j)] += d
+            square[np.uint64(j)] += d * d
+
+
+@part
+def _halve(sums: Any, block: Any) -> None:
+    width = sums.size
+    while width > block:
+        width //= 2
+        for j in range(width):
+            sums[np.uint64(j)] += sums[np.uint64(width) + np.uint64(j)]
+
+
+@part
+def _spread(low: Any, high: Any, lane_low: Any, lane_high: Any) -> None:
+    # lanes run over positions first, so channel l has lanes l, l + block, l + 2 * block, ...
+    block = low.size
+    for start in range(0, lane_low.size, block):
+        for j in range(block):
+            low[j] = min(low[j], lane_low[start + j])
+            high[j] = max(high[j], lane_high[start + j])
+
+
+def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums: Any, squares: Any) -> Any:
+    outer, groups, inner, block = values.shape
+    x = values.reshape(values.size)
+    bits = x.view(np.uint32)
+    keys = x.view(np.int32)
+    # channels last, (outer, C, 1, 1): the channels themselves are the lanes, and a row is one value
+    last = inner == 1 and block == 1
+    width = groups if last else LANES * block
+    length = groups * outer if last else inner * block
+    rows = 1 if last else outer * groups
+    step = width * max(1, _BLOCK // width)
+    zero = np.empty(step, np.uint32)
+    bins = np.empty(step, np.uint32)
+    for j in range(step):
+        zero[j] = BINS + (j % ZERO_SLOTS << _FINER)
+    lane_low = np.empty(width, np.int32)
+    lane_high = np.empty(width, np.int32)
+    lane_total = np.empty(width, np.float64)
+    lane_square = np.empty(width, np.float64)
+    total = np.zeros(sums.shape[0])
+    square = np.zeros(squares.shape[0])
+    whole = low.size == 1 or (not last and block == 1)  # a row has one channel, or the tensor counts as one
+    smallest = np.uint32(ALL_ZERO)
+    if _most(high) > 0:
+        _warm(fine, 0, _most(high))
+    if _least(low) < 0:
+        _warm(fine, BINS // 2, -1 - _least(low))
+    for row in range(rows):
+        begin = row * length
+        channel = 0 if last else (row % groups) * block
+        least = np.int32(NEVER_LOW)
+        most = np.int32(NEVER_HIGH)
+        lane_low[:] = least
+        lane_high[:] = most
+        lane_total[:] = 0.0
+        lane_square[:] = 0.0
+        for start in range(begin, begin + length, step):
+            stop = min(start + step, begin + length)
+            smallest = _bins(bits[start:stop], zero, bins, smallest)
+            _count(bins[: stop - start], fine, bits, stop)
+            if coarse.size > 0:
+                _count_coarse(bins[: stop - start], coarse, channel, width if last else block)
+            if whole:
+                least, most = _extremes(keys[start:stop], least, most)
+            else:
+                _extremes_by_lane(keys[start:stop], lane_low, lane_high)
+            if square.size > 0:
+                _sums_by_lane(x[start:stop], lane_total, lane_square)
+            elif total.size > 0:
+                _sum_by_lane(x[start:stop], lane_total)
+        if whole:
+            at = 0 if low.size == 1 else channel
+            low[at] = min(low[at], least)
+            high[at] = max(high[at], most)
+        elif last:
+            _spread(low, high, lane_low, lane_high)
         else:
-            tally[3] += 1
+            _spread(low[channel : channel + block], high[channel : channel + block], lane_low, lane_high)
+        each = width if last else block
+        if total.size > 0:
+            _halve(lane_total, each)
+            for j in range(each):
+                total[channel + j] += lane_total[j]
+        if square.size > 0:
+            _halve(lane_square, each)
+            for j in range(each):
+                square[channel + j] += lane_square[j]
+    if total.size > 0:
+        add_part(sums, total)
+    if square.size > 0:
+        add_part(squares, square)
+    return _least(low), _most(high), smallest if smallest == np.uint32(ALL_ZERO) else np.uint32(smallest + np.uint32(1))
 
 
-def _rows_loop(values: Any, low: Any, high: Any, total: Any, square: Any) -> None:
-    outer, channels, inner = values.shape
-    for c in range(channels):
-        total[c] = 0.0
-        square[c] = 0.0
-    if inner == 1:  # channels last: every row is one value, so its lanes hold one non-zero term
-        for o in range(outer):
-            for c in range(channels):
-                x = values[o, c, 0]
-                low[c] = min(low[c], x)
-                high[c] = max(high[c], x)
-                d = np.float64(x)
-                total[c] += d
-                square[c] += d * d
-        for c in range(channels):
-            low[c] += np.float32(0.0)
-            high[c] += np.float32(0.0)
-        return
-    s = np.zeros(8)
-    q = np.zeros(8)
-    for o in range(outer):
-        for c in range(channels):
-            row = values[o, c]
-            lo = low[c]
-            hi = high[c]
-            s[:] = 0.0
-            q[:] = 0.0
-            whole = inner - inner % 8
-            for i in range(0, whole, 8):
-                for lane in range(8):
-                    x = row[i + lane]
-                    lo = min(lo, x)
-                    hi = max(hi, x)
-                    d = np.float64(x)
-                    s[lane] += d
-                    q[lane] += d * d
-            for i in range(whole, inner):
-                x = row[i]
-                lo = min(lo, x)
-                hi = max(hi, x)
-                d = np.float64(x)
-                s[i - whole] += d
-                q[i - whole] += d * d
-            low[c] = lo + np.float32(0.0)
-            high[c] = hi + np.float32(0.0)
-            row_total = 0.0
-            row_square = 0.0
-            for lane in range(8):
-                row_total += s[lane]
-                row_square += q[lane]
-            total[c] += row_total
-            square[c] += row_square
+@part
+def _least(keys: Any) -> Any:
+    result = keys[0]
+    for j in range(keys.size):
+        result = min(result, keys[j])
+    return result
 
 
-def _coarse_loop(bits: Any, table: Any) -> None:
-    outer, channels, inner = bits.shape
-    for o in range(outer):
-        for c in range(channels):
-            for i in range(inner):
-                b = bits[o, c, i]
-                m = b & np.uint32(0x7FFFFFFF)
-                if m != 0 and m < np.uint32(0x7F800000):
-                    table[c, b >> np.uint32(19)] += np.uint32(1)
+@part
+def _most(keys: Any) -> Any:
+    result = keys[0]
+    for j in range(keys.size):
+        result = max(result, keys[j])
+    return result
 
 
-count_values = compiled(_count_loop, count_twin)
-channel_rows = compiled(_rows_loop, rows_twin)
-count_channels = compiled(_coarse_loop, coarse_twin)
+observe = compiled(_observe_loop, observe_twin)
+
+
+def warm_up() -> None:
+    """Load the compiled loop, or compile it once per installation: 0.1 s that can pass while something else is done."""
+    nothing = np.zeros(0, np.uint32)
+    keys = np.zeros(1, np.int32)
+    sums = exactsum.zeros(0)
+    observe(np.zeros((1, 1, 1, 1), np.float32), np.zeros(FINE_SIZE, np.uint32), nothing, keys, keys.copy(), sums, sums)

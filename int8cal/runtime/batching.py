@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.signature import Signature
-    from int8cal.runtime.sessions import Session
+
+
+class Runs(Protocol):
+    """A Session, or what runs like one."""
+
+    def run(
+        self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
+    ) -> Mapping[str, npt.NDArray[Any]]:
+        """Run one feed: input name -> array gives output name -> array."""
 
 
 class SampleLike(Protocol):
@@ -61,7 +69,7 @@ def make_feed(signature: Signature, samples: Sequence[SampleLike]) -> Arrays:
 
 
 def run_samples(
-    session: Session, signature: Signature, samples: Iterable[S], outputs: Sequence[str] | None = None
+    session: Runs, signature: Signature, samples: Iterable[S], outputs: Sequence[str] | None = None
 ) -> Iterator[tuple[list[S], Arrays]]:
     """Run samples in groups of the model's own batch size, streaming.
 
@@ -85,7 +93,7 @@ def run_samples(
 
 
 def run_each(
-    session: Session, signature: Signature, samples: Iterable[S], outputs: Sequence[str] | None = None
+    session: Runs, signature: Signature, samples: Iterable[S], outputs: Sequence[str] | None = None
 ) -> Iterator[tuple[S, Arrays]]:
     """Run samples as `run_samples` does, and hand out each sample with its own row of the outputs.
 

@@ -73,7 +73,7 @@ class Session:
             options.add_session_config_entry(key, value)
         if optimized_path is not None:
             options.optimized_model_filepath = str(optimized_path)
-        with _loadable(model) as source:
+        with loadable(model) as source:
             try:
                 self._session = ort.InferenceSession(
                     source,
@@ -116,9 +116,43 @@ class Session:
             ) from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
+    def binding(self) -> Binding:
+        """Return a way to run into arrays of the caller's."""
+        return Binding(self._session)
+
+
+class Binding:
+    """A session with outputs bound to memory; see runtime.reuse."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._binding = session.io_binding()
+        self._held: dict[str, npt.NDArray[Any]] = {}
+
+    def bind(self, buffers: dict[str, npt.NDArray[Any]]) -> None:
+        """Write these outputs, and no others, into these C-contiguous arrays from now on."""
+        self._binding = self._session.io_binding()
+        self._held = buffers
+        for name, array in buffers.items():
+            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+    def run(self, feed: dict[str, npt.NDArray[Any]]) -> None:
+        """Run one feed of arrays that stay alive meanwhile.
+
+        Raises:
+            StatisticsError: A kernel failed, or an output has another shape than its array.
+        """
+        try:
+            for name, array in feed.items():
+                self._binding.bind_cpu_input(name, array)
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:  # see Session
+            raise StatisticsError(f"inference failed: {_first_line(error)}", do="run this feed alone") from error
+
 
 @contextmanager
-def _loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+    """Give what onnxruntime takes: a path, or the bytes of a small model."""
     if isinstance(model, (str, Path)):
         yield str(model)
     elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:

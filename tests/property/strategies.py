@@ -25,10 +25,21 @@ def arrays(shape, *, finite: bool = True):
     return hnp.arrays(np.float32, shape, elements=float32s(finite=finite), fill=st.nothing())
 
 
-def channelled(*, finite: bool = True, most: int = 20):
-    """(outer, channels, inner) with inner 1 and inner beyond one pass over the lanes among them."""
-    shape = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([1, 1, 2, 7, 8, 9, 16, most]))
-    return shape.flatmap(lambda each: arrays(each, finite=finite))
+def shaped(*, finite: bool = True):
+    """(outer, groups, inner, block): ordinary and blocked layouts, single values, lanes used once, twice and in part."""
+    shape = st.tuples(
+        st.integers(1, 3),
+        st.integers(1, 4),
+        st.sampled_from([1, 1, 2, 15, 16, 17, 33]),
+        st.sampled_from([1, 1, 2, 8, 16]),
+    )
+    # drawing thousands of floats is slow: a few are drawn, and repeat in an order that is drawn too
+    pool = st.lists(float32s(finite=finite), min_size=1, max_size=12)
+    return st.builds(_tiled, shape, pool, st.integers(0, 2**32 - 1))
+
+
+def _tiled(shape, pool, seed):
+    return np.random.default_rng(seed).choice(np.array(pool, np.float32), shape)
 
 
 def activations():

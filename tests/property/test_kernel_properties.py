@@ -3,75 +3,105 @@
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import arrays, channelled
+from strategies import arrays, shaped
 
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.loglinear import BINS
 
 
-def rows(function, values, parts=1):
-    channels = values.shape[1]
-    low, high = np.full(channels, np.inf, np.float32), np.full(channels, -np.inf, np.float32)
-    total, square = np.full(channels, 7.0), np.full(channels, 7.0)
+def observed(function, values, *, channels=None, coarse=True, squares=True, parts=1):
+    """What a function leaves behind: every array, zeros apart, and what it returned."""
+    count = values.shape[1] * values.shape[3] if channels is None else channels
+    fine = np.zeros(kernels.FINE_SIZE, np.uint32)
+    table = np.zeros(kernels.coarse_size(count) if coarse else 0, np.uint32)
+    low, high = (
+        np.full(max(count, 1), kernels.NEVER_LOW, np.int32),
+        np.full(max(count, 1), kernels.NEVER_HIGH, np.int32),
+    )
+    total, square = exactsum.zeros(count), exactsum.zeros(count if squares else 0)
     for _ in range(parts):
-        function(values, low, high, total, square)
-    return [low.view(np.uint32), high.view(np.uint32), total.view(np.uint64), square.view(np.uint64)]
+        returned = function(values, fine, table, low, high, total, square)
+    by_channel = table.reshape(-1, kernels.COARSE_ROWS, kernels.PACK)
+    return {
+        "bins": fine[:BINS],
+        "zeros": fine[BINS:].sum(),
+        "coarse": by_channel[:, : kernels.COARSE_BINS].transpose(0, 2, 1).reshape(-1, kernels.COARSE_BINS)[:count],
+        "zeros by channel": by_channel[:, kernels.COARSE_BINS :].sum(axis=1).reshape(-1)[:count],
+        "low": low,
+        "high": high,
+        "sums": total,
+        "squares": square,
+        "returned": np.array([int(each) for each in returned]),
+    }
 
 
-@given(st.integers(1, 200).flatmap(lambda size: arrays(size, finite=False)))
-def test_counts_are_those_of_the_twin(values):
-    results = []
-    for function in (kernels.count_values, kernels.count_twin):
-        table, tally = np.zeros(BINS, np.int64), np.zeros(kernels.TALLY, np.int64)
-        function(values.view(np.uint32), table, tally)
-        results.append((table, tally))
-    np.testing.assert_array_equal(results[0][0], results[1][0])
-    np.testing.assert_array_equal(results[0][1], results[1][1])
-    table, tally = results[0]
-    assert table.sum() + tally.sum() == values.size
-    assert tally.tolist() == [
-        np.count_nonzero(values == 0),
-        np.count_nonzero(np.isnan(values)),
-        np.count_nonzero(values == np.inf),
-        np.count_nonzero(values == -np.inf),
-    ]
+def assert_same(one, other):
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
-@given(channelled(most=33))
-def test_row_sums_and_extremes_are_those_of_the_twin(values):
-    for mine, twin in zip(rows(kernels.channel_rows, values), rows(kernels.rows_twin, values), strict=True):
-        np.testing.assert_array_equal(mine, twin)
+@given(shaped(finite=False), st.integers(1, 2))
+def test_the_loop_leaves_what_the_twin_leaves(values, parts):
+    finite = bool(np.isfinite(values).all())
+    mine = observed(kernels.observe, values, parts=parts, squares=finite)
+    twin = observed(kernels.observe_twin, values, parts=parts, squares=finite)
+    if not finite:  # the run stops there, and nobody reads the sums
+        mine.pop("sums")
+    assert_same(mine, twin)
 
 
-@given(channelled())
-def test_rows_are_right(values):
-    low, high, total, square = rows(kernels.channel_rows, values)
-    np.testing.assert_array_equal(low.view(np.float32), values.min(axis=(0, 2)))
-    np.testing.assert_array_equal(high.view(np.float32), values.max(axis=(0, 2)))
-    by_channel = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
-    size = np.abs(by_channel.astype(np.float64)).sum(axis=1)
-    assert (np.abs(total.view(np.float64) - by_channel.sum(axis=1, dtype=np.float64)) <= size * 2.0**-45).all()
-    np.testing.assert_allclose(square.view(np.float64), np.square(by_channel, dtype=np.float64).sum(axis=1), rtol=1e-12)
+@given(st.integers(1, 5000).flatmap(arrays))
+@settings(max_examples=30)
+def test_a_tensor_without_channels_is_one_row(values):
+    values = values.reshape(1, 1, -1, 1)
+    mine = observed(kernels.observe, values, channels=0, coarse=False, squares=False)
+    assert_same(mine, observed(kernels.observe_twin, values, channels=0, coarse=False, squares=False))
+    assert mine["bins"].sum() + mine["zeros"] == values.size
+    assert mine["zeros"] == np.count_nonzero(values == 0)
 
 
-@given(channelled())
+@given(shaped(), st.data())
+def test_where_a_value_lies_in_memory_leaves_no_trace(values, data):
+    outer, groups, inner, block = values.shape
+    channels = groups * block
+    other = data.draw(st.sampled_from([size for size in (1, 2, 4, 8, 16) if channels % size == 0]))
+    plain = values.transpose(0, 1, 3, 2).reshape(outer, channels, inner)
+    again = np.ascontiguousarray(plain.reshape(outer, channels // other, other, inner).swapaxes(2, 3))
+    assert_same(observed(kernels.observe, values), observed(kernels.observe, again))
+
+
+@given(shaped())
+def test_figures_are_right(values):
+    outer, groups, inner, block = values.shape
+    found = observed(kernels.observe, values)
+    rows = np.moveaxis(values.transpose(0, 1, 3, 2).reshape(outer, groups * block, inner), 1, 0)
+    rows = rows.reshape(groups * block, -1)
+    np.testing.assert_array_equal(kernels.key_values(found["low"]), rows.min(axis=1))
+    np.testing.assert_array_equal(kernels.key_values(found["high"]), rows.max(axis=1))
+    size = np.abs(rows.astype(np.float64)).sum(axis=1)
+    assert (np.abs(exactsum.value(found["sums"]) - rows.sum(axis=1, dtype=np.float64)) <= size * 2.0**-45).all()
+    expected = np.square(rows, dtype=np.float64).sum(axis=1)
+    np.testing.assert_allclose(exactsum.value(found["squares"]), expected, rtol=1e-12)
+    np.testing.assert_array_equal(found["zeros by channel"], (rows == 0).sum(axis=1))
+    np.testing.assert_array_equal(found["coarse"].sum(axis=1), (rows != 0).sum(axis=1))
+    nonzero = np.abs(values[values != 0])
+    assert found["returned"][2] == (nonzero.min().view(np.uint32) if nonzero.size else kernels.ALL_ZERO)
+
+
+@given(shaped())
 def test_an_extreme_of_zero_has_no_sign(values):
-    for bits in rows(kernels.channel_rows, values)[:2]:
-        assert not (bits == 0x80000000).any()
+    found = observed(kernels.observe, values)
+    for name in ("low", "high"):
+        extremes = kernels.key_values(found[name])
+        assert not np.signbit(extremes[extremes == 0]).any()
 
 
-@given(channelled(finite=False))
-def test_coarse_counts_are_those_of_the_twin(values):
-    tables = []
-    for function in (kernels.count_channels, kernels.coarse_twin):
-        table = np.zeros((values.shape[1], kernels.COARSE_BINS), np.uint32)
-        function(values.view(np.uint32), table)
-        tables.append(table)
-    np.testing.assert_array_equal(*tables)
-    counted = np.isfinite(values) & (values != 0)
-    np.testing.assert_array_equal(tables[0].sum(axis=1), counted.sum(axis=(0, 2)))
+@given(shaped(finite=False))
+def test_values_that_are_not_finite_show_in_the_extremes(values):
+    lowest, highest, _ = observed(kernels.observe, values)["returned"]
+    assert kernels.are_finite(lowest, highest) == np.isfinite(values).all()
 
 
 SUMMANDS = st.floats(2.0**-300, 2.0**300).flatmap(lambda size: st.sampled_from([size, -size])) | st.just(0.0)
@@ -116,6 +146,14 @@ def test_exact_sums_add_in_canonical_form(values, cut):
             exactsum.add(limbs, np.array([value]))
         parts.append(exactsum.canonical(limbs))
     np.testing.assert_array_equal(parts[0], exactsum.canonical(parts[1] + parts[2]))
+
+
+@given(st.lists(st.integers(-(2**62), 2**62), min_size=2 * exactsum.LIMBS, max_size=2 * exactsum.LIMBS))
+def test_carrying_is_that_of_its_twin(values):
+    limbs = np.array(values, np.int64).reshape(2, -1)
+    twin = limbs.copy()
+    exactsum.carry_twin(twin)
+    np.testing.assert_array_equal(exactsum.canonical(limbs), twin)
 
 
 @given(arrays(6), st.integers(-30, 30))

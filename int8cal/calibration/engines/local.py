@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from int8cal.calibration.collector import Collector
+from int8cal.calibration.engines.counting import Counting, Tapped
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.runtime.batching import run_each
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.blocked import open_taps
+from int8cal.runtime.reuse import ReusedOutputs
+from int8cal.runtime.sessions import Session, cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,24 +60,25 @@ def collect(
         StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
         DataError: There was no sample.
     """
-    session = Session(tapped_model(model, taps), threads=threads)
-    collectors = {tap.tensor: Collector(tap) for tap in taps}
-    wanted = [tap.tensor for tap in taps if tap.tensor in session.outputs]
+    inputs = {spec.name for spec in signature.inputs}
+    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - inputs
+    opened = open_taps(tapped_model(model, taps), blockable, threads=threads)
+    names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
     kept = _Smallest(keep)
     count = 0
-    for sample, outputs in run_each(session, signature, _fingerprinted(samples, kept), wanted or None):
-        for name, collector in collectors.items():
-            values = outputs[name] if name in outputs else sample.feed[name]
+    runs = run_each(ReusedOutputs(opened.session), signature, _fingerprinted(samples, kept), list(names) or None)
+    with Counting(taps, threads or cpu_count()) as counting:
+        for sample, outputs in runs:
+            tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}
+            tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
             try:
-                collector.add(values, sample.origin)
+                counting.add(tapped, sample.origin)
             except StatisticsError as error:
                 raise _first_nonfinite(model, signature, sample, threads) or error from None
-        count += 1
-    if not count:
-        raise DataError("yields no sample", do="give at least one")
-    statistics = Statistics(
-        model_sha256, kept.total, count, {name: collector.result() for name, collector in collectors.items()}
-    )
+            count += 1
+        if not count:
+            raise DataError("yields no sample", do="give at least one")
+        statistics = Statistics(model_sha256, kept.total, count, counting.result())
     return Collected(statistics, kept.samples())
 
 

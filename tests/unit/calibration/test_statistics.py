@@ -51,11 +51,16 @@ def test_one_side_without_a_channel_histogram_does_not_add(tools):
 
 
 def test_a_shard_of_only_zeros_adds_to_either(tools):
+    for tap in (Tap("hidden", 1, 3, True), Tap("hidden", 1, 3)):
+        zeros = tools.count(np.zeros((1, 3, 4)), tap=tap)
+        full = tools.count(np.ones((1, 3, 4)), tap=tap)
+        assert (full + zeros).by_channel == tap.equalizable
+
+
+def test_sums_of_squares_add_only_to_sums_of_squares(tools):
     zeros = tools.count(np.zeros((1, 3, 4)), tap=Tap("hidden", 1, 3))
-    full = tools.statistics().tensors["hidden"]
-    bare = tools.count(np.ones((1, 3, 4)), tap=Tap("hidden", 1, 3))
-    assert (full + zeros).by_channel
-    assert not (bare + zeros).by_channel
+    with pytest.raises(StatisticsError, match="one side has sums of squares, the other has not"):
+        tools.statistics().tensors["hidden"] + zeros
 
 
 def test_merging_nothing_is_an_error():

@@ -72,7 +72,7 @@ def test_a_tensor_that_was_never_seen_stays_unseen(tools, tmp_path):
 def test_the_header_says_what_the_file_is(path):
     with np.load(path) as data:
         header = json.loads(data["header"].tobytes())
-    assert (header["format"], header["version"]) == ("int8cal/statistics", 1)
+    assert (header["format"], header["version"]) == ("int8cal/statistics", 2)
 
 
 def test_a_missing_file_says_so(tmp_path):
@@ -112,8 +112,8 @@ def test_a_pickle_is_never_loaded(path):
 
 
 def test_a_newer_version_asks_for_an_update(path):
-    rewrite(path, lambda arrays, header: header.update(version=2))
-    refused(path, "version 2, this int8cal reads up to 1; update int8cal")
+    rewrite(path, lambda arrays, header: header.update(version=3))
+    refused(path, "version 3, this int8cal reads up to 2; update int8cal")
 
 
 @pytest.mark.parametrize("version", ["1", None])

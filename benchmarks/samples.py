@@ -1,0 +1,42 @@
+"""Samples kept in a file, so that every worker process loads the same ones at once instead of making them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from benchmarks.models import Feed, Workload
+
+POOL = 64  # different samples in a long stream
+
+
+def stored_samples(workload: Workload, count: int, folder: Path) -> list[Feed]:
+    """Load the first `count` samples, after making and storing them if this is the first time.
+
+    Args:
+        workload: Whose samples.
+        count: How many.
+        folder: Where they are kept, one .npz per workload and count.
+
+    Returns:
+        Feeds; all contestants hold them in memory, so that reading files is nobody's time.
+    """
+    path = folder / f"{workload.name.replace(':', '-')}-{count}.npz"
+    if not path.is_file():
+        feeds = list(workload.samples(count))
+        stacked: dict[str, Any] = {name: np.stack([feed[name] for feed in feeds]) for name in feeds[0]}
+        np.savez(path, **stacked)
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
+
+
+def endless(workload: Workload, count: int, folder: Path) -> Iterator[Feed]:
+    """Give `count` samples from a pool of a few, so that a long pass holds no more data than a short one."""
+    pool = stored_samples(workload, min(count, POOL), folder)
+    return (pool[index % len(pool)] for index in range(count))

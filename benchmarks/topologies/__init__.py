@@ -1,0 +1,1 @@
+"""Real network topologies with seeded weights, one file each."""

@@ -1,0 +1,91 @@
+"""Counting all taps of a sample at once, on all cores, while no inference runs.
+
+A tap is counted by one thread at a time and tables only add, so what is counted cannot depend on the threads.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from int8cal.calibration.collector import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.taps import Tap
+
+# Below this many values per sample, waking a thread takes longer than counting.
+_WORTH_A_THREAD = 100_000
+
+
+@dataclass(frozen=True)
+class Tapped:
+    """One tap's values of one sample, and how many channels lie side by side in them (see Collector.add)."""
+
+    values: npt.NDArray[Any]
+    block: int
+
+
+class Counting:
+    """The collectors of all taps."""
+
+    def __init__(self, taps: Sequence[Tap], threads: int) -> None:
+        """Prepare empty tables.
+
+        Args:
+            taps: What will be counted.
+            threads: How many threads count, this one among them; at least 1.
+        """
+        self._collectors = {tap.tensor: Collector(tap) for tap in taps}
+        self._threads = max(1, min(threads, len(taps)))
+        self._pool = ThreadPoolExecutor(self._threads - 1, "int8cal-count") if self._threads > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def add(self, tapped: Mapping[str, Tapped], where: str) -> None:
+        """Count one sample.
+
+        Args:
+            tapped: Every tap's values.
+            where: The sample, for messages.
+
+        Raises:
+            StatisticsError: A value is NaN or infinite, or channels are not as planned.
+        """
+        # the largest first, and whoever is free takes the next: no table is touched by two threads at once
+        waiting = iter(sorted(tapped.items(), key=lambda item: -item[1].values.size))
+
+        def count() -> None:
+            for name, each in waiting:
+                self._collectors[name].add(each.values, where, each.block)
+
+        running = []
+        if self._pool is not None and sum(each.values.size for each in tapped.values()) >= _WORTH_A_THREAD:
+            running = [self._pool.submit(count) for _ in range(self._threads - 1)]
+        try:
+            count()
+        finally:
+            failed = [future.exception() for future in running]  # the values stay alive until nobody reads them
+        for error in failed:
+            if error is not None:
+                raise error
+
+    def result(self) -> dict[str, TensorStatistics]:
+        """Return what was counted so far, per tap."""
+        collectors = self._collectors.values()
+        results = (
+            self._pool.map(Collector.result, collectors)
+            if self._pool is not None
+            else map(Collector.result, collectors)
+        )
+        return dict(zip(self._collectors, results, strict=True))

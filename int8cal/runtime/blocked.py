@@ -1,0 +1,166 @@
+"""Reading the runtime's blocked tensors as they are: taps without a change of layout.
+
+onnxruntime's CPU provider keeps images in blocks of channels, (N, C/16, H, W, 16) on AVX-512, and writes each output of
+the graph in the ordinary layout, with a ReorderOutput in front. A tap on every layer pays for that with one more pass
+over memory each: half of MobileNetV2's inference time. Counting does not care where a value lies. So the graph is
+optimized by the runtime, written out, and opened again with the blocked tensors themselves as outputs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from int8cal.errors import ModelError
+from int8cal.graph.index import attribute
+from int8cal.protos import without_weights
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from int8cal.protos import Graft
+
+_BLOCKS = (4, 8, 16, 32)
+_DATA = "tapped.data"
+_ENTRIES = {
+    "session.optimized_model_external_initializers_file_name": _DATA,
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+    "session.disable_prepacking": "1",  # this session never runs
+}
+# Between two inferences the cores count; a worker of the runtime that waits in a loop would take one of them.
+_QUIET = {"session.force_spinning_stop": "1"}
+
+
+@dataclass(frozen=True)
+class TapSession:
+    """An open tapped model.
+
+    Attributes:
+        session: Its outputs are the taps, under the names in `outputs`.
+        outputs: Tap -> output of the session.
+        blocks: Tap -> channels side by side, where the blocked layout comes out; 1 elsewhere. The array's shape is
+            still (N, C, H, W), over memory of (N, C / block, H, W, block).
+    """
+
+    session: Session
+    outputs: dict[str, str]
+    blocks: dict[str, int]
+
+
+def open_taps(model: Graft, blockable: Collection[str], *, threads: int = 0) -> TapSession:
+    """Open a model whose outputs are taps, with as many of them as possible in the runtime's own layout.
+
+    The values are those of the ordinary outputs, bit for bit: the same kernels run.
+
+    Args:
+        model: The tapped model.
+        blockable: Taps that may come out blocked.
+        threads: Intra-op threads; 0 for one per CPU.
+
+    Raises:
+        ModelError: onnxruntime cannot load the model.
+    """
+    block = block_size() if blockable else 1
+    if block > 1:
+        with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
+            optimized = _optimized(model, Path(folder))
+            if optimized is not None:
+                exposed, outputs = expose_blocked(optimized, blockable, block)
+                if outputs:
+                    path = Path(folder) / "tapped.onnx"
+                    path.write_bytes(exposed.SerializeToString())
+                    session = Session(path, threads=threads, optimization="none", entries=_QUIET)
+                    names = {output.name: output.name for output in optimized.graph.output}
+                    blocks = {name: block if name in outputs else 1 for name in names}
+                    return TapSession(session, names | outputs, blocks)
+    session = Session(model, threads=threads, entries=_QUIET)
+    return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
+
+
+def expose_blocked(
+    optimized: onnx.ModelProto, blockable: Collection[str], block: int
+) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Make the blocked tensors outputs, in place of what ReorderOutput makes of them.
+
+    Args:
+        optimized: The graph as the runtime optimized it.
+        blockable: Outputs that may be replaced.
+        block: Channels per block.
+
+    Returns:
+        The graph without the ReorderOutput nodes that nobody reads any more, and tap -> blocked tensor. A tensor whose
+        channels do not fill its blocks keeps its ReorderOutput: the runtime pads it with channels that are not there.
+    """
+    graph = optimized.graph
+    read = {name for node in graph.node for name in node.input}
+    replaced = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "ReorderOutput"
+        and node.output[0] in blockable
+        and node.output[0] not in read
+        and attribute(node, "channels", 1) % block == 0
+        and not attribute(node, "channels_last", 0)
+    }
+    result = without_weights(optimized)
+    del result.graph.node[:]
+    result.graph.node.extend(node for node in graph.node if not (node.output and node.output[0] in replaced))
+    result.graph.initializer.extend(graph.initializer)
+    del result.graph.output[:]
+    for output in graph.output:
+        name = replaced.get(output.name)
+        result.graph.output.append(
+            output if name is None else helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        )
+    return result, replaced
+
+
+@cache
+def block_size() -> int:
+    """Ask the runtime how many channels it keeps side by side on this CPU; 1 when it uses no blocks."""
+    channels, pixels = 64, 4
+    weight = np.eye(channels, dtype=np.float32).reshape(channels, channels, 1, 1)
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Conv", ["x", "w"], ["y"])],
+            "probe",
+            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, channels, 2, 2])],
+            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, channels, 2, 2])],
+            [numpy_helper.from_array(weight, "w")],
+        ),
+        opset_imports=[helper.make_opsetid("", 13)],
+        ir_version=8,
+    )
+    with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
+        optimized = _optimized(model, Path(folder))
+        if optimized is None:
+            return 1
+        exposed, outputs = expose_blocked(optimized, {"y"}, 1)
+        if not outputs:
+            return 1
+        path = Path(folder) / "probe.onnx"
+        path.write_bytes(exposed.SerializeToString())
+        values = np.arange(channels * pixels, dtype=np.float32).reshape(channels, pixels)
+        (seen,) = Session(path, threads=1, optimization="none").run({"x": values.reshape(1, channels, 2, 2)}).values()
+    for block in _BLOCKS:
+        if np.array_equal(seen.reshape(-1, pixels, block), values.reshape(-1, block, pixels).swapaxes(1, 2)):
+            return block
+    return 1
+
+
+def _optimized(model: onnx.ModelProto | Graft, folder: Path) -> onnx.ModelProto | None:
+    """Let the runtime write the graph it would run, weights beside it; None where it cannot write it."""
+    path = folder / "optimized.onnx"
+    try:
+        Session(model, threads=1, optimized_path=path, entries=_ENTRIES)
+    except ModelError:
+        return None  # some fused nodes cannot be written; the plain session then says what is wrong, if anything is
+    return onnx.load(str(path), load_external_data=False)
