@@ -40,6 +40,8 @@ _CALIBRATE = {
     "exclude": "quantization.exclude",
     "include": "quantization.include",
     "ranges": "quantization.ranges",
+    "uint8_input": "quantization.uint8_input",
+    "optimize": "quantization.optimize",
     "samples": "data.samples",
     "seed": "data.seed",
     "skip_bad": "data.skip_bad",
@@ -64,7 +66,9 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         data: A path as on the command line ("package.module:function" too), an iterable of feeds {input name: array},
             or a function that returns one. An array of the model's rank is a batch, of one rank less a sample.
         **settings: As on the command line: method, percentile, recipe, target, activations, weights, exclude, include,
-            samples, seed, batch_size, threads, skip_bad; and ranges {tensor: (low, high)}, preprocess {resize: …}.
+            samples, seed, batch_size, threads, skip_bad; and ranges {tensor: (low, high)}, preprocess {resize: …}, and
+            uint8_input (raw pixels go into the int8 model; with feeds, preprocess then says how they were made), and
+            optimize="latency" (layers that are slower in int8 on this machine stay float).
 
     Returns:
         The table; `quantize` builds the model from it.

@@ -124,7 +124,8 @@ def _table(path: Path) -> list[str]:
             f"{min(weight.scales):.4g} to {max(weight.scales):.4g}"
         )
     for correction, changed in table.corrections.items():
-        lines.append(f"correction   {correction}: {len(changed)} entries")
+        what = f"raw pixels at {changed['input']}" if correction == "uint8_input" else f"{len(changed)} entries"
+        lines.append(f"correction   {correction}: {what}")
     return [*lines, *(f"warning      {warning}" for warning in table.warnings)]
 
 

@@ -16,6 +16,7 @@ Recipe = Literal["fast", "balanced", "accurate"]
 Target = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
 ActivationType = Literal["u8", "s8"]
 WeightRange = Literal["s8", "s7", "paired"]
+Goal = Literal["latency"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,13 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """What is quantized and how. `ranges`: tensor name -> (low, high) in real units, wins over statistics."""
+    """What is quantized and how.
+
+    Attributes:
+        ranges: Tensor name -> (low, high) in real units, wins over statistics.
+        optimize: "latency" leaves layers in float that are slower in int8 on this machine; None measures nothing.
+        uint8_input: The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.
+    """
 
     recipe: Recipe = "fast"
     target: Target = "portable"
@@ -89,6 +96,8 @@ class QuantizationSettings:
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    uint8_input: bool = False
+    optimize: Goal | None = None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -22,16 +24,20 @@ from int8cal.errors import ModelError, OutputError, TableError
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
-from int8cal.evaluation.result import Evaluation, Report
+from int8cal.evaluation.leave_float import leave_slow_layers
+from int8cal.evaluation.result import Evaluation, Optimization, Report
 from int8cal.graph.chains import find_chains
 from int8cal.graph.load import load_model, save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
+from int8cal.numerics.kernels import warm_up
 from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import Corrected, make_table
-from int8cal.quantization.recipes import RECIPES
+from int8cal.quantization.left_out import left_of
+from int8cal.quantization.recipes import RECIPES, RecipeRule
+from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.write import write_reports
 from int8cal.runtime.simplify import simplify
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.data.sample import Sample
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings, Job
@@ -71,6 +78,7 @@ class Calibrated:
     corrected: Corrected
     skipped: tuple[str, ...]
     timing_s: dict[str, float]
+    optimize: Optimization | None = None
 
 
 @dataclass(frozen=True)
@@ -124,34 +132,44 @@ def calibrate_model(
     clock = _Clock()
     rule = RECIPES[job.quantization.recipe]
     with clock.station("prepare"):
+        threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
-        plan = require_layers(prepared, Selection(job.quantization.include, job.quantization.exclude))
+        selection = Selection(job.quantization.include, job.quantization.exclude)
+        plan = require_layers(prepared, selection)
         taps = make_taps(plan, find_chains(prepared.model, plan))
+        uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         feeds = _open(job.data, prepared.signature, stream)
+        samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
     with clock.station("calibrate"):
         collected = collect(
             prepared.model,
             prepared.signature,
             taps,
-            progress(read_ahead(feeds, job.calibration.batch_size), feeds.count, "calibrate"),
+            progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate"),
             model_sha256=prepared.sha256,
             threads=job.calibration.threads,
-            keep=rule.judge_samples,
+            keep=rule.judge_samples or (1 if job.quantization.optimize else 0),
         )
     blank = _blank_table(job, prepared, collected.statistics)
+    kept, threads = collected.kept[: rule.judge_samples], job.calibration.threads
+
+    def tabulated(rule: RecipeRule) -> tuple[Corrected, onnx.ModelProto]:
+        statistics, settings = collected.statistics, (job.calibration, job.quantization)
+        judge = output_judge(prepared.model, prepared.signature, kept, threads=threads)
+        return make_table(prepared.model, plan, statistics, rule, *settings, blank, judge, uint8=uint8)
+
     with clock.station("thresholds"):
-        corrected, int8 = make_table(
-            prepared.model,
-            plan,
-            collected.statistics,
-            rule,
-            job.calibration,
-            job.quantization,
-            blank,
-            output_judge(prepared.model, prepared.signature, collected.kept, threads=job.calibration.threads),
-        )
-    signature = prepared.signature
-    return Calibrated(signature, plan, collected.statistics, corrected, tuple(feeds.skipped), clock.seconds), int8
+        corrected, int8 = tabulated(rule)
+    found = None
+    if job.quantization.optimize == "latency":
+        with clock.station("optimize"):
+            tables = (corrected, corrected)
+            if corrected.table.corrections.get("equalization"):
+                tables = (corrected, tabulated(RecipeRule(math.inf, bias_correction=False, judge_samples=0))[0])
+            faster = leave_slow_layers(prepared, selection, plan, tables, collected.kept[0], threads=threads)
+            plan, corrected, int8, found = faster.plan, faster.corrected, faster.model, faster.found
+    skipped = tuple(feeds.skipped)
+    return Calibrated(prepared.signature, plan, collected.statistics, corrected, skipped, clock.seconds, found), int8
 
 
 def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationOutcome:
@@ -213,7 +231,8 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             where=where,
             do="calibrate this model, or give --force if only its bytes differ",
         )
-    selection = Selection(tuple(table.settings.get("include", ())), tuple(table.settings.get("exclude", ())))
+    include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
+    selection = Selection(include, exclude, left_of(table))
     plan = require_layers(prepared, selection)
     return build_model(prepared.model, plan, table)
 
@@ -386,9 +405,12 @@ def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibr
         "weights": job.quantization.weights,
         "include": list(job.quantization.include),
         "exclude": list(job.quantization.exclude),
+        "uint8_input": job.quantization.uint8_input,
         "ranges": {name: list(ends) for name, ends in job.quantization.ranges.items()},
         "preprocess": asdict(job.data.preprocess) if job.data.preprocess is not None else None,
     }
+    if job.quantization.optimize is not None:
+        settings["optimize"] = job.quantization.optimize
     return CalibrationTable(
         model={"sha256": prepared.sha256, "name": prepared.name},
         data={"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples},
@@ -417,7 +439,9 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
     warnings = [*table.warnings, *_skipped(calibrated.skipped)]
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
-    left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in calibrated.plan.left]
+    gone = table.corrections.get(CORRECTION, {}).get("folded", ())
+    stay = (item for item in calibrated.plan.left if item.node not in gone)
+    left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     return Report(
         model={
             **table.model,
@@ -438,6 +462,7 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         histograms=tensor_histograms(
             calibrated.corrected.tensors, table, job.quantization.activations, job.calibration.percentile
         ),
+        optimize=calibrated.optimize,
     )
 
 

@@ -108,6 +108,11 @@ def _settings(settings: Any, where: str) -> dict[str, Any]:
             raise TableError(
                 f"settings.{key} is {patterns!r}, expected a list of patterns", where=where, do="correct it"
             )
+    left = result.get("left_for_latency", {})
+    if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
+        raise TableError(
+            f"settings.left_for_latency is {left!r}, expected node names with reasons", where=where, do="correct it"
+        )
     if result.get("weights", "s8") not in ("s8", "s7"):
         raise TableError(f"settings.weights is {result['weights']!r}, expected s8 or s7", where=where, do="correct it")
     return result

@@ -12,6 +12,7 @@ from int8cal.evaluation.gates import NOT_COMPUTED, UNITS
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
+    Goal,
     Method,
     QuantizationSettings,
     Recipe,
@@ -211,6 +212,18 @@ quantization = together(
         multiple=True,
         metavar="GLOB",
         help="Quantize these nodes only: name pattern or op:Type. Repeatable.",
+    ),
+    _setting(
+        "--uint8-input",
+        key="quantization.uint8_input",
+        is_flag=True,
+        help="Let the int8 model take raw pixels 0..255: scale, mean and std move into its first layers.",
+    ),
+    _setting(
+        "--optimize",
+        key="quantization.optimize",
+        type=_choice(get_args(Goal)),
+        help="Measure each layer here, and leave in float what is slower in int8 (default: measure nothing).",
     ),
 )
 

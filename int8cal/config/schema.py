@@ -15,6 +15,7 @@ from int8cal.job import (
     ActivationType,
     CalibrationSettings,
     EvaluationSettings,
+    Goal,
     Method,
     OutputSettings,
     Preprocess,
@@ -158,6 +159,8 @@ class QuantizationSection(Section):
     exclude: list[str] = []
     include: list[str] = []
     ranges: dict[str, Range] = {}
+    uint8_input: bool = _QUANTIZATION.uint8_input
+    optimize: Goal | None = _QUANTIZATION.optimize
 
 
 class EvaluationSection(Section):

@@ -13,6 +13,7 @@ from int8cal.evaluation.fusion import audit_fusion
 from int8cal.evaluation.latency import measure_latency
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
+from int8cal.evaluation.pixel_feeds import feeds_for, require_same_types
 from int8cal.evaluation.result import Evaluation, Fusion, Latency, Saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
@@ -68,6 +69,7 @@ def evaluate_pair(
     models = (_loaded(fp32), _loaded(int8))
     signatures = (signature_of(models[0]), signature_of(models[1]))
     check_inputs(*signatures)
+    require_same_types(*models)
     comparison = OutputComparison(match_outputs(*signatures))
     sessions = (Session(fp32, threads=threads), Session(int8, threads=threads))
 
@@ -75,7 +77,11 @@ def evaluate_pair(
     stream = _keeping(progress(samples) if progress else samples, kept, max(layerwise_samples, 1))
     # the models may have different fixed batches: tee holds back the few samples between them
     first, second = itertools.tee(stream)
-    pairs = zip(run_each(sessions[0], signatures[0], first), run_each(sessions[1], signatures[1], second), strict=True)
+    pairs = zip(
+        run_each(sessions[0], signatures[0], first),
+        run_each(sessions[1], signatures[1], feeds_for(models[1], second)),
+        strict=True,
+    )
     for (sample, expected), (_, actual) in pairs:
         comparison.add(sample, expected, actual)
     if not kept:
@@ -85,7 +91,7 @@ def evaluate_pair(
     found |= comparison.reasons()
     times: Latency | None = None
     if latency:
-        feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], kept[:1]))
+        feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         times = measure_latency(*sessions, feeds, rows=(batch_size(signatures[0]), batch_size(signatures[1])))
     else:
         found["latency"] = "latency was switched off"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
@@ -27,7 +28,7 @@ def output_judge(
     Args:
         fp32: The prepared model; run once, on the first call.
         signature: Its inputs.
-        samples: The samples to judge on.
+        samples: The samples to judge on, as the FP32 model takes them.
         threads: Threads of the runtime.
 
     Returns:
@@ -43,7 +44,9 @@ def output_judge(
             reference.extend(outputs for _, outputs in run_each(session, signature, samples))
         session = Session(int8, threads=threads)
         sums: dict[str, ErrorSums] = {}
-        for expected, (_, actual) in zip(reference, run_each(session, signature, samples), strict=True):
+        for expected, (_, actual) in zip(
+            reference, run_each(session, signature, feeds_for(int8, samples)), strict=True
+        ):
             for name, value in expected.items():
                 if value.dtype.kind == "f":
                     part = error_sums(value, actual[name])

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 from int8cal.evaluation.result import Latency
+from int8cal.evaluation.turns import measure_turns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.runtime.sessions import Session
-
-_WARM_UP = 3
-_MAX_PAIRS = 200
 
 
 def measure_latency(
@@ -25,31 +22,19 @@ def measure_latency(
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,
 ) -> Latency:
-    """Time both models in interleaved pairs.
+    """Time both models in turns of many runs: single runs in turn would measure how their threads disturb each other.
 
     Args:
         fp32, int8: Open sessions.
         feeds: The feed of each model, both of the same sample.
         rows: Samples in each feed (the model's fixed batch); times are divided by it.
-        budget_s: Seconds after which no further pair starts, warm-up included; one pair is always measured.
+        budget_s: Seconds after which no further round of turns starts, warm-up included; one is always measured.
 
     Returns:
         Medians in milliseconds per sample, and their ratio fp32 / int8.
     """
-    stop = time.perf_counter() + budget_s
-    for _ in range(_WARM_UP):
-        fp32.run(feeds[0])
-        int8.run(feeds[1])
-        if time.perf_counter() > stop - budget_s / 2:
-            break
-    pairs: list[tuple[float, float]] = []
-    while not pairs or (len(pairs) < _MAX_PAIRS and time.perf_counter() < stop):
-        start = time.perf_counter()
-        fp32.run(feeds[0])
-        middle = time.perf_counter()
-        int8.run(feeds[1])
-        end = time.perf_counter()
-        pairs.append((1e3 * (middle - start) / rows[0], 1e3 * (end - middle) / rows[1]))
-    first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
+    rounds = measure_turns((fp32, int8), feeds, budget_s=budget_s)
+    medians = (statistics.median(times) for times in zip(*rounds, strict=True))
+    first, second = (1e-3 * microseconds / count for microseconds, count in zip(medians, rows, strict=True))
     # a clock too coarse for a tiny model must not divide by zero
     return Latency(fp32=first, int8=second, speedup=first / max(second, 1e-9))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import ModelError
+from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
 from int8cal.evaluation.taps import find_layers, fp32_with_sizes, fp32_with_taps, int8_with_taps
 from int8cal.graph.signature import signature_of
@@ -98,7 +99,7 @@ def _compare(
         Session(fp32_with_taps(fp32, taps, names), threads=threads), signature_of(fp32), samples, names
     )
     quantized = run_each(
-        Session(int8_with_taps(int8, taps, names), threads=threads), signature_of(int8), samples, names
+        Session(int8_with_taps(int8, taps, names), threads=threads), signature_of(int8), feeds_for(int8, samples), names
     )
     for (_, expected), (_, actual) in zip(reference, quantized, strict=True):
         for index, (tap, name) in enumerate(zip(taps, names, strict=True)):

@@ -74,7 +74,7 @@ def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
 def index_node(index: Index, layer: Layer) -> str:
     """Return the raw output tensor of a layer's node (before its fused activation)."""
     producer = index.producer[layer.output]
-    return layer.output if producer.name == layer.node else producer.input[0]
+    return layer.output if producer.name in {layer.node, layer.bias_add} else producer.input[0]
 
 
 def _walk_up(index: Index, second: Layer, outputs: set[str]) -> tuple[str, ...] | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from int8cal.graph.bias_add import bias_add
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
+from int8cal.graph.select import EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +35,7 @@ class Layer:
         output: The tensor behind the node and its fused activation.
         channels: Number of input channels.
         group: Groups of a convolution.
+        bias_add: The Add behind a MatMul whose constant is the bias; the two become one Gemm. "" where there is none.
     """
 
     node: str
@@ -44,6 +47,7 @@ class Layer:
     output: str
     channels: int
     group: int = 1
+    bias_add: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,16 +128,15 @@ def make_plan(model: onnx.ModelProto, selection: Selection, rules: dict[str, OpR
     return _Planner(model, selection, rules or ONNXRUNTIME_CPU).plan()
 
 
-_EXCLUDED = "excluded by the user"
-
-
 class _Planner:
     def __init__(self, model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule]) -> None:
         self.index = Index(model)
         self.rules = rules
+        self.selection = selection
         self.allowed = selection.resolve(model.graph.node)
         self.left: list[Left] = []
         self.layers: dict[str, Layer] = {}
+        self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
         self.shared: dict[str, str] = {}  # union-find: tensor -> tensor of the same scale
@@ -157,6 +160,10 @@ class _Planner:
         weight = self.index.initializers[node.input[rule.weight]]
         bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
         axis, channels, group = _weight_layout(node, tuple(weight.dims))
+        add = bias_add(self.index, node, self.allowed)
+        if add is not None:
+            bias = add.bias
+            self.taken_in.add(add.node.name)
         self.layers[node.name] = Layer(
             node.name,
             node.op_type,
@@ -164,9 +171,10 @@ class _Planner:
             bias or None,
             axis,
             node.input[0],
-            self.activated(node),
+            self.activated(node if add is None else add.node),
             channels,
             group,
+            "" if add is None else add.node.name,
         )
         self.integer.add(node.name)
         self.hard.add(node.input[0])
@@ -174,7 +182,7 @@ class _Planner:
     def _why_not(self, node: onnx.NodeProto, rule: OpRule) -> str:
         weight = node.input[rule.weight]
         if node.name not in self.allowed:
-            return _EXCLUDED
+            return self.selection.reason(node.name)
         if not self.index.is_constant(weight):
             producer = self.index.producer.get(weight)
             cast = producer is not None and producer.op_type == "Cast" and self.index.is_constant(producer.input[0])
@@ -224,6 +232,7 @@ class _Planner:
                 rule is None
                 or rule.kind == "linear"
                 or node.name not in self.allowed
+                or node.name in self.taken_in
                 or node.domain not in ("", "ai.onnx")
             ):
                 continue
@@ -245,6 +254,8 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind == "linear" or node.domain not in ("", "ai.onnx"):
                 continue
+            if node.name in self.taken_in:
+                continue
             output = self.activated(node) if rule.kind == "compute" else node.output[0]
             if output not in wanted or not self._float_tensor(node.output[0]):
                 continue
@@ -261,7 +272,7 @@ class _Planner:
 
     def _why_float(self, node: onnx.NodeProto, slots: tuple[int, ...], variable: list[str], quantized: set[str]) -> str:
         if node.name not in self.allowed:
-            return _EXCLUDED
+            return self.selection.reason(node.name)
         if len(node.output) > 1 and any(name in self.index.uses for name in node.output[1:]):
             return "its second output is used"
         if len(variable) != len(slots):
@@ -337,12 +348,12 @@ class _Planner:
 
     def _explained(self, left: Left, node: onnx.NodeProto, ends: set[str]) -> Left:
         """Tell where excluding a node cannot keep the runtime from fusing it."""
-        if left.reason != _EXCLUDED or self.rules[node.op_type].kind == "linear":
+        if left.reason != EXCLUDED or self.rules[node.op_type].kind == "linear":
             return left
         inputs = {node.input[slot] for slot in data_slots(node, self.rules[node.op_type])}
         if not inputs <= ends or self.activated(node) not in self.hard:
             return left
-        reason = f"{_EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
+        reason = f"{EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
         return Left(left.node, left.op_type, reason)
 
     def _fused_exclusions(self, nodes: list[onnx.NodeProto]) -> list[Left]:

@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     import onnx
 
 
+EXCLUDED = "excluded by the user"
+
+
 @dataclass(frozen=True)
 class Selection:
-    """Glob patterns over node names, or "op:Type" over op types. No include pattern means all; exclude wins."""
+    """Glob patterns over node names, or "op:Type" over op types. No include pattern means all; exclude wins.
+
+    Attributes:
+        left: Exact names of further nodes that stay float, and why: what measuring decided.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    left: tuple[tuple[str, str], ...] = ()
 
     def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.
@@ -30,7 +38,22 @@ class Selection:
         """
         named = [(node.name, node.op_type) for node in nodes]
         included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
-        return frozenset(included - self._matching(self.exclude, "--exclude", named))
+        return frozenset(included - self._matching(self.exclude, "--exclude", named) - self._left(named))
+
+    def reason(self, node: str) -> str:
+        """Say why a node that is not allowed stays float."""
+        return dict(self.left).get(node, EXCLUDED)
+
+    def _left(self, named: list[tuple[str, str]]) -> set[str]:
+        names = {name for name, _ in self.left}
+        unknown = sorted(names - {name for name, _ in named})
+        if unknown:
+            raise UsageError(
+                f"names the node {unknown[0]!r}, which the model does not have",
+                where="settings.left_for_latency",
+                do="remove it, or calibrate again",
+            )
+        return names
 
     def _matching(self, patterns: Sequence[str], option: str, named: list[tuple[str, str]]) -> set[str]:
         found: set[str] = set()

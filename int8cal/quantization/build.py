@@ -12,12 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.table import CalibrationTable, WeightEntry
+from int8cal.data.pixels import UINT8_INPUT_KEY
 from int8cal.errors import TableError
 from int8cal.graph.chains import find_chains
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalize import apply_factors, scaled_tensors
+from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
+from int8cal.quantization.uint8_boundary import take_codes
+from int8cal.quantization.uint8_input import uint8_input_of, with_points
 
 if TYPE_CHECKING:
     import onnx
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.uint8_input import Uint8Input
 
 EQUALIZATION_KEY = "int8cal.equalization"
 TABLE_KEY = "int8cal.table"
@@ -50,6 +55,14 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
+    uint8 = uint8_input_of(prepared, plan, table.corrections)
+    scales = _table_scales(prepared, plan, table)
+    wide: dict[str, str] = {}
+    if uint8 is not None:
+        prepared, plan, wide = _folded(prepared, plan, uint8, table)
+        if any(table.tensors[name].source == "user" for name in (*uint8.tensors, *wide)):
+            # these weights follow an edited scale of the pixels, so the table's scales for them no longer fit
+            scales = {node: value for node, value in scales.items() if node not in uint8.nodes}
     activations = affines_of(plan, table)
     exponents = {name: np.array(values, np.int64) for name, values in table.corrections.get("equalization", {}).items()}
     deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
@@ -60,7 +73,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         plan,
         activations,
         table.settings.get("weights", "s8"),
-        scales=_table_scales(prepared, plan, table),
+        scales=scales,
         bias_deltas=deltas,
     )
     warnings = tuple(
@@ -79,7 +92,12 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
                 if name in axes
             }
         )
-    return Built(emit(equalized, plan, activations, layers, metadata), layers, warnings)
+    if uint8 is not None:
+        metadata[UINT8_INPUT_KEY] = json.dumps(uint8.pixels.to_dict())
+    model = emit(equalized, plan, activations, layers, metadata)
+    if uint8 is not None:
+        model = take_codes(model, {*uint8.tensors, *wide}, dict.fromkeys(wide, uint8.ones or 0))
+    return Built(model, layers, warnings)
 
 
 def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
@@ -139,6 +157,17 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer], weights: str) 
 def with_weights(table: CalibrationTable, plan: Plan, layers: dict[str, QuantizedLayer]) -> CalibrationTable:
     """Return the table with the scales that its layers were built with."""
     return replace(table, weights=weight_entries(plan, layers, table.settings.get("weights", "s8")))
+
+
+def _folded(
+    prepared: onnx.ModelProto, plan: Plan, uint8: Uint8Input, table: CalibrationTable
+) -> tuple[onnx.ModelProto, Plan, dict[str, str]]:
+    name = uint8.pixels.input
+    affine = affines_of(with_points(plan, uint8), table)[name]
+    folded = fold_pixels(prepared, plan, uint8, affine)
+    # the entry of a tensor that only the folded model has may be the one that was edited
+    edited = affines_of(folded[1], table)[name]
+    return folded if edited == affine else fold_pixels(prepared, plan, uint8, edited)
 
 
 def _table_scales(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, npt.NDArray[np.float64]]:

@@ -9,6 +9,9 @@ from int8cal.calibration.ranges import choose_ranges
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
+from int8cal.quantization.corrections.uint8_fold import fold_pixels
+from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
+from int8cal.quantization.uint8_table import pixel_entries, pixel_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,20 +23,21 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.quantization.recipes import RecipeRule
+    from int8cal.quantization.uint8_input import Uint8Input
 
     Judge = Callable[[onnx.ModelProto], float]
 
 
 @dataclass(frozen=True)
 class Corrected:
-    """The finished table, the statistics its ranges come from, and what was decided."""
+    """The finished table, the statistics its ranges come from (none for raw pixels), and what was decided."""
 
     table: CalibrationTable
     tensors: dict[str, TensorStatistics]
     decisions: tuple[str, ...]
 
 
-def make_table(  # noqa: PLR0917 - what the stations before it made, in their order
+def make_table(
     prepared: onnx.ModelProto,
     plan: Plan,
     statistics: Statistics,
@@ -42,6 +46,8 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
     quantization: QuantizationSettings,
     blank: CalibrationTable,
     judge: Judge | None,
+    *,
+    uint8: Uint8Input | None = None,
 ) -> tuple[Corrected, onnx.ModelProto]:
     """Turn statistics into a table and its model.
 
@@ -54,6 +60,7 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
         blank: A table with model, data and settings filled in.
         judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None when there are none, then
             corrections that need judging are left out.
+        uint8: How the int8 model takes raw pixels; None where it takes floats.
 
     Raises:
         StatisticsError, ConfigError: See choose_ranges.
@@ -75,13 +82,23 @@ def make_table(  # noqa: PLR0917 - what the stations before it made, in their or
             f"predicted gain {item.gain_db:.1f} dB"
             for item in chosen
         ]
-    ranges = choose_ranges(plan, tensors, calibration, quantization)
-    table = replace(
-        blank, tensors=ranges.entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings)
-    )
+    ranged = plan if uint8 is None else without_points(plan, uint8)
+    ranges = choose_ranges(ranged, tensors, calibration, quantization)
+    entries = ranges.entries
+    layers, figures = plan, tensors
+    if uint8 is not None:
+        affine = pixel_affine(uint8.layers)
+        equalized, layers, wide = fold_pixels(equalized, plan, uint8, affine)
+        entries |= pixel_entries(uint8, affine, tensors, wide)
+        entries = {point.tensor: entries[point.tensor] for point in layers.points}
+        figures = tensors | pixel_statistics(uint8, affine, tensors, wide)
+        tensors = {name: value for name, value in tensors.items() if name not in uint8.tensors}
+        corrections[CORRECTION] = uint8.record()
+        decisions.append(describe(uint8, affine))
+    table = replace(blank, tensors=entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings))
     built = build_model(prepared, plan, table)
     if rule.bias_correction and judge is not None:
-        deltas = bias_deltas(equalized, plan, tensors, built.layers)
+        deltas = bias_deltas(equalized, layers, figures, built.layers)
         if deltas:
             candidate = replace(
                 table, corrections={**corrections, "bias": {node: delta.tolist() for node, delta in deltas.items()}}

@@ -9,16 +9,19 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from int8cal.graph.bias_add import known_dims
 from int8cal.graph.index import Index, outer_references, subgraphs
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
 from int8cal.protos import without_weights
 from int8cal.quantization.layers import scales_per_output
+from int8cal.quantization.rows import Names, from_rows, to_rows
 
 if TYPE_CHECKING:
     from int8cal.graph.plan import Layer, Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.rows import Piece
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class _Emitter:
         self.taken = _tensor_names(model.graph)
         self.taken_nodes = {node.name for node in model.graph.node}
         self.parameters: dict[str, _Parameters] = {}
+        # with s8 activations the runtime's Gemm takes three times as long as its MatMul: there the Add stays
+        self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
+        self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
+        self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
+        self.reshaped: set[str] = set()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -93,19 +101,70 @@ class _Emitter:
         return result
 
     def _node(self, node: onnx.NodeProto) -> None:
+        owner = self.adds.get(node.name)
+        if owner is not None and owner.node in self.products:
+            return
+        layer = self.layer_of.get(node.name)
+        if layer is not None and node.name in self.products:
+            self._product(node, layer)
+            return
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         for slot, name in enumerate(node.input):
             if name and self._reads_integers(node, slot, name):
                 copy.input[slot] = self._dequantize(name, self._fresh(f"{name}_dequantized"))
-        if node.name in self.layer_of:
-            self._weights(copy, self.layer_of[node.name])
+        if layer is not None:
+            self._weights(copy, layer)
+        if owner is not None:
+            self._float_bias(copy, owner)
         for slot, name in enumerate(node.output):
             copy.output[slot] = self.renamed.get(name, name)
         self.nodes.append(copy)
         for name in node.output:
             if name:
                 self._quantize_point(name)
+
+    def _product(self, node: onnx.NodeProto, layer: Layer) -> None:
+        """Write a MatMul and the Add behind it as one Gemm: its integer kernel adds the bias as well."""
+        add = self.index.only_reader(node.output[0])
+        result = node.output[0] if add is None else add.output[0]
+        output = self.renamed.get(result, result)
+        names = Names(self._fresh, self._fresh_node)
+        dims = known_dims(self.index, layer.input) or ()
+        codes = self.parameters[layer.input].codes
+        rows, product = codes, output
+        if len(dims) > 2:
+            if codes not in self.rows:
+                self.rows[codes] = self._append(to_rows(codes, layer.channels, names))
+            rows, product = self.rows[codes], self._fresh(f"{node.output[0]}_rows")
+        value = self._dequantize(layer.input, self._fresh(f"{layer.input}_dequantized"), rows)
+        gemm = helper.make_node("Gemm", [value, "", ""], [product], name=node.name)
+        self._weights(gemm, layer)
+        self.nodes.append(gemm)
+        if len(dims) > 2:
+            width = self.index.initializers[layer.weight].dims[1]
+            self._append(from_rows(product, output, width=width, like=(codes, dims), names=names))
+            self.reshaped.add(output)
+        self._quantize_point(result)
+
+    def _unsigned(self, tensor: str) -> bool:
+        return self.activations[tensor].dtype.name == "uint8"
+
+    def _float_bias(self, add: onnx.NodeProto, layer: Layer) -> None:
+        """Let an Add that stays beside its MatMul add what the layer's s32 bias stands for, corrections included."""
+        integers = self.integers[layer.node]
+        if integers.bias is None:
+            return
+        scales = np.float32(self.activations[layer.input].scale) * integers.scales.astype(np.float32)
+        name = self._fresh(f"{layer.bias}@{layer.node}")
+        self._constant(name, (integers.bias * scales.astype(np.float64)).astype(np.float32))
+        add.input[list(add.input).index(layer.bias)] = name
+
+    def _append(self, piece: Piece) -> str:
+        for name, value in piece.constants.items():
+            self._constant(name, value)
+        self.nodes.extend(piece.nodes)
+        return piece.output
 
     def _reads_integers(self, node: onnx.NodeProto, slot: int, name: str) -> bool:
         point = self.plan.point(name)
@@ -151,12 +210,12 @@ class _Emitter:
         """Return a node name that nobody has."""
         return _free_name(name, self.taken_nodes)
 
-    def _dequantize(self, tensor: str, output: str) -> str:
+    def _dequantize(self, tensor: str, output: str, codes: str = "") -> str:
         parameters = self.parameters[tensor]
         self.nodes.append(
             helper.make_node(
                 "DequantizeLinear",
-                [parameters.codes, parameters.scale, parameters.zero_point],
+                [codes or parameters.codes, parameters.scale, parameters.zero_point],
                 [output],
                 name=self._fresh_node(f"{output}_DequantizeLinear"),
             )
@@ -165,7 +224,7 @@ class _Emitter:
 
     def _weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         integers = self.integers[layer.node]
-        rule = ONNXRUNTIME_CPU[layer.op_type]
+        rule = ONNXRUNTIME_CPU["Gemm" if layer.node in self.products else layer.op_type]
         owners = [other for other in self.plan.layers if other.weight == layer.weight]
         stem = layer.weight if len(owners) == 1 else f"{layer.weight}@{layer.node}"
         axis = layer.axis
@@ -215,7 +274,9 @@ class _Emitter:
         return kept + list(self.initializers.values())
 
     def _drop_stale_types(self, graph: onnx.GraphProto) -> None:
-        alive = {name for node in graph.node for name in node.output}
+        # the runtime infers what a Reshape behind rows gives; told the symbol of a free batch, it would fuse the next
+        # Add into SkipLayerNormalization, whose kernel takes longer than Add and LayerNormalization
+        alive = {name for node in graph.node for name in node.output} - self.reshaped
         kept = [value for value in graph.value_info if value.name in alive]
         del graph.value_info[:]
         graph.value_info.extend(kept)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from int8cal.evaluation.result import Drop, Evaluation, Report
+    from int8cal.evaluation.result import Drop, Evaluation, Optimization, Report
 
 FORMAT = "int8cal/report"
 VERSION = 1
@@ -59,6 +59,7 @@ def document_of(report: Report) -> Document:
         "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
         "warnings": report.warnings,
         "decisions": report.decisions,
+        **({} if report.optimize is None else {"optimize": _optimization(report.optimize)}),
     }
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
     document: Document = {key: _plain(value, key, reasons) for key, value in raw.items()}
@@ -152,6 +153,25 @@ def _measurements(evaluation: Evaluation) -> Document:
         "saturation": {"target": saturation.target, "unsafe_channels": saturation.unsafe_channels},
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
         "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+    }
+
+
+def _optimization(found: Optimization) -> Document:
+    return {
+        "fp32_us": found.fp32_us,
+        "plain_int8_us": found.plain_us,
+        "int8_us": found.int8_us,
+        "left": found.left,
+        "rows": [
+            {
+                "node": layer.node,
+                "op_type": layer.op_type,
+                "fp32_us": layer.fp32_us,
+                "int8_us": layer.int8_us,
+                "decision": layer.decision,
+            }
+            for layer in found.layers
+        ],
     }
 
 

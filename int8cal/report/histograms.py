@@ -23,9 +23,11 @@ BINS = 128
 def tensor_histograms(
     tensors: Mapping[str, TensorStatistics], table: CalibrationTable, activations: ActivationType, percentile: float
 ) -> tuple[TensorHistogram, ...]:
-    """Return one histogram per table entry, over the observed range, with the range that each method would choose."""
+    """Return one histogram per table entry that has statistics, with the range that each method would choose."""
     result = []
     for name, entry in table.tensors.items():
+        if name not in tensors:
+            continue  # raw pixels: their range was not chosen
         spectrum = tensors[name].spectrum
         low, high = spectrum.observed
         if high <= low:

@@ -12,6 +12,8 @@ from int8cal.report.reading import (
     headline,
     int8_name,
     name_of,
+    optimized_sentence,
+    slowest_first,
     verdict,
     versions,
     why,
@@ -47,6 +49,7 @@ def report_to_markdown(report: Report) -> str:
         _gates(document),
         _worst_layers(document),
         _float_nodes(document),
+        _optimized(document),
         _bullets("Warnings", document["warnings"]),
         _listed("Made with", versions(document)),
     ]
@@ -120,6 +123,27 @@ def _float_nodes(document: Document) -> str:
     if len(nodes) > _FLOAT_NODES:
         text += f"\n\nand {len(nodes) - _FLOAT_NODES} more, in report.json."
     return text
+
+
+def _optimized(document: Document) -> str:
+    found = document.get("optimize")
+    if not found:
+        return ""
+    rows = [
+        [_code(row["node"]), _escape(row["op_type"]), *_times(row), _escape(row["decision"])]
+        for row in slowest_first(found["rows"])[:_FLOAT_NODES]
+    ]
+    table = _table(["layer", "op", "float32 µs", "int8 µs", "decision"], rows, right={2, 3})
+    text = f"### Optimized for latency\n\n{_escape(optimized_sentence(found))}"
+    if rows:
+        text += f"\n\n{table}"
+    if len(found["rows"]) > _FLOAT_NODES:
+        text += f"\n\nand {len(found['rows']) - _FLOAT_NODES} more, in report.json."
+    return text
+
+
+def _times(row: dict[str, Any]) -> list[str]:
+    return [f"{row[key]:.1f}" for key in ("fp32_us", "int8_us")]
 
 
 def _bullets(title: str, lines: list[str]) -> str:

@@ -21,6 +21,8 @@ from int8cal.report.reading import (
     headline,
     int8_name,
     name_of,
+    optimized_sentence,
+    slowest_first,
     verdict,
     versions,
     why,
@@ -109,6 +111,8 @@ class Page:
     saturation_reason: str
     layers_reason: str
     clipped_reason: str
+    optimized: str
+    measured: list[dict[str, Any]]
 
 
 def page_of(report: Report) -> Page:
@@ -145,6 +149,8 @@ def page_of(report: Report) -> Page:
         saturation_reason=why(document, "saturation.unsafe_channels", "saturation"),
         layers_reason=why(document, "layers"),
         clipped_reason=why_nothing_clipped(document),
+        optimized=optimized_sentence(document["optimize"]) if "optimize" in document else "",
+        measured=slowest_first(document["optimize"]["rows"]) if "optimize" in document else [],
     )
 
 

@@ -9,7 +9,7 @@ from int8cal.report import wording
 from int8cal.report.document import NO_REASON, find_reason, layer_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from int8cal.report.document import Document
 
@@ -144,3 +144,22 @@ def _drop(document: Document, label: str, key: str) -> Figure:
 
 def _missing(document: Document, label: str, *paths: str) -> Figure:
     return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False)
+
+
+def optimized_sentence(found: Mapping[str, Any]) -> str:
+    """Say what `optimize: latency` gained.
+
+    Args:
+        found: The document's "optimize".
+    """
+    fp32, plain, best = (found[key] for key in ("fp32_us", "plain_int8_us", "int8_us"))
+    times = f"float32 {fp32:.1f} µs, every layer in int8 {plain:.1f} µs"
+    if not found["left"]:
+        return f"{times}; no layer in float made it faster."
+    count = len(found["left"])
+    return f"{times}, with {count} layer(s) in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
+
+
+def slowest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Order measured layers: those that lose most in int8 first."""
+    return sorted(rows, key=lambda row: row["fp32_us"] - row["int8_us"])

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from int8cal.evaluation import latency
+from int8cal.evaluation import turns
 from int8cal.evaluation.latency import measure_latency
+from int8cal.evaluation.turns import measure_turns
 
 
 class FakeClock:
@@ -27,7 +28,7 @@ class FakeSession:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    monkeypatch.setattr(latency, "time", fake)
+    monkeypatch.setattr(turns, "time", fake)
     return fake
 
 
@@ -39,8 +40,9 @@ def test_latencies_are_milliseconds_and_the_speedup_their_ratio(clock):
     assert (result.fp32, result.int8, result.speedup) == pytest.approx((4.0, 2.0, 2.0))
 
 
-def test_the_warm_up_does_not_count(clock):
-    result = measure_latency(FakeSession(clock, 0.2, 0.2, 0.2, 0.004), FakeSession(clock, 0.2, 0.2, 0.2, 0.004), FEEDS)
+def test_what_runs_before_the_other_model_s_threads_rest_does_not_count(clock):
+    slow = (0.012, 0.012)
+    result = measure_latency(FakeSession(clock, *slow, 0.004), FakeSession(clock, *slow, 0.004), FEEDS)
     assert result.fp32 == pytest.approx(4.0)
 
 
@@ -50,19 +52,17 @@ def test_a_batch_is_divided_by_its_rows(clock):
 
 
 def test_the_speedup_is_the_ratio_of_the_two_medians_shown(clock):
-    warm = (0.001,) * 3
-    result = measure_latency(
-        FakeSession(clock, *warm, 0.002, 0.004, 0.9), FakeSession(clock, *warm, 0.001, 0.004, 0.6), FEEDS, budget_s=1.0
-    )
-    assert (result.fp32, result.int8) == pytest.approx((4.0, 4.0))
+    first, second = FakeSession(clock, 0.1, 0.2, 0.9, 0.4), FakeSession(clock, 0.2, 0.1, 0.6, 0.4)
+    result = measure_latency(first, second, FEEDS, budget_s=1.0)
     assert result.speedup == result.fp32 / result.int8
 
 
-def test_the_models_take_turns_and_stop_with_the_budget(clock):
-    first, second = FakeSession(clock, 0.1), FakeSession(clock, 0.1)
-    measure_latency(first, second, FEEDS, budget_s=3.0)
-    assert first.runs == second.runs
-    assert clock.now <= 3.0 + 0.2 + 1e-9
+def test_each_model_has_its_turn_of_many_runs_in_every_round(clock):
+    first, second = FakeSession(clock, 0.01), FakeSession(clock, 0.02)
+    rounds = measure_turns((first, second), FEEDS, rounds=5, budget_s=4.0)
+    assert np.array(rounds) == pytest.approx(np.tile([1e4, 2e4], (5, 1)))
+    assert first.runs > 5 * 10
+    assert clock.now <= 4.0 + 0.2
 
 
 def test_a_model_slower_than_the_budget_is_measured_once(clock):

@@ -109,4 +109,11 @@ def test_matrix_products_chain_along_their_last_axis(bench, body, weights, tenso
 def test_an_addition_between_products_breaks_the_chain(bench):
     rows = ROWS.replace("[N,", "[N,5,")
     body = "c = MatMul(x, W) a = Add(c, B) y = MatMul(a, V)"
-    assert chains(bench, rows, body, W=(4, 8), B=(8,), V=(8, 3))[1] == ()
+    assert chains(bench, rows, body, W=(4, 8), B=(5, 8), V=(8, 3))[1] == ()
+
+
+def test_the_bias_of_a_product_is_part_of_the_chain(bench):
+    rows = ROWS.replace("[N,", "[N,5,")
+    body = "c = MatMul(x, W) a = Add(B, c) r = Relu(a) y = MatMul(r, V)"
+    (chain,) = chains(bench, rows, body, W=(4, 8), B=(8,), V=(8, 3))[1]
+    assert (chain.first.bias, chain.tensors) == ("B", ("a", "r"))

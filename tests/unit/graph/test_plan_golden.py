@@ -141,6 +141,21 @@ RULES = {
         "m = MatMul(x, W) t = Tanh(m) y = MatMul(t, V)",
         {"W": (4, 8), "V": (8, 3)},
     ),
+    "matmul_takes_its_bias": (
+        "g (float[N,5,4] x) => (float[N,5,3] y)",
+        "m = MatMul(x, W) a = Add(B, m) t = Tanh(a) n = MatMul(t, V) k = MatMul(t, V) s = Add(n, k) y = Add(s, K)",
+        {"W": (4, 8), "B": (8,), "V": (8, 3), "K": (3,)},
+    ),
+    "matmul_takes_its_bias_in_two_dimensions": (
+        "g (float[N,4] x) => (float[N,8] y)",
+        "m = MatMul(x, W) y = Add(m, B)",
+        {"W": (4, 8), "B": (8,)},
+    ),
+    "matmul_takes_its_bias_between_free_dimensions": (
+        "g (float[N,S,4] x) => (float[N,S,8] y)",
+        "m = MatMul(x, W) y = Add(m, B)",
+        {"W": (4, 8), "B": (8,)},
+    ),
     "matmul_of_stacked_weights": (
         "g (float[N,2,5,4] x) => (float[N,2,5,3] y)",
         "y = MatMul(x, W)",

@@ -234,3 +234,14 @@ def test_a_convolution_of_another_domain_is_not_taken_for_onnx_s(bench):
     prepared.model.graph.node[0].domain = "mine"
     prepared.model.opset_import.append(helper.make_opsetid("mine", 1))
     assert make_plan(prepared.model, Selection()).layers == ()
+
+
+def test_with_signed_activations_a_product_and_its_bias_stay_two_nodes(bench):
+    text = "g (float[N,5,4] x) => (float[N,5,8] y) { m = MatMul(x, W) y = Add(m, B) }"
+    prepared = bench.prepared(bench.text(text, W=(4, 8), B=(8,)))
+    plan = make_plan(prepared.model, Selection())
+    for activations, expected in (("u8", ["Reshape", "Gemm", "Reshape"]), ("s8", ["MatMul", "Add"])):
+        built = build_model(prepared.model, plan, bench.table(prepared, plan, activations=activations))
+        ops = [node.op_type for node in built.model.graph.node if "Linear" not in node.op_type]
+        assert ops == expected
+        onnx.checker.check_model(built.model)

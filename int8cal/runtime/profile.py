@@ -1,0 +1,125 @@
+"""Kernel times from onnxruntime's own profiler, under the names of the graph that it optimized for itself."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnxruntime as ort
+
+from int8cal.errors import ModelError
+from int8cal.runtime.sessions import cpu_count, loadable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
+
+    Feed = dict[str, npt.NDArray[Any]]
+
+_KERNEL = "_kernel_time"
+_TURNS = 4
+_MAX_RUNS = 400
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one model does.
+
+    Attributes:
+        optimized: The graph that the runtime really runs, without weights' values.
+        kernels: Node name in that graph -> microseconds per inference: the mean of the middle half of the runs.
+    """
+
+    optimized: onnx.ModelProto
+    kernels: dict[str, float]
+
+
+def profile_kernels(
+    models: Sequence[onnx.ModelProto], feeds: Sequence[Feed], *, threads: int = 0, budget_s: float = 2.0
+) -> tuple[Profile, ...]:
+    """Profile models in turns, so that a machine's drift hits all alike.
+
+    Args:
+        models: The models.
+        feeds: The feed of each.
+        threads: Intra-op threads; 0 for one per available CPU.
+        budget_s: Seconds to spend on each model, warm-up left out; five runs are always made.
+
+    Returns:
+        One profile per model. The profiler itself costs a few microseconds per kernel, which the figures include.
+
+    Raises:
+        ModelError: onnxruntime cannot load a model.
+    """
+    with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
+        paths = [Path(folder) / f"{number}.onnx" for number in range(len(models))]
+        sessions = [_open(model, path, threads) for model, path in zip(models, paths, strict=True)]
+        for session, feed in zip(sessions, feeds, strict=True):
+            for _ in range(3):
+                session.run(None, feed)
+        for _ in range(_TURNS):
+            for session, feed in zip(sessions, feeds, strict=True):
+                _turn(session, feed, budget_s / _TURNS)
+        traces = [Path(session.end_profiling()) for session in sessions]
+        graphs = [onnx.load(str(path), load_external_data=False) for path in paths]
+        return tuple(
+            Profile(graph, kernel_times(json.loads(trace.read_text(encoding="utf-8"))))
+            for graph, trace in zip(graphs, traces, strict=True)
+        )
+
+
+def kernel_times(events: Iterable[dict[str, Any]]) -> dict[str, float]:
+    """Reduce a profiler's trace to one figure per node.
+
+    Args:
+        events: The trace as onnxruntime writes it: whole microseconds per event.
+
+    Returns:
+        Node name -> microseconds; the mean of the middle half, which is finer than the median of whole numbers.
+    """
+    times: dict[str, list[int]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and str(event.get("name", "")).endswith(_KERNEL):
+            times.setdefault(event["name"].removesuffix(_KERNEL), []).append(int(event["dur"]))
+    return {name: middle_mean(values) for name, values in times.items()}
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """Return the mean of the middle half of some values."""
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def _open(model: onnx.ModelProto, optimized: Path, threads: int) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads or cpu_count()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.enable_profiling = True
+    options.profile_file_prefix = str(optimized.with_suffix(""))
+    options.optimized_model_filepath = str(optimized)
+    with loadable(model) as source:
+        try:
+            return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
+            raise ModelError(
+                f"onnxruntime cannot load it: {str(error).splitlines()[0][:300]}",
+                where=model.graph.name,
+                do="check it with onnx.checker.check_model, or export it again",
+            ) from error
+
+
+def _turn(session: ort.InferenceSession, feed: Feed, seconds: float) -> None:
+    stop = time.perf_counter() + seconds
+    for run in range(_MAX_RUNS // _TURNS):
+        session.run(None, feed)
+        if run and time.perf_counter() > stop:
+            break

@@ -1,0 +1,42 @@
+"""`--optimize latency`: what is written, not what this machine finds fast."""
+
+import json
+
+
+def calibrate(call, sample, *arguments):
+    data = ("--data", sample / "calib", "--samples", "4")
+    return call("calibrate", sample / "model.onnx", *data, "-o", "out", "--quiet", "--no-latency", *arguments)
+
+
+def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(call, sample, tmp_path):
+    assert calibrate(call, sample, "--optimize", "latency").code == 0
+    out = tmp_path / "out"
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))
+    found = report["optimize"]
+    assert table["settings"]["optimize"] == "latency"
+    assert table["settings"].get("left_for_latency", {}) == found["left"]
+    assert {row["node"] for row in found["rows"] if row["decision"] == "float"} == set(found["left"])
+    assert found["rows"]
+    assert all(row["fp32_us"] > 0 and row["int8_us"] > 0 and row["op_type"] for row in found["rows"])
+    for page in ("report.md", "report.html"):
+        assert "Optimized for latency" in (out / page).read_text(encoding="utf-8")
+    assert call("quantize", sample / "model.onnx", "--table", out / "model.table.json", "-o", "again.onnx").code == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (out / "model.int8.onnx").read_bytes()
+
+
+def test_without_the_option_nothing_is_measured_per_layer(call, sample, tmp_path):
+    assert calibrate(call, sample).code == 0
+    assert "optimize" not in json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+
+
+def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, tmp_path):
+    calibrate(call, sample)
+    path = tmp_path / "out" / "model.table.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    for left, expected in (({"nobody": "slower"}, "nobody"), (["nobody"], "left_for_latency")):
+        table["settings"]["left_for_latency"] = left
+        path.write_text(json.dumps(table), encoding="utf-8")
+        done = call("quantize", sample / "model.onnx", "--table", path, "-o", "q.onnx")
+        assert done.code in {2, 6}
+        assert expected in done.message

@@ -1,0 +1,150 @@
+"""`--uint8-input`, as users run it: images, a YAML, the commands that follow."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+NET = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[N,3,16,16] image) => (float[N,4] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (image, W)
+    r = Relu (c)
+    p = GlobalAveragePool (r)
+    f = Flatten (p)
+    y = Gemm (f, G)
+}"""
+PREPROCESS = "{resize: [16, 16], scale: 0.00392156862745098, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}"
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A model, photos and a YAML in the working directory of `call`."""
+    rng = np.random.default_rng(4)
+    model = onnx.parser.parse_model(NET)
+    for name, shape in (("W", (8, 3, 3, 3)), ("G", (8, 4))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(model, tmp_path / "net.onnx")
+    (tmp_path / "photos").mkdir()
+    for index in range(6):
+        smooth = Image.fromarray(rng.integers(0, 256, (4, 5, 3)).astype(np.uint8)).resize((20, 18))
+        smooth.save(tmp_path / "photos" / f"{index}.png")
+    (tmp_path / "job.yaml").write_text(
+        f"model: net.onnx\ndata: {{path: photos, preprocess: {PREPROCESS}}}\noutput: {{dir: out}}\n"
+    )
+    return tmp_path
+
+
+def calibrate(call, *arguments):
+    return call("calibrate", "--config", "job.yaml", "--quiet", "--no-latency", *arguments)
+
+
+def test_pillow_s_pixels_go_straight_into_the_model(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    session = onnxruntime.InferenceSession(here / "out" / "net.int8.onnx")
+    float_session = onnxruntime.InferenceSession(here / "net.onnx")
+    assert session.get_inputs()[0].type == "tensor(uint8)"
+    for path in sorted((here / "photos").iterdir()):
+        pixels = np.asarray(Image.open(path).resize((16, 16), Image.Resampling.BILINEAR)).transpose(2, 0, 1)[None]
+        got = session.run(None, {"image": pixels})[0]
+        x = (pixels / np.float32(255) - np.float32([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / np.float32(
+            [0.229, 0.224, 0.225]
+        ).reshape(3, 1, 1)
+        expected = float_session.run(None, {"image": x.astype(np.float32)})[0]
+        assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
+
+
+def test_the_report_is_about_the_same_images_and_says_what_was_done(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    report = json.loads((here / "out" / "report.json").read_text())
+    assert report["metrics"]["sqnr_db"] > 25
+    assert report["settings"]["uint8_input"] is True
+    assert any(
+        line.startswith("raw pixels at image: scale, mean and std folded into Conv_c") for line in report["decisions"]
+    )
+    table = json.loads((here / "out" / "net.table.json").read_text())
+    assert table["tensors"]["image"]["dtype"] == "uint8"
+    assert table["corrections"]["uint8_input"]["input"] == "image"
+
+
+def test_quantize_writes_the_same_bytes_from_the_table(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (here / "again.onnx").read_bytes() == (here / "out" / "net.int8.onnx").read_bytes()
+
+
+def test_evaluate_feeds_each_model_what_it_takes(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--config", "job.yaml", "--json", "--no-latency")
+    assert done.code == 0, done.err
+    report = json.loads((here / "out" / "report.json").read_text())
+    assert json.loads(done.out)["metrics"] == report["metrics"]
+
+
+def test_evaluate_measures_its_latency(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--config", "job.yaml", "--json")
+    assert json.loads(done.out)["latency_ms"]["int8"] > 0
+
+
+def test_the_yaml_says_it_too(call, here):
+    with (here / "job.yaml").open("a") as file:
+        file.write("quantization: {uint8_input: true}\n")
+    assert call("run", "job.yaml", "--quiet").code == 0
+    (value,) = onnx.load(here / "out" / "net.int8.onnx").graph.input
+    assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+
+
+def test_statistics_are_those_of_the_float_model(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    assert calibrate(call, "-o", "float").code == 0
+    assert (here / "out" / "net.stats.npz").read_bytes() == (here / "float" / "net.stats.npz").read_bytes()
+
+
+def test_inspect_shows_it(call, here):
+    assert calibrate(call, "--uint8-input").code == 0
+    assert "uint8_input: raw pixels at image" in call("inspect", "out/net.table.json").out
+
+
+def test_arrays_of_preprocessed_pixels_are_refused_by_name(call, here):
+    np.save(here / "ready.npy", np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32))
+    done = call("calibrate", "net.onnx", "--data", "ready.npy", "--uint8-input", "-o", "out", "--quiet")
+    assert done.code == 4
+    assert "ready.npy[0]: input 'image' holds" in done.message
+    assert "data.preprocess" in done.message
+    assert not (here / "out").exists()
+
+
+def test_arrays_of_pixels_as_they_are_need_no_declaration(call, here):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16))
+    np.save(here / "pixels.npy", pixels.astype(np.float32))
+    done = call("calibrate", "net.onnx", "--data", "pixels.npy", "--uint8-input", "-o", "out", "--quiet")
+    assert done.code == 0, done.err
+    assert json.loads((here / "out" / "report.json").read_text())["metrics"]["sqnr_db"] > 25
+
+
+def test_signed_activations_are_refused(call, here):
+    done = calibrate(call, "--uint8-input", "--activations", "s8")
+    assert done.code == 2
+    assert "uint8_input needs activations u8" in done.message
+
+
+def test_an_excluded_first_layer_is_refused(call, here):
+    done = calibrate(call, "--uint8-input", "--exclude", "Conv_c")
+    assert done.code == 3
+    assert "Conv 'Conv_c' reads the input 'image' (excluded by the user)" in done.message
+
+
+def test_from_python_preprocess_says_how_feeds_were_made(here):
+    import int8cal
+
+    rng = np.random.default_rng(0)
+    feeds = [{"image": ((rng.integers(0, 256, (3, 16, 16)) - 127) / 128).astype(np.float32)} for _ in range(4)]
+    table = int8cal.calibrate(here / "net.onnx", feeds, uint8_input=True, preprocess={"mean": [127.0], "std": [128.0]})
+    assert table.tensors["image"].zero_point == 127
+    model = int8cal.quantize(here / "net.onnx", table)
+    report = int8cal.evaluate(here / "net.onnx", model, feeds, latency=False)
+    assert report.evaluation.metrics.sqnr_db > 25
