@@ -147,10 +147,12 @@ def _prepare(path: Path) -> _Ready:
     from int8cal.runtime.simplify import simplify
 
     started = time.perf_counter()
-    threading.Thread(target=warm_up, daemon=True).start()  # as int8cal's pipeline does
+    loading = threading.Thread(target=warm_up)  # int8cal's pipeline does the same
+    loading.start()
     prepared = prepare(path, simplify)
     plan = require_layers(prepared, Selection((), ()))
     taps = make_taps(plan, find_chains(prepared.model, plan))
+    loading.join()
     return _Ready(prepared, plan, taps, time.perf_counter() - started)
 
 

@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 
 
 class ReusedOutputs:
-    """Runs like a Session, but what it returns is overwritten by the next run."""
+    """Runs like a Session, but what it returns is overwritten by the next run, or by one some runs later."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._fed: object = None  # names, types and shapes of the inputs that the buffers were made for
-        self._buffers: Arrays = {}
-        self._binding = session.binding()
-        self._settled = True  # shapes of outputs follow from shapes of inputs, as far as was seen
+        self._places: list[_Place] = []
+        self._runs = 0
+        self._depth = 1
+
+    def keep(self, depth: int) -> None:
+        """Let outputs last until `depth` runs later from now on; those of earlier runs are given up."""
+        if depth != self._depth:
+            del self._places[depth:]
+            self._depth, self._runs = depth, 0
 
     def run(self, feed: Arrays, outputs: Sequence[str] | None = None) -> Arrays:
         """Run one feed.
@@ -40,11 +45,29 @@ class ReusedOutputs:
             outputs: Names to compute; None for all.
 
         Returns:
-            Output name -> array, valid until the next run.
+            Output name -> array, valid until the next run, or as `keep` says.
 
         Raises:
             StatisticsError: A kernel failed on these values.
         """
+        index = self._runs % self._depth
+        self._runs += 1
+        if index == len(self._places):
+            self._places.append(_Place(self._session))
+        return self._places[index].run(feed, outputs)
+
+
+class _Place:
+    """Memory for the outputs of one run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._fed: object = None  # names, types and shapes of the inputs that the buffers were made for
+        self._buffers: Arrays = {}
+        self._binding = session.binding()
+        self._settled = True  # shapes of outputs follow from shapes of inputs, as far as was seen
+
+    def run(self, feed: Arrays, outputs: Sequence[str] | None) -> Arrays:
         fed = (outputs, tuple((name, value.dtype, value.shape) for name, value in feed.items()))
         if fed == self._fed:
             try:

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.taps import Tap
 
-# Below this many values per sample, waking a thread takes longer than counting.
+# Below this many values, waking a thread takes longer than counting.
 _WORTH_A_THREAD = 100_000
+# A tap's tables take some hundred KiB, and those of all taps more than the cache. Several samples share the cost of
+# fetching them, as far as their values may wait in memory.
+_GROUP_BYTES = 64_000_000
+_LARGEST_GROUP = 16
 
 
 @dataclass(frozen=True)
@@ -52,25 +56,27 @@ class Counting:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def add(self, tapped: Mapping[str, Tapped], where: str) -> None:
-        """Count one sample.
+    def add(self, group: Sequence[tuple[str, Mapping[str, Tapped]]]) -> None:
+        """Count some samples; each tap counts all of them in turn, while its tables are in the cache.
 
         Args:
-            tapped: Every tap's values.
-            where: The sample, for messages.
+            group: Per sample its name for messages, and every tap's values.
 
         Raises:
             StatisticsError: A value is NaN or infinite, or channels are not as planned.
         """
+        first = group[0][1]
         # the largest first, and whoever is free takes the next: no table is touched by two threads at once
-        waiting = iter(sorted(tapped.items(), key=lambda item: -item[1].values.size))
+        waiting = iter(sorted(first, key=lambda name: -first[name].values.size))
 
         def count() -> None:
-            for name, each in waiting:
-                self._collectors[name].add(each.values, where, each.block)
+            for name in waiting:
+                for where, tapped in group:
+                    each = tapped[name]
+                    self._collectors[name].add(each.values, where, each.block)
 
         running = []
-        if self._pool is not None and sum(each.values.size for each in tapped.values()) >= _WORTH_A_THREAD:
+        if self._pool is not None and _values(first) * len(group) >= _WORTH_A_THREAD:
             running = [self._pool.submit(count) for _ in range(self._threads - 1)]
         try:
             count()
@@ -89,3 +95,12 @@ class Counting:
             else map(Collector.result, collectors)
         )
         return dict(zip(self._collectors, results, strict=True))
+
+
+def group_size(tapped: Mapping[str, Tapped]) -> int:
+    """Return how many samples to count together, from the values of one: as many as fit into some memory."""
+    return int(min(max(_GROUP_BYTES // max(4 * _values(tapped), 1), 1), _LARGEST_GROUP))
+
+
+def _values(tapped: Mapping[str, Tapped]) -> int:
+    return sum(each.values.size for each in tapped.values())

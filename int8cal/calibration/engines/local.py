@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from int8cal.calibration.engines.counting import Counting, Tapped
+from int8cal.calibration.engines.counting import Counting, Tapped, group_size
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.taps import Tap, tapped_model
-from int8cal.runtime.batching import run_each
+from int8cal.runtime.batching import batch_size, run_each
 from int8cal.runtime.blocked import open_taps
 from int8cal.runtime.reuse import ReusedOutputs
 from int8cal.runtime.sessions import Session, cpu_count
@@ -65,21 +65,45 @@ def collect(
     opened = open_taps(tapped_model(model, taps), blockable, threads=threads)
     names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
     kept = _Smallest(keep)
+    session = ReusedOutputs(opened.session)
     count = 0
-    runs = run_each(ReusedOutputs(opened.session), signature, _fingerprinted(samples, kept), list(names) or None)
+    group: list[tuple[Sample, dict[str, Tapped]]] = []
+    rows, runs = batch_size(signature), 1  # samples per inference, inferences per group
     with Counting(taps, threads or cpu_count()) as counting:
-        for sample, outputs in runs:
+        for sample, outputs in run_each(session, signature, _fingerprinted(samples, kept), list(names) or None):
             tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}
             tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
-            try:
-                counting.add(tapped, sample.origin)
-            except StatisticsError as error:
-                raise _first_nonfinite(model, signature, sample, threads) or error from None
+            group.append((sample, tapped))
             count += 1
+            fits = max(group_size(tapped) // rows, 1)
+            if count % rows == 0 and len(group) >= min(runs, fits) * rows:
+                _count(counting, group, model, signature, threads)
+                group.clear()
+                runs = fits
+                session.keep(runs)
+        if group:
+            _count(counting, group, model, signature, threads)
         if not count:
             raise DataError("yields no sample", do="give at least one")
         statistics = Statistics(model_sha256, kept.total, count, counting.result())
     return Collected(statistics, kept.samples())
+
+
+def _count(
+    counting: Counting,
+    group: list[tuple[Sample, dict[str, Tapped]]],
+    model: onnx.ModelProto,
+    signature: Signature,
+    threads: int,
+) -> None:
+    """Count a group; an error names the first sample that has one, and its first tensor in graph order."""
+    try:
+        counting.add([(sample.origin, tapped) for sample, tapped in group])
+    except StatisticsError as error:
+        for sample, tapped in group:
+            if not all(np.isfinite(each.values).all() for each in tapped.values()):
+                raise _first_nonfinite(model, signature, sample, threads) or error from None
+        raise
 
 
 class _Smallest:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from int8cal.calibration.engines import counting as module
-from int8cal.calibration.engines.counting import Counting, Tapped
+from int8cal.calibration.engines.counting import Counting, Tapped, group_size
 from int8cal.errors import StatisticsError
 from int8cal.graph.taps import Tap
 
@@ -21,17 +21,18 @@ def samples(count=5):
     ]
 
 
-def counted(threads):
+def counted(threads, group=1):
     with Counting(TAPS, threads) as counting:
-        for index, sample in enumerate(samples()):
-            counting.add(sample, str(index))
+        named = [(str(index), sample) for index, sample in enumerate(samples())]
+        for start in range(0, len(named), group):
+            counting.add(named[start : start + group])
         return counting.result()
 
 
-@pytest.mark.parametrize("threads", [2, 3, 20])
-def test_the_number_of_threads_leaves_no_trace(monkeypatch, threads):
+@pytest.mark.parametrize(("threads", "group"), [(2, 1), (3, 2), (20, 5), (1, 4)])
+def test_threads_and_groups_leave_no_trace(monkeypatch, threads, group):
     monkeypatch.setattr(module, "_WORTH_A_THREAD", 0)
-    one, many = counted(1), counted(threads)
+    one, many = counted(1), counted(threads, group)
     for name, statistics in one.items():
         np.testing.assert_array_equal(statistics.bins, many[name].bins)
         np.testing.assert_array_equal(statistics.counts, many[name].counts)
@@ -44,5 +45,12 @@ def test_a_failure_in_any_thread_is_raised_when_all_are_done(monkeypatch):
     bad = samples(1)[0]
     bad["t3"].values[0, 0, 0] = np.nan
     with Counting(TAPS, 3) as counting, pytest.raises(StatisticsError, match="tensor 't3' holds NaN"):
-        counting.add(bad, "sample")
+        counting.add([("sample", bad)])
     assert not any("int8cal-count" in thread.name for thread in threading.enumerate())
+
+
+def test_as_many_samples_wait_as_fit_into_memory():
+    def tapped(values):
+        return {"t": Tapped(np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (values,), (0,)), 1)}
+
+    assert [group_size(tapped(values)) for values in (1, 10**6, 7 * 10**6, 17 * 10**6)] == [16, 16, 2, 1]

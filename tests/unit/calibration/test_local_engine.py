@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from int8cal.calibration.engines import counting
 from int8cal.calibration.statistics import merge
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import DataError, StatisticsError
@@ -58,6 +59,14 @@ def test_threads_leave_no_trace(network, tools):
     assert one == two
 
 
+@pytest.mark.parametrize("batch", ["N", 2])
+@pytest.mark.parametrize("largest", [1, 3, 4, 16])
+def test_how_many_samples_are_counted_together_leaves_no_trace(tools, monkeypatch, batch, largest):
+    whole = tools.file_bytes(tools.network(batch).collect(tools.samples(13)).statistics)
+    monkeypatch.setattr(counting, "_LARGEST_GROUP", largest)
+    assert tools.file_bytes(tools.network(batch).collect(tools.samples(13)).statistics) == whole
+
+
 def test_padded_rows_of_a_fixed_batch_are_not_counted(tools):
     statistics = tools.network(4).collect(tools.samples(5)).statistics
     assert [tensor.count for tensor in statistics.tensors.values()] == [5 * 2 * 25, 5 * 4 * 25, 5 * 4]
@@ -82,20 +91,21 @@ def test_no_more_samples_are_kept_than_there_are(network, tools):
     assert network.collect(tools.samples(2)).kept == ()
 
 
-def test_samples_are_streamed(network, tools):
+def test_samples_are_streamed(network, tools, monkeypatch):
+    monkeypatch.setattr(counting, "_LARGEST_GROUP", 2)
     alive = []
 
     def stream():
         import gc
         import weakref
 
-        for sample in tools.samples(6):
+        for sample in tools.samples(12):
             copy = Sample({name: array.copy() for name, array in sample.feed.items()}, sample.origin)
             alive.append(weakref.ref(copy.feed["x"]))
             yield copy
             del copy
             gc.collect()
-            assert sum(each() is not None for each in alive) <= 2
+            assert sum(each() is not None for each in alive) <= 3
 
     network.collect(stream())
 

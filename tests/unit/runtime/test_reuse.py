@@ -52,3 +52,13 @@ def test_a_kernel_that_fails_says_so():
     with pytest.raises(StatisticsError, match="inference failed"):
         runs.run({**feed([1, 2, 3]), "s": np.array([7])})
     np.testing.assert_array_equal(runs.run(good)["y"], [1, 2, 3])
+
+
+def test_values_last_as_many_runs_as_asked_for():
+    runs = ReusedOutputs(session("y = Neg(x)"))
+    runs.run(feed([0, 0, 0]))
+    for depth in (3, 5, 2, 4):
+        runs.keep(depth)
+        for start in range(0, 3 * depth, depth):
+            found = [runs.run(feed([start + index, 0, 0]))["y"] for index in range(depth)]
+            assert [int(values[0, 0]) for values in found] == [-start - index for index in range(depth)]
