@@ -34,7 +34,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
 from int8cal.numerics.kernels import warm_up
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import Corrected, make_table
+from int8cal.quantization.correct import Corrected, balance, find_ranges, make_table
 from int8cal.quantization.left_out import left_of
 from int8cal.quantization.recipes import RECIPES, RecipeRule
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
@@ -154,18 +154,21 @@ def calibrate_model(
     kept, threads = collected.kept[: rule.judge_samples], job.calibration.threads
 
     def tabulated(rule: RecipeRule) -> tuple[Corrected, onnx.ModelProto]:
-        statistics, settings = collected.statistics, (job.calibration, job.quantization)
-        judge = output_judge(prepared.model, prepared.signature, kept, threads=threads)
-        return make_table(prepared.model, plan, statistics, rule, *settings, blank, judge, uint8=uint8)
+        with clock.station("quantize"):
+            balanced = balance(prepared.model, plan, collected.statistics, rule)
+        with clock.station("thresholds"):
+            ranges = find_ranges(plan, balanced, job.calibration, job.quantization, uint8)
+        with clock.station("quantize"):
+            judge = output_judge(prepared.model, prepared.signature, kept, threads=threads)
+            return make_table(prepared.model, plan, balanced, ranges, rule, blank, judge, uint8=uint8)
 
-    with clock.station("thresholds"):
-        corrected, int8 = tabulated(rule)
+    corrected, int8 = tabulated(rule)
     found = None
     if job.quantization.optimize == "latency":
+        tables = (corrected, corrected)
+        if corrected.table.corrections.get("equalization"):
+            tables = (corrected, tabulated(RecipeRule(math.inf, bias_correction=False, judge_samples=0))[0])
         with clock.station("optimize"):
-            tables = (corrected, corrected)
-            if corrected.table.corrections.get("equalization"):
-                tables = (corrected, tabulated(RecipeRule(math.inf, bias_correction=False, judge_samples=0))[0])
             faster = leave_slow_layers(prepared, selection, plan, tables, collected.kept[0], threads=threads)
             plan, corrected, int8, found = faster.plan, faster.corrected, faster.model, faster.found
     skipped = tuple(feeds.skipped)

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine, QType, affine_from_range
-from int8cal.numerics.loglinear import Spectrum, linear_histogram
+from int8cal.numerics.loglinear import linear_histogram
 from int8cal.numerics.thresholds.entropy import BINS, entropy_threshold
-from int8cal.numerics.thresholds.mse import mse_range, points_of, squared_error
+from int8cal.numerics.thresholds.mse import mse_range, squared_error
+from int8cal.numerics.thresholds.points import points_of
 from int8cal.numerics.thresholds.simple import max_range, percentile_range
 
 if TYPE_CHECKING:
     from int8cal.job import ActivationType, Method
+    from int8cal.numerics.loglinear import Spectrum
+    from int8cal.numerics.thresholds.points import Points
 
-METHODS = ("max", "percentile", "kl", "mse")
+METHODS: tuple[Method, ...] = ("max", "percentile", "kl", "mse")
 
 
 @dataclass(frozen=True)
@@ -48,23 +51,34 @@ def choose(spectrum: Spectrum, method: Method, activations: ActivationType, perc
         return Choice(affine_from_range(0.0, 0.0, dtype, symmetric=symmetric), "max", "only zeros were observed")
     if method != "auto":
         return _by_method(spectrum, method, dtype, percentile, symmetric=symmetric)
-    points, weights = points_of(spectrum)
-    choices = [_by_method(spectrum, name, dtype, percentile, symmetric=symmetric) for name in METHODS]  # type: ignore[arg-type]
-    errors = [squared_error(points, weights, choice.affine) for choice in choices]
+    points = points_of(spectrum)
+    choices = _all_methods(spectrum, dtype, percentile, points, symmetric=symmetric)
+    errors = [squared_error(*points, choice.affine) for choice in choices]
     return choices[int(np.argmin(errors))]
 
 
 def candidates(spectrum: Spectrum, activations: ActivationType, percentile: float) -> dict[str, tuple[float, float]]:
     """Return the range that each method would choose, for reports."""
     dtype, symmetric = activation_type(activations)
-    result = {}
-    for name in METHODS:
-        affine = _by_method(spectrum, name, dtype, percentile, symmetric=symmetric).affine  # type: ignore[arg-type]
-        result[name] = (affine.low, affine.high)
-    return result
+    choices = _all_methods(spectrum, dtype, percentile, points_of(spectrum), symmetric=symmetric)
+    return {name: (choice.affine.low, choice.affine.high) for name, choice in zip(METHODS, choices, strict=True)}
 
 
-def _by_method(spectrum: Spectrum, method: Method, dtype: QType, percentile: float, *, symmetric: bool) -> Choice:
+def _all_methods(
+    spectrum: Spectrum, dtype: QType, percentile: float, points: Points, *, symmetric: bool
+) -> list[Choice]:
+    return [_by_method(spectrum, name, dtype, percentile, symmetric=symmetric, points=points) for name in METHODS]
+
+
+def _by_method(
+    spectrum: Spectrum,
+    method: Method,
+    dtype: QType,
+    percentile: float,
+    *,
+    symmetric: bool,
+    points: Points | None = None,
+) -> Choice:
     warning = ""
     if method == "percentile":
         low, high = percentile_range(spectrum, percentile)
@@ -72,7 +86,7 @@ def _by_method(spectrum: Spectrum, method: Method, dtype: QType, percentile: flo
             method, warning = "max", f"the {percentile:g} % percentile is 0, max is used"
             low, high = max_range(spectrum)
     elif method == "mse":
-        low, high = mse_range(spectrum, dtype, symmetric=symmetric)
+        low, high = mse_range(spectrum, dtype, symmetric=symmetric, points=points)
     elif method == "kl":
         found = kl_range(spectrum, symmetric=symmetric)
         if found is None:
@@ -101,9 +115,7 @@ def kl_range(spectrum: Spectrum, *, symmetric: bool = False) -> tuple[float, flo
     low, high = spectrum.observed
     amax = spectrum.amax
     width = amax / BINS
-    zero = (spectrum.low == 0.0) & (spectrum.high == 0.0)
-    spectrum = Spectrum(spectrum.low[~zero], spectrum.high[~zero], spectrum.counts[~zero], spectrum.observed)
-    counts = linear_histogram(spectrum, np.linspace(0.0, amax, BINS + 1), magnitude=True)
+    counts = linear_histogram(spectrum.nonzero, np.linspace(0.0, amax, BINS + 1), magnitude=True)
     one_sided = (low >= 0.0 or high <= 0.0) and not symmetric
     found = entropy_threshold(counts, 256 if one_sided else 128, width)
     if found is None:

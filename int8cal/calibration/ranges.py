@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from int8cal.calibration.statistics import TensorStatistics
 from int8cal.calibration.table import TensorEntry
 from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
 from int8cal.numerics.affine import Affine, affine_from_range
+from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +33,8 @@ class Ranges:
 def group_spectrum(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Spectrum:
     """Return the values of a group: those of its sources together, since the others only pass them on."""
     sources = [tensors[point.tensor] for point in plan.members(group) if point.source]
+    if len(sources) == 1:
+        return sources[0].spectrum
     merged = _bare(sources[0])
     for tensor in sources[1:]:
         merged = merged + _bare(tensor)
@@ -56,29 +60,50 @@ def choose_ranges(
         ConfigError: A user range names no planned tensor, is not a range, or contradicts one of the same group.
     """
     _check_user_ranges(plan, quantization.ranges)
-    entries: dict[str, TensorEntry] = {}
-    warnings: list[str] = []
     for group in plan.groups:
-        members = plan.members(group)
-        for point in members:
+        for point in plan.members(group):
             if point.tensor not in tensors:
                 raise StatisticsError(f"tensor {point.tensor!r} was not calibrated", do="calibrate this model again")
-        spectrum = group_spectrum(plan, tensors, group)
-        fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
-        if fixed:
-            choice = _user_choice(fixed, quantization)
-        else:
-            choice = choose(spectrum, calibration.method, quantization.activations, calibration.percentile)
-        if not sum(tensors[point.tensor].count for point in members):
+
+    def choose_group(group: str) -> tuple[Choice, dict[str, TensorEntry]]:
+        return _choose_group(plan, tensors, group, calibration, quantization)
+
+    # groups do not depend on each other, and the searches do not hold the interpreter: one thread per CPU
+    with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-ranges") as pool:
+        chosen = list(pool.map(choose_group, plan.groups))
+    entries: dict[str, TensorEntry] = {}
+    warnings: list[str] = []
+    for group, (choice, of_group) in zip(plan.groups, chosen, strict=True):
+        entries |= of_group
+        if not sum(tensors[point.tensor].count for point in plan.members(group)):
             warnings.append(f"tensor {group!r}: no value was ever observed (zero size); its range is a placeholder")
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
-        for point in members:
-            source = "calibrated" if point.tensor == group and not fixed else "shared"
-            if point.tensor in fixed:
-                source = "user"
-            entries[point.tensor] = _entry(choice.affine, choice.method, tensors[point.tensor], source)
     return Ranges({point.tensor: entries[point.tensor] for point in plan.points}, tuple(warnings))
+
+
+def _choose_group(
+    plan: Plan,
+    tensors: Mapping[str, TensorStatistics],
+    group: str,
+    calibration: CalibrationSettings,
+    quantization: QuantizationSettings,
+) -> tuple[Choice, dict[str, TensorEntry]]:
+    members = plan.members(group)
+    fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
+    if fixed:
+        choice = _user_choice(fixed, quantization)
+    else:
+        spectrum = group_spectrum(plan, tensors, group)
+        choice = choose(spectrum, calibration.method, quantization.activations, calibration.percentile)
+    entries = {}
+    for point in members:
+        source = "calibrated" if point.tensor == group and not fixed else "shared"
+        if point.tensor in fixed:
+            source = "user"
+        own = spectrum if not fixed and len(members) == 1 else tensors[point.tensor].spectrum
+        entries[point.tensor] = _entry(choice.affine, choice.method, own, source)
+    return choice, entries
 
 
 def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:
@@ -98,8 +123,7 @@ def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice
         raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
 
 
-def _entry(affine: Affine, method: str, tensor: TensorStatistics, source: str) -> TensorEntry:
-    spectrum = tensor.spectrum
+def _entry(affine: Affine, method: str, spectrum: Spectrum, source: str) -> TensorEntry:
     return TensorEntry(
         dtype=affine.dtype.name,
         scale=affine.scale,

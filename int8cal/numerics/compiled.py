@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,6 @@ if TYPE_CHECKING:
 
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
-
-# what reading a damaged cache file raises; the loops themselves raise none of these
-_CACHE_ERRORS = (EOFError, ImportError, OSError, pickle.UnpicklingError, AttributeError, KeyError, IndexError)
 
 
 def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -39,7 +35,7 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
         nonlocal function
         try:
             return function(*arguments)
-        except _CACHE_ERRORS:
+        except Exception:  # noqa: BLE001 - unpickling a damaged file raises nearly anything, the loops raise nothing
             # a damaged cache file, or one of another numba: compile for this process alone
             function = numba.njit(loop, **_OPTIONS)
             return function(*arguments)

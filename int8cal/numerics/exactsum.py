@@ -119,4 +119,7 @@ def scaled(limbs: Int64, exponents: Int64) -> Int64:
 
 
 def _integers(limbs: Int64) -> list[int]:
-    return [sum(part << (32 * index) for index, part in enumerate(row)) for row in limbs.tolist()]
+    rows = canonical(limbs)
+    parts = (rows[:, :-1].astype("<u4"), rows[:, -1:].astype("<i8"))
+    data = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
+    return [int.from_bytes(row.tobytes(), "little", signed=True) for row in data]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from int8cal.calibration.ranges import choose_ranges
+from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
@@ -37,53 +37,85 @@ class Corrected:
     decisions: tuple[str, ...]
 
 
-def make_table(
-    prepared: onnx.ModelProto,
-    plan: Plan,
-    statistics: Statistics,
-    rule: RecipeRule,
-    calibration: CalibrationSettings,
-    quantization: QuantizationSettings,
-    blank: CalibrationTable,
-    judge: Judge | None,
-    *,
-    uint8: Uint8Input | None = None,
-) -> tuple[Corrected, onnx.ModelProto]:
-    """Turn statistics into a table and its model.
+@dataclass(frozen=True)
+class Balanced:
+    """The prepared model and its statistics after corrections that come before ranges, and what these were."""
+
+    model: onnx.ModelProto
+    tensors: dict[str, TensorStatistics]
+    corrections: dict[str, Any]
+    decisions: tuple[str, ...]
+
+
+def balance(prepared: onnx.ModelProto, plan: Plan, statistics: Statistics, rule: RecipeRule) -> Balanced:
+    """Equalize channels where the recipe's gain is promised.
 
     Args:
         prepared: The prepared model.
         plan: Its plan.
         statistics: Counts of every planned tensor.
         rule: The recipe.
-        calibration, quantization: Settings.
-        blank: A table with model, data and settings filled in.
-        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None when there are none, then
-            corrections that need judging are left out.
-        uint8: How the int8 model takes raw pixels; None where it takes floats.
+    """
+    chosen = choose_factors(prepared, plan, statistics, least_gain_db=rule.equalize_gain_db)
+    if not chosen:
+        return Balanced(prepared, dict(statistics.tensors), {}, ())
+    factors = {item.chain.tensor: item.exponents for item in chosen}
+    tensors = dict(statistics.tensors)
+    for name, exponents in scaled_tensors(prepared, plan, factors).items():
+        if name in tensors:
+            tensors[name] = tensors[name].equalized(exponents)
+    decisions = tuple(
+        f"equalized {item.chain.first.node} and {item.chain.second.node}: powers of two per channel, "
+        f"predicted gain {item.gain_db:.1f} dB"
+        for item in chosen
+    )
+    corrections = {"equalization": {name: values.tolist() for name, values in factors.items()}}
+    return Balanced(apply_factors(prepared, plan, factors), tensors, corrections, decisions)
+
+
+def find_ranges(
+    plan: Plan,
+    balanced: Balanced,
+    calibration: CalibrationSettings,
+    quantization: QuantizationSettings,
+    uint8: Uint8Input | None = None,
+) -> Ranges:
+    """Choose the range of every tensor that is not made of raw pixels.
 
     Raises:
         StatisticsError, ConfigError: See choose_ranges.
     """
-    decisions: list[str] = []
-    corrections: dict[str, Any] = {}
-    tensors = dict(statistics.tensors)
-    chosen = choose_factors(prepared, plan, statistics, least_gain_db=rule.equalize_gain_db)
-    equalized = prepared
-    if chosen:
-        factors = {item.chain.tensor: item.exponents for item in chosen}
-        equalized = apply_factors(prepared, plan, factors)
-        for name, exponents in scaled_tensors(prepared, plan, factors).items():
-            if name in tensors:
-                tensors[name] = tensors[name].equalized(exponents)
-        corrections["equalization"] = {name: values.tolist() for name, values in factors.items()}
-        decisions += [
-            f"equalized {item.chain.first.node} and {item.chain.second.node}: powers of two per channel, "
-            f"predicted gain {item.gain_db:.1f} dB"
-            for item in chosen
-        ]
     ranged = plan if uint8 is None else without_points(plan, uint8)
-    ranges = choose_ranges(ranged, tensors, calibration, quantization)
+    return choose_ranges(ranged, balanced.tensors, calibration, quantization)
+
+
+def make_table(
+    prepared: onnx.ModelProto,
+    plan: Plan,
+    balanced: Balanced,
+    ranges: Ranges,
+    rule: RecipeRule,
+    blank: CalibrationTable,
+    judge: Judge | None,
+    *,
+    uint8: Uint8Input | None = None,
+) -> tuple[Corrected, onnx.ModelProto]:
+    """Turn ranges into a table and its model.
+
+    Args:
+        prepared: The prepared model.
+        plan: Its plan.
+        balanced: What `balance` made of it.
+        ranges: What `find_ranges` chose.
+        rule: The recipe.
+        blank: A table with model, data and settings filled in.
+        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None when there are none, then
+            corrections that need judging are left out.
+        uint8: How the int8 model takes raw pixels; None where it takes floats.
+    """
+    decisions = list(balanced.decisions)
+    corrections = dict(balanced.corrections)
+    equalized, tensors = balanced.model, balanced.tensors
     entries = ranges.entries
     layers, figures = plan, tensors
     if uint8 is not None:

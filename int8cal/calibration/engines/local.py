@@ -68,7 +68,7 @@ def collect(
     session = ReusedOutputs(opened.session)
     count = 0
     group: list[tuple[Sample, dict[str, Tapped]]] = []
-    rows, runs = batch_size(signature), 1  # samples per inference, inferences per group
+    rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
     with Counting(taps, threads or cpu_count()) as counting:
         for sample, outputs in run_each(session, signature, _fingerprinted(samples, kept), list(names) or None):
             tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}

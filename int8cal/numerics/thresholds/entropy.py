@@ -16,9 +16,14 @@ Float64 = npt.NDArray[np.float64]
 BINS = 2048
 
 
-def _search_loop(counts: Any, levels: Any, divergence: Any) -> None:
-    # Per candidate only `levels` logarithms are taken: within a level Q is constant, so the sum of P ln Q needs the
-    # level's total and number of non-empty bins, which prefix sums give; the sum of P ln P is a prefix sum too.
+# A bound must be above the best divergence by more than what rounding may take from either to rule a candidate out.
+MARGIN = 1e-9
+
+
+def _search_loop(counts: Any, levels: Any, fewest: Any, prune: Any, divergence: Any) -> None:
+    # Within a level Q is constant, so the sum of P ln Q needs the level's total and number of non-empty bins, which
+    # prefix sums give; the sum of P ln P is a prefix sum too. What a level adds depends on its start and width alone,
+    # and candidates share most of theirs, so each is computed once.
     bins = counts.size
     mass = np.zeros(bins + 1)
     filled = np.zeros(bins + 1)
@@ -29,25 +34,44 @@ def _search_loop(counts: Any, levels: Any, divergence: Any) -> None:
         filled[j + 1] = filled[j] + (1.0 if c > 0 else 0.0)
         entropy[j + 1] = entropy[j] + (c * math.log(c) if c > 0 else 0.0)
     total = mass[bins]
-    for i in range(levels, bins + 1):
+    widest = bins // levels + 3
+    known = np.full((widest, bins + 1), np.nan)
+    best = math.inf
+    for i in range(bins, levels - 1, -1):
         outliers = total - mass[i]
         last = counts[i - 1]
-        if mass[i] <= 0.0 or (last == 0 and outliers > 0.0):
+        if mass[i] <= 0.0 or filled[i] < fewest or (last == 0 and outliers > 0.0):
             continue  # Q is 0 where P is not
+        step = i / levels
         with_outliers = last + outliers
-        p_log_p = entropy[i - 1] + (with_outliers * math.log(with_outliers) if with_outliers > 0 else 0.0)
+        outlier_log = with_outliers * math.log(with_outliers) if with_outliers > 0 else 0.0
+        kept_log = math.log(mass[i])
+        start = int(np.rint((levels - 1) * step))
+        last_level = 0.0
+        if filled[i] > filled[start]:
+            q = mass[i] - mass[start]
+            last_level = (q + outliers) * math.log(q / (filled[i] - filled[start]))
+        if prune:
+            # merging bins into levels never lowers the divergence: the last level alone bounds it from below
+            least = (outlier_log + entropy[i - 1] - entropy[start] - last_level) / total - math.log(total) + kept_log
+            if least > best + MARGIN:
+                continue
         p_log_q = 0.0
         start = 0
-        step = i / levels
-        for level in range(levels):
-            end = int(np.rint((level + 1) * step)) if level + 1 < levels else i
-            n = filled[end] - filled[start]
-            if n > 0:
+        for level in range(1, levels):
+            end = int(np.rint(level * step))
+            term = known[end - start, start]
+            if math.isnan(term):
+                n = filled[end] - filled[start]
                 q = mass[end] - mass[start]
-                p = q + outliers if level + 1 == levels else q
-                p_log_q += p * math.log(q / n)
+                term = q * math.log(q / n) if n > 0 else 0.0
+                known[end - start, start] = term
+            p_log_q += term
             start = end
-        divergence[i] = (p_log_p - p_log_q) / total - math.log(total) + math.log(mass[i])
+        p_log_q += last_level
+        value = (entropy[i - 1] + outlier_log - p_log_q) / total - math.log(total) + kept_log
+        divergence[i] = value
+        best = min(best, value)
 
 
 _search = compiled(_search_loop)
@@ -65,7 +89,7 @@ def divergences(counts: Int64, levels: int) -> Float64:
     """
     result = np.full(len(counts) + 1, np.inf)
     if counts.sum() > 0:
-        _search(counts.astype(np.float64), levels, result)
+        _search(counts.astype(np.float64), levels, 0, False, result)
     return result
 
 
@@ -85,11 +109,10 @@ def entropy_threshold(counts: Int64, levels: int, bin_width: float) -> tuple[flo
     """
     if np.count_nonzero(counts) < levels:
         return None
-    result = divergences(counts, levels)
     # keeping fewer values apart than there are levels costs nothing by this measure, and says nothing: a tensor in
     # [0.7, 1] would be cut at 0.7, where one bin is left
-    filled = np.concatenate([[0], np.cumsum(counts > 0)])
-    result[filled < levels] = np.inf
+    result = np.full(len(counts) + 1, np.inf)
+    _search(counts.astype(np.float64), levels, levels, True, result)
     best = int(np.argmin(result))
     if not math.isfinite(result[best]):
         return None

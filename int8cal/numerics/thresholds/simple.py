@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,9 +37,10 @@ def percentile_range(spectrum: Spectrum, percent: float) -> tuple[float, float]:
 
 def _quantile(spectrum: Spectrum, fraction: float) -> float:
     """Return the value below which `fraction` of the values lie, linear inside a bin."""
-    cumulative = np.cumsum(spectrum.counts)
-    target = fraction * cumulative[-1]
-    index = min(int(np.searchsorted(cumulative, target, side="left")), len(cumulative) - 1)
+    cumulative = spectrum.cumulative
+    target = fraction * float(cumulative[-1])
+    # counts are integers, so comparing with the next integer is the same, and spares a copy in floats
+    index = min(int(np.searchsorted(cumulative, np.int64(math.ceil(target)), side="left")), len(cumulative) - 1)
     before = cumulative[index] - spectrum.counts[index]
     share = (target - before) / spectrum.counts[index]
     return float(spectrum.low[index] + np.clip(share, 0.0, 1.0) * (spectrum.high[index] - spectrum.low[index]))

@@ -151,3 +151,9 @@ def test_a_value_within_half_a_step_of_the_end_is_rounded_not_clipped(plan, tens
     scale = np.float32(4.0 / 255)
     tensors["x"] = tools.count([0.0, 4.0 + 0.3 * scale, 4.0 + 5 * scale, 1.0])
     assert chosen(plan, tensors, ranges={"x": (0.0, 4.0)}).entries["x"].clipped == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize("method", ["auto", "kl"])
+def test_ranges_do_not_depend_on_the_number_of_threads(plan, tensors, method):
+    one, many = (chosen(plan, tensors, CalibrationSettings(method=method, threads=threads)) for threads in (1, 5))
+    assert one == many

@@ -115,3 +115,18 @@ def test_nothing_clipped_and_one_bin_per_level_has_no_divergence():
 )
 def test_a_degenerate_histogram_has_no_threshold(counts):
     assert entropy_threshold(counts, 128, 0.1) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([16, 128, 256]), st.sampled_from([0.0, 0.3]), st.floats(0.1, 4.0))
+def test_leaving_candidates_out_finds_the_same_minimum(seed, levels, empty, spread):
+    rng = np.random.default_rng(seed)
+    values = np.abs(rng.standard_normal(20_000)) ** spread
+    counts = np.histogram(values, 1024, (0.0, values.max()))[0] * (rng.random(1024) >= empty)
+    counts[-1] += 1
+    every = divergences(counts, levels)
+    every[np.append(0, np.cumsum(counts > 0)) < levels] = math.inf
+    found = entropy_threshold(counts, levels, 1.0)
+    if np.isinf(every).all():
+        assert found is None
+    else:
+        assert found == (int(np.argmin(every)) - 0.5, int(np.argmin(every)))

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from int8cal.numerics import loglinear
 from int8cal.numerics.loglinear import BINS, HALF, INFINITY_BIN, bin_edges, linear_histogram, spectrum
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -120,3 +121,51 @@ def test_fraction_outside_counts_by_bin_centre():
     empty = spectrum(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, (0.0, 0.0))
     assert empty.fraction_outside(0.0, 0.0) == 0.0
     assert HALF * 2 == BINS
+
+
+@given(FLOATS, st.integers(1, 40), st.booleans())
+def test_the_resampling_loop_is_its_numpy_twin(values, bins, magnitude):
+    source = spectrum_of(values)
+    low, high = (0.0, source.amax) if magnitude else (min(source.observed[0], 0.0), max(source.observed[1], 0.0))
+    edges = np.linspace(low, high, bins + 1)
+    compiled = linear_histogram(source, edges, magnitude=magnitude)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loglinear, "_resample", loglinear._resample_twin)
+        np.testing.assert_array_equal(compiled, linear_histogram(source, edges, magnitude=magnitude))
+
+
+@given(FLOATS, st.floats(-1e3, 1e3), st.floats(0.0, 1e3))
+def test_the_fraction_outside_is_that_of_the_bins_whose_centres_are_outside(values, low, width):
+    source = spectrum_of(values)
+    outside = (source.centers < low) | (source.centers > low + width)
+    assert source.fraction_outside(low, low + width) == source.counts[outside].sum() / values.size
+
+
+@given(FLOATS)
+def test_without_exact_zeros_every_other_count_stays(values):
+    source = spectrum_of(values)
+    keep = (source.low != 0.0) | (source.high != 0.0)
+    for name in ("low", "high", "counts"):
+        np.testing.assert_array_equal(getattr(source.nonzero, name), getattr(source, name)[keep])
+    assert source.nonzero.observed == source.observed
+
+
+@pytest.mark.parametrize("shift", [13, 19])
+@given(FLOATS, st.sampled_from([0, 3]))
+def test_the_loop_that_lays_out_a_spectrum_is_its_numpy_twin(shift, values, zeros):
+    bits = values.view(np.uint32)
+    bins, counts = np.unique(bits[values != 0] >> np.uint32(shift), return_counts=True)
+    observed = (min(float(values.min()), 0.0), max(float(values.max()), 0.0))
+    mine = spectrum(bins.astype(np.int64), counts, zeros, observed, shift)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loglinear, "_spread", loglinear._spread_twin)
+        twin = spectrum(bins.astype(np.int64), counts, zeros, observed, shift)
+    for name in ("low", "high", "counts"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(twin, name))
+
+
+def test_bins_in_any_order_make_the_same_spectrum():
+    bins, counts = np.array([HALF + 5, 900, 3]), np.array([1, 2, 3])
+    mixed, ordered = (spectrum(bins[order], counts[order], 4, (-1.0, 1.0)) for order in ([0, 2, 1], [2, 1, 0]))
+    for name in ("low", "high", "counts"):
+        np.testing.assert_array_equal(getattr(mixed, name), getattr(ordered, name))

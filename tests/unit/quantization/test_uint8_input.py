@@ -19,7 +19,7 @@ from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, Preprocess, QuantizationSettings
 from int8cal.quantization import build
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import make_table
+from int8cal.quantization.correct import balance, find_ranges, make_table
 from int8cal.quantization.recipes import RECIPES
 from int8cal.quantization.uint8_input import plan_uint8_input, uint8_input_of
 
@@ -72,17 +72,11 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     samples = samples or list(pixel_samples(taken.pixels, shape))
     statistics = bench.statistics(prepared, plan, samples)
     blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": quantization.weights}, {}, {})
-    corrected, int8 = make_table(
-        prepared.model,
-        plan,
-        statistics,
-        RECIPES["fast"],
-        CalibrationSettings(method="max"),
-        quantization,
-        blank,
-        output_judge(prepared.model, prepared.signature, samples, threads=1),
-        uint8=taken if uint8 else None,
-    )
+    pixels, rule = taken if uint8 else None, RECIPES["fast"]
+    balanced = balance(prepared.model, plan, statistics, rule)
+    ranges = find_ranges(plan, balanced, CalibrationSettings(method="max"), quantization, pixels)
+    judge = output_judge(prepared.model, prepared.signature, samples, threads=1)
+    corrected, int8 = make_table(prepared.model, plan, balanced, ranges, rule, blank, judge, uint8=pixels)
     return prepared, plan, samples, corrected, int8
 
 
