@@ -86,15 +86,15 @@ class Counting:
             if error is not None:
                 raise error
 
-    def result(self) -> dict[str, TensorStatistics]:
-        """Return what was counted so far, per tap."""
-        collectors = self._collectors.values()
-        results = (
-            self._pool.map(Collector.result, collectors)
-            if self._pool is not None
-            else map(Collector.result, collectors)
-        )
-        return dict(zip(self._collectors, results, strict=True))
+    def take(self) -> dict[str, TensorStatistics]:
+        """Return what was counted, per tap, and give the tables up one by one."""
+        names = list(self._collectors)
+
+        def result(name: str) -> TensorStatistics:
+            return self._collectors.pop(name).result()
+
+        results = self._pool.map(result, names) if self._pool is not None else map(result, names)
+        return dict(zip(names, results, strict=True))
 
 
 def group_size(tapped: Mapping[str, Tapped]) -> int:

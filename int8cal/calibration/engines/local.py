@@ -60,33 +60,47 @@ def collect(
         StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
         DataError: There was no sample.
     """
+    kept = _Smallest(keep)
+    with Counting(taps, threads or cpu_count()) as counting:
+        count = _stream(model, signature, taps, _fingerprinted(samples, kept), counting, threads)
+        if not count:
+            raise DataError("yields no sample", do="give at least one")
+        # the session and its buffers are gone by now: the result takes memory of its own
+        statistics = Statistics(model_sha256, kept.total, count, counting.take())
+    return Collected(statistics, kept.samples())
+
+
+def _stream(
+    model: onnx.ModelProto,
+    signature: Signature,
+    taps: tuple[Tap, ...],
+    samples: Iterable[Sample],
+    counting: Counting,
+    threads: int,
+) -> int:
+    """Run and count all samples, group by group; returns how many there were."""
     inputs = {spec.name for spec in signature.inputs}
     blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - inputs
     opened = open_taps(tapped_model(model, taps), blockable, threads=threads)
     names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
-    kept = _Smallest(keep)
     session = ReusedOutputs(opened.session)
     count = 0
     group: list[tuple[Sample, dict[str, Tapped]]] = []
     rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
-    with Counting(taps, threads or cpu_count()) as counting:
-        for sample, outputs in run_each(session, signature, _fingerprinted(samples, kept), list(names) or None):
-            tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}
-            tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
-            group.append((sample, tapped))
-            count += 1
-            fits = max(group_size(tapped) // rows, 1)
-            if count % rows == 0 and len(group) >= min(runs, fits) * rows:
-                _count(counting, group, model, signature, threads)
-                group.clear()
-                runs = fits
-                session.keep(runs)
-        if group:
+    for sample, outputs in run_each(session, signature, samples, list(names) or None):
+        tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}
+        tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
+        group.append((sample, tapped))
+        count += 1
+        fits = max(group_size(tapped) // rows, 1)
+        if count % rows == 0 and len(group) >= min(runs, fits) * rows:
             _count(counting, group, model, signature, threads)
-        if not count:
-            raise DataError("yields no sample", do="give at least one")
-        statistics = Statistics(model_sha256, kept.total, count, counting.result())
-    return Collected(statistics, kept.samples())
+            group.clear()
+            runs = fits
+            session.keep(runs)
+    if group:
+        _count(counting, group, model, signature, threads)
+    return count
 
 
 def _count(

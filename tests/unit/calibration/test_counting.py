@@ -26,7 +26,7 @@ def counted(threads, group=1):
         named = [(str(index), sample) for index, sample in enumerate(samples())]
         for start in range(0, len(named), group):
             counting.add(named[start : start + group])
-        return counting.result()
+        return counting.take()
 
 
 @pytest.mark.parametrize(("threads", "group"), [(2, 1), (3, 2), (20, 5), (1, 4)])
