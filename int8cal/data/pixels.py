@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.data.image_plan import plan_images
-from int8cal.errors import DataError, ModelError
+from int8cal.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,6 +25,8 @@ UINT8_INPUT_KEY = "int8cal.uint8_input"
 # Pixels that a float feed may be away from a whole number; usual float32 preprocessing stays below 0.001
 TOLERANCE = 0.01
 _EPSILON = float(np.finfo(np.float32).eps)
+# What a pixel is worth must leave room in float32 for weights times it, and for its inverse
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 class Fed(Protocol):
@@ -68,6 +70,13 @@ class Pixels:
     def offset(self) -> Float64:
         """See `gain`."""
         return -np.array(self.mean, np.float64) / np.array(self.std, np.float64)
+
+    @property
+    def computable(self) -> bool:
+        """Whether weights and biases that these values go into stay within float32."""
+        with np.errstate(all="ignore"):
+            gain, offset = np.abs(self.gain), np.abs(self.offset)
+        return bool(((gain >= _SMALLEST) & (gain <= _LARGEST) & (offset <= _LARGEST)).all())
 
     @property
     def tolerance(self) -> float:
@@ -146,13 +155,16 @@ class Pixels:
         if not isinstance(document, dict) or not isinstance(document.get("input"), str):
             raise ValueError('is not an object with an "input"')  # noqa: TRY004 - one class for all that is malformed
         axis = document.get("axis")
-        if axis is not None and (isinstance(axis, bool) or axis not in {1, 3}):
+        if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool) or axis not in {1, 3}):
             raise ValueError(f'has "axis" {axis!r}, expected 1, 3 or null')
         mean, std = _numbers(document, "mean"), _numbers(document, "std")
         (scale,) = _numbers({"scale": [document.get("scale")]}, "scale")
         if len(mean) != len(std) or not mean or scale == 0 or 0 in std or (axis is None and len(mean) != 1):
             raise ValueError('expects one "mean" and one "std" per channel, and no 0 for "scale" or "std"')
-        return Pixels(document["input"], axis, scale, mean, std)
+        result = Pixels(document["input"], axis, scale, mean, std)
+        if not result.computable:
+            raise ValueError('has "scale", "mean" and "std" that float32 cannot compute with')
+        return result
 
 
 def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -> Pixels:
@@ -183,13 +195,20 @@ def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -
     chosen = plan.preprocess
     channels = 1 if plan.color == "GRAY" else 3
     axis = {None: None, "NCHW": 1, "NHWC": 3}[plan.layout]
-    return Pixels(
+    pixels = Pixels(
         plan.spec.name,
         axis,
         float(chosen.scale),
         _per_channel(chosen.mean, 0.0, channels),
         _per_channel(chosen.std, 1.0, channels),
     )
+    if not pixels.computable:
+        raise ConfigError(
+            f"uint8_input cannot fold scale {pixels.scale:.6g}, mean {pixels.mean} and std {pixels.std} within float32",
+            where=where,
+            do="check data.preprocess, or leave out uint8_input",
+        )
+    return pixels
 
 
 def _per_channel(values: tuple[float, ...], default: float, channels: int) -> tuple[float, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.errors import ModelError
+from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import file_sha256, load_model, model_sha256
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.prepare import finish, normalize
@@ -82,11 +82,18 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
 
     Raises:
         ModelError: No layer can be; says why for up to three candidates.
+        TableError: The table's left_for_latency leaves none, or names a node that the model does not have.
         UsageError: A pattern matches nothing.
     """
     plan = make_plan(prepared.model, selection)
     if plan.layers:
         return plan
+    if selection.left and make_plan(prepared.model, replace(selection, left=())).layers:
+        raise TableError(
+            "leaves no layer in int8",
+            where="settings.left_for_latency",
+            do="remove a node from it, or calibrate again",
+        )
     reasons = "; ".join(f"{left.op_type} {left.node!r}: {left.reason}" for left in plan.left[:3])
     raise ModelError(
         "has no Conv, ConvTranspose, Gemm or MatMul that can be quantized" + (f" ({reasons})" if reasons else ""),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from int8cal.errors import UsageError
+from int8cal.errors import TableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,6 +35,7 @@ class Selection:
 
         Raises:
             UsageError: a pattern matches no node; names the pattern and the nearest name.
+            TableError: `left` names a node that the model does not have.
         """
         named = [(node.name, node.op_type) for node in nodes]
         included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
@@ -48,7 +49,7 @@ class Selection:
         names = {name for name, _ in self.left}
         unknown = sorted(names - {name for name, _ in named})
         if unknown:
-            raise UsageError(
+            raise TableError(
                 f"names the node {unknown[0]!r}, which the model does not have",
                 where="settings.left_for_latency",
                 do="remove it, or calibrate again",

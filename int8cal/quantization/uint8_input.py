@@ -165,10 +165,14 @@ def pixel_affine(layers: Sequence[PixelLayer]) -> Affine:
 def describe(uint8: Uint8Input, affine: Affine) -> str:
     """Tell in one line what was decided, with what padding stands for."""
     names = ", ".join(item.layer.node for item in uint8.layers)
-    rest = max(float(np.abs(item.residual(affine.zero_point)).max()) for item in uint8.layers)
     what = ", ".join(("scale, mean and std", *uint8.folded))
-    line = f"raw pixels at {uint8.pixels.input}: {what} folded into {names}; "
-    if all(uint8.widened(item) for item in uint8.layers):
+    line = f"raw pixels at {uint8.pixels.input}: {what} folded into {names}"
+    convolutions = [item for item in uint8.layers if item.layer.op_type == "Conv"]
+    if not convolutions:
+        return line
+    line += "; "
+    rest = max(float(np.abs(item.residual(affine.zero_point)).max()) for item in convolutions)
+    if all(uint8.widened(item) for item in convolutions):
         return line + f"padding stays 0 through a channel of constant value (without it, up to {rest:.3g})"
     if rest == 0:
         return line + "padding stays 0"

@@ -8,10 +8,8 @@ optimized by the runtime, written out, and opened again with the blocked tensors
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,10 +19,11 @@ from onnx import helper, numpy_helper
 from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from int8cal.protos import Graft
 
@@ -70,17 +69,16 @@ def open_taps(model: Graft, blockable: Collection[str], *, threads: int = 0) -> 
     """
     block = block_size() if blockable else 1
     if block > 1:
-        with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
-            optimized = _optimized(model, Path(folder))
+        with scratch_folder() as folder:
+            optimized = _optimized(model, folder)
             if optimized is not None:
                 exposed, outputs = expose_blocked(optimized, blockable, block)
                 if outputs:
-                    path = Path(folder) / "tapped.onnx"
-                    path.write_bytes(exposed.SerializeToString())
-                    session = Session(path, threads=threads, optimization="none", entries=_QUIET)
-                    names = {output.name: output.name for output in optimized.graph.output}
-                    blocks = {name: block if name in outputs else 1 for name in names}
-                    return TapSession(session, names | outputs, blocks)
+                    session = _opened(exposed, folder, threads)
+                    if session is not None:
+                        names = {output.name: output.name for output in optimized.graph.output}
+                        blocks = {name: block if name in outputs else 1 for name in names}
+                        return TapSession(session, names | outputs, blocks)
     session = Session(model, threads=threads, entries=_QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
 
@@ -139,14 +137,14 @@ def block_size() -> int:
         opset_imports=[helper.make_opsetid("", 13)],
         ir_version=8,
     )
-    with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
-        optimized = _optimized(model, Path(folder))
+    with scratch_folder() as folder:
+        optimized = _optimized(model, folder)
         if optimized is None:
             return 1
         exposed, outputs = expose_blocked(optimized, {"y"}, 1)
         if not outputs:
             return 1
-        path = Path(folder) / "probe.onnx"
+        path = folder / "probe.onnx"
         path.write_bytes(exposed.SerializeToString())
         values = np.arange(channels * pixels, dtype=np.float32).reshape(channels, pixels)
         (seen,) = Session(path, threads=1, optimization="none").run({"x": values.reshape(1, channels, 2, 2)}).values()
@@ -154,6 +152,16 @@ def block_size() -> int:
         if np.array_equal(seen.reshape(-1, pixels, block), values.reshape(-1, block, pixels).swapaxes(1, 2)):
             return block
     return 1
+
+
+def _opened(exposed: onnx.ModelProto, folder: Path, threads: int) -> Session | None:
+    """Open the graph with blocked outputs; None where the runtime does not read what it wrote (some branches)."""
+    path = folder / "tapped.onnx"
+    path.write_bytes(exposed.SerializeToString())
+    try:
+        return Session(path, threads=threads, optimization="none", entries=_QUIET)
+    except ModelError:
+        return None
 
 
 def _optimized(model: onnx.ModelProto | Graft, folder: Path) -> onnx.ModelProto | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from int8cal.errors import ModelError
-from int8cal.runtime.sessions import cpu_count, loadable
+from int8cal.runtime.sessions import cpu_count, loadable, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -58,8 +57,8 @@ def profile_kernels(
     Raises:
         ModelError: onnxruntime cannot load a model.
     """
-    with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
-        paths = [Path(folder) / f"{number}.onnx" for number in range(len(models))]
+    with scratch_folder() as folder:
+        paths = [folder / f"{number}.onnx" for number in range(len(models))]
         sessions = [_open(model, path, threads) for model, path in zip(models, paths, strict=True)]
         for session, feed in zip(sessions, feeds, strict=True):
             for _ in range(3):

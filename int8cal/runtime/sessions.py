@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnxruntime as ort
 
-from int8cal.errors import ModelError, StatisticsError
+from int8cal.errors import ModelError, OutputError, StatisticsError
 from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
 
 if TYPE_CHECKING:
@@ -158,11 +158,29 @@ def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | byte
     elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:
         yield (model.assemble() if isinstance(model, Graft) else model).SerializeToString()
     else:
+        with scratch_folder() as folder:
+            path = folder / "model.onnx"
+            write_split(model, path, folder / "model.data", "model.data")
+            yield str(path)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a temporary directory for files that a session reads or writes.
+
+    Raises:
+        OutputError: It cannot be made, or the disk is full.
+    """
+    try:
         # the runtime maps the weights; on Windows a mapped file outlives the attempt to remove it
         with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
-            path = Path(folder) / "model.onnx"
-            write_split(model, path, Path(folder) / "model.data", "model.data")
-            yield str(path)
+            yield Path(folder)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be written ({(error.strerror or str(error)).lower()})",
+            where=f"temporary directory {tempfile.gettempdir()}",
+            do="free some space there, or name another directory in TMPDIR",
+        ) from error
 
 
 def _name(model: onnx.ModelProto | Graft | Path | str) -> str:

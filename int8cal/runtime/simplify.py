@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 import onnx
 
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import Session, scratch_folder
 
 # CommonSubexpressionElimination and ConstantSharing drop names that users know; MatMulAddFusion puts Reshapes around
 # batched MatMuls. The quantization passes must not see a model that is still float.
@@ -26,8 +23,8 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
-    with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
-        path = Path(folder) / "simplified.onnx"
+    with scratch_folder() as folder:
+        path = folder / "simplified.onnx"
         Session(
             model,
             threads=1,

@@ -2,6 +2,8 @@
 
 import json
 
+import onnx
+
 
 def calibrate(call, sample, *arguments):
     data = ("--data", sample / "calib", "--samples", "4")
@@ -38,5 +40,18 @@ def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, tmp_path):
         table["settings"]["left_for_latency"] = left
         path.write_text(json.dumps(table), encoding="utf-8")
         done = call("quantize", sample / "model.onnx", "--table", path, "-o", "q.onnx")
-        assert done.code in {2, 6}
+        assert done.code == 6
         assert expected in done.message
+
+
+def test_a_table_that_leaves_no_layer_is_refused(call, sample, tmp_path):
+    calibrate(call, sample)
+    path = tmp_path / "out" / "model.table.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    model = onnx.load(sample / "model.onnx")
+    layers = [node.name for node in model.graph.node if node.op_type in {"Conv", "Gemm", "MatMul"}]
+    table["settings"]["left_for_latency"] = dict.fromkeys(layers, "slower")
+    path.write_text(json.dumps(table), encoding="utf-8")
+    done = call("quantize", sample / "model.onnx", "--table", path, "-o", "q.onnx")
+    assert done.code == 6
+    assert "settings.left_for_latency: leaves no layer in int8" in done.message

@@ -123,10 +123,18 @@ class _Folder:
 
     def _replace(self, name: str, values: Float64, node: str) -> str:
         """Store a changed weight or bias under its name, or under a new one where others read it too."""
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(values.astype(np.float32))
+        if not np.isfinite(stored).all() and np.isfinite(self.index.constant(name)).all():
+            raise TableError(
+                f"{name!r} of node {node!r} leaves float32 once pixels are folded into it",
+                where="corrections.uint8_input",
+                do=f"undo the edit of {self.uint8.pixels.input!r}, or calibrate again",
+            )
         alone = self.index.only_reader(name) is not None
         target = name if alone else self._fresh(f"{name}@{node}")
         tensor = self.index.initializers[name] if alone else self.graph.initializer.add()
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values.astype(np.float32)), target))
+        tensor.CopyFrom(numpy_helper.from_array(stored, target))
         return target
 
     def _widened(self, tensor: str) -> str:

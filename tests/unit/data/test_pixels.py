@@ -79,6 +79,8 @@ def test_json_keeps_every_bit():
         {"axis": 2},
         {"axis": None},
         {"axis": True},
+        {"axis": [1]},
+        {"axis": 1.0},
         {"mean": [0.5]},
         {"mean": "0.5"},
         {"std": [1.0, 0.0, 1.0]},
@@ -87,6 +89,10 @@ def test_json_keeps_every_bit():
         {"scale": 0.0},
         {"scale": float("nan")},
         {"scale": None},
+        {"scale": 1e300},
+        {"scale": 1e-320},
+        {"std": [1.0, 1e-300, 1.0]},
+        {"mean": [1.0, 1e38, 1.0]},
     ],
 )
 def test_a_malformed_record_is_refused(change):
@@ -127,3 +133,9 @@ def test_a_model_without_an_image_input_is_refused(given, words):
 def test_preprocessing_that_does_not_fit_is_the_configuration_s_fault():
     with pytest.raises(ConfigError, match="mean has 2 values"):
         pixels_of(signature("N", 3, 8, 8), Preprocess(mean=(1.0, 2.0)), "m")
+
+
+@pytest.mark.parametrize("declared", [Preprocess(std=(1e38,)), Preprocess(scale=1e35), Preprocess(mean=(-1e35,))])
+def test_preprocessing_beyond_float32_is_refused_before_any_data_is_read(declared):
+    with pytest.raises(ConfigError, match="within float32"):
+        pixels_of(signature("N", 3, 8, 8), declared, "m")

@@ -250,6 +250,12 @@ def test_a_zero_point_that_is_the_extra_channel_s_code_is_refused(bench):
         fold_pixels(prepared.model, plan, uint8, Affine(1.0, uint8.ones, U8))
 
 
+def test_a_scale_that_takes_weights_out_of_float32_is_refused(bench):
+    made = settled(bench, bench.text(CONV.format("pads = [1,1,1,1]", ""), W=(4, 3, 3, 3)), IMAGENET)
+    with pytest.raises(TableError, match="'W' of node 'Conv_y' leaves float32"):
+        both(bench, made, image((1, 3, 7, 6)), Affine(1e-44, 0, U8))
+
+
 def test_the_extra_channel_s_weights_fit_beside_the_others(bench):
     model = bench.text(CONV.format("pads = [1, 1, 1, 1]", ""), W=(5, 3, 3, 3))
     prepared, plan, uint8 = settled(bench, model, IMAGENET)

@@ -21,7 +21,7 @@ from int8cal.quantization import build
 from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import balance, find_ranges, make_table
 from int8cal.quantization.recipes import RECIPES
-from int8cal.quantization.uint8_input import plan_uint8_input, uint8_input_of
+from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 NET = """g (float[N,3,8,8] x) => (float[A,B] y) {
@@ -302,3 +302,11 @@ def test_a_record_for_another_selection_is_refused(bench):
     plan = make_plan(prepared.model, Selection((), ("Conv_c",)))
     with pytest.raises(TableError, match="Conv_c"):
         uint8_input_of(prepared.model, plan, corrected.table.corrections)
+
+
+def test_nothing_is_said_about_padding_where_no_convolution_reads_the_image(bench):
+    text = "g (float[N,1,4,4] x) => (float[N,2] y) { f = Flatten (x) y = Gemm (f, G, b) }"
+    prepared = bench.prepared(bench.text(text, G=(16, 2), b=(2,)))
+    plan = make_plan(prepared.model, Selection())
+    uint8 = plan_uint8_input(prepared, plan, Preprocess(mean=(0.3,)), QuantizationSettings(uint8_input=True))
+    assert describe(uint8, pixel_affine(uint8.layers)) == "raw pixels at x: scale, mean and std folded into Gemm_y"

@@ -81,6 +81,29 @@ def test_a_graph_that_the_runtime_cannot_write_opens_as_it_is(monkeypatch):
     assert open_taps(tapped_model(network(), TAPS), {"r", "d"}).blocks == {"r": 1, "d": 1}
 
 
+def test_a_graph_that_the_runtime_writes_but_does_not_read_opens_as_it_is():
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 17]>
+        net (float[N,16,4,4] x) => (float[N,16,4,4] y) {
+            a = Conv(x, W)
+            b = Relu(a)
+            s = ReduceSum <keepdims = 0> (x)
+            z = Constant <value_float = 0.0> ()
+            c = Greater(s, z)
+            i = If <then_branch = yes () => (float[N,16,4,4] t) { u = Conv(b, W) t = Relu(u) },
+                    else_branch = no () => (float[N,16,4,4] e) { e = Neg(b) }> (c)
+            y = Conv(i, W)
+        }"""
+    )
+    weight = np.random.default_rng(3).normal(size=(16, 16, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "W"))
+    tapped = tapped_model(onnx.shape_inference.infer_shapes(model), (Tap("b"), Tap("y")))
+    opened = open_taps(tapped, {"b", "y"})
+    feed = {"x": np.random.default_rng(4).normal(size=(1, 16, 4, 4)).astype(np.float32)}
+    found = opened.session.run(feed)
+    assert {name: found[opened.outputs[name]].shape for name in ("b", "y")} == dict.fromkeys("by", (1, 16, 4, 4))
+
+
 @pytest.mark.parametrize(
     ("attributes", "read", "replaced"),
     [

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from int8cal.errors import ModelError, StatisticsError
+from int8cal.errors import ModelError, OutputError, StatisticsError
+from int8cal.runtime import sessions
 from int8cal.runtime.sessions import Session, cpu_count
 
 
@@ -31,6 +32,16 @@ def test_a_file_that_does_not_load_is_named(tmp_path):
     with pytest.raises(ModelError) as caught:
         Session(tmp_path / "m.onnx")
     assert caught.value.where == str(tmp_path / "m.onnx")
+
+
+def test_a_full_disk_is_no_bug(model, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sessions, "MAPPED", 0)
+    monkeypatch.setattr(sessions, "write_split", full)
+    with pytest.raises(OutputError, match=r"temporary directory .*: cannot be written \(no space left on device\)"):
+        Session(model)
 
 
 def test_a_kernel_that_fails_is_a_statistics_error(model):
