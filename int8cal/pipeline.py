@@ -32,7 +32,7 @@ from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
-from int8cal.numerics.kernels import warm_up
+from int8cal.numerics.warm_up import warm_up
 from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import Corrected, balance, find_ranges, make_table
 from int8cal.quantization.left_out import left_of

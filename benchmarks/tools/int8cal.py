@@ -143,7 +143,7 @@ def _prepare(path: Path) -> _Ready:
     from int8cal.graph.prepared import prepare, require_layers
     from int8cal.graph.select import Selection
     from int8cal.graph.taps import make_taps
-    from int8cal.numerics.kernels import warm_up
+    from int8cal.numerics.warm_up import warm_up
     from int8cal.runtime.simplify import simplify
 
     started = time.perf_counter()

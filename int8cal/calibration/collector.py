@@ -140,18 +140,11 @@ class _Counters:
         Returns:
             channel * bins + bin, ascending, and counts, int64 (N,); then the zeros.
         """
-        table = self.table.reshape(self._shape).transpose(0, 2, 1)
+        table = self.table.reshape(self._shape)
         shift = 32 - int(self._bins).bit_length() + 1
         first, last = (bits >> shift for bits in span)
-        half = self._bins // 2
-        spans = (slice(first, last + 1), slice(half + first, half + last + 1))
-        rows = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-        parts = np.concatenate([table[:, :, span] for span in spans], axis=2)
-        counts = parts.reshape(-1)
-        used = np.flatnonzero(counts)
-        channel, row = np.divmod(used, max(len(rows), 1))
-        found = (channel * self._bins + rows[row], counts[used].astype(np.int64))
-        zeros = int(table[:, :, self._bins :].sum(dtype=np.int64)) + self._moved_zeros
+        found = kernels.gather(table, self._bins, (first, last))
+        zeros = int(table[:, self._bins :].sum(dtype=np.int64)) + self._moved_zeros
         return *(add_counts(self._moved, found) if self._moved[0].size else found), zeros
 
 

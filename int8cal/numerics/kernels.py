@@ -331,9 +331,46 @@ def _most(keys: Any) -> Any:
 observe = compiled(_observe_loop, observe_twin)
 
 
-def warm_up() -> None:
-    """Load the compiled loop, or compile it once per installation: 0.1 s that can pass while something else is done."""
-    nothing = np.zeros(0, np.uint32)
-    keys = np.zeros(1, np.int32)
-    sums = exactsum.zeros(0)
-    observe(np.zeros((1, 1, 1, 1), np.float32), np.zeros(FINE_SIZE, np.uint32), nothing, keys, keys.copy(), sums, sums)
+def gather_twin(table: UInt32, bins: int, span: tuple[int, int]) -> tuple[Int64, Int64]:
+    """Find the counters that are not zero.
+
+    Args:
+        table: uint32 (packs, rows, lanes); channel is pack * lanes + lane.
+        bins: Rows of the histogram, half of them for each sign; what follows them is left out.
+        span: First and last row of a sign that may hold a count.
+
+    Returns:
+        channel * bins + row, ascending, and the counts, int64 (N,) each.
+    """
+    first, last = span
+    rows = np.concatenate([np.arange(sign + first, sign + last + 1) for sign in (0, bins // 2)])
+    chosen = np.ascontiguousarray(table.transpose(0, 2, 1)[:, :, rows]).reshape(-1, max(len(rows), 1))
+    channel, row = np.nonzero(chosen)
+    return channel * bins + rows[row], chosen[channel, row].astype(np.int64)
+
+
+def _gather_loop(table: Any, bins: Any, span: Any) -> Any:
+    packs, _, lanes = table.shape
+    first, last = span
+    count = 0
+    for pack in range(packs):
+        for sign in range(2):
+            for row in range(sign * (bins // 2) + first, sign * (bins // 2) + last + 1):
+                for lane in range(lanes):
+                    count += 1 if table[pack, row, lane] != np.uint32(0) else 0
+    index = np.empty(count, np.int64)
+    counts = np.empty(count, np.int64)
+    at = 0
+    for pack in range(packs):
+        for lane in range(lanes):
+            for sign in range(2):
+                for row in range(sign * (bins // 2) + first, sign * (bins // 2) + last + 1):
+                    value = table[pack, row, lane]
+                    if value != np.uint32(0):
+                        index[at] = (pack * lanes + lane) * bins + row
+                        counts[at] = value
+                        at += 1
+    return index, counts
+
+
+gather = compiled(_gather_loop, gather_twin)

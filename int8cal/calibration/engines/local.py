@@ -86,9 +86,10 @@ def _stream(
     session = ReusedOutputs(opened.session)
     count = 0
     group: list[tuple[Sample, dict[str, Tapped]]] = []
+    fed = [tap.tensor for tap in taps if tap.tensor in inputs]
     rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
     for sample, outputs in run_each(session, signature, samples, list(names) or None):
-        tapped = {tap.tensor: Tapped(sample.feed[tap.tensor], 1) for tap in taps if tap.tensor in inputs}
+        tapped = {name: Tapped(sample.feed[name], 1) for name in fed}
         tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
         group.append((sample, tapped))
         count += 1
