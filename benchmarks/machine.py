@@ -39,7 +39,7 @@ def describe(threads: int) -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{_processor()}, {cpus} CPUs, {threads} threads; {', '.join(versions)}"
+    return f"{_processor()}, {cpus} CPUs, {threads} {'thread' if threads == 1 else 'threads'}; {', '.join(versions)}"
 
 
 def _processor() -> str:

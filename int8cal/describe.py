@@ -74,7 +74,7 @@ def _model(path: Path) -> list[str]:
     width = max((len(name) for name in ops), default=0)
     lines += [f"  {name:<{width}}  {count}" for name, count in ops.most_common()]
     for entry in model.metadata_props:
-        lines.append(f"metadata     {entry.key}: {entry.value[:80]}")
+        lines.append(f"metadata     {entry.key}: {entry.value[:80]}{'…' if len(entry.value) > 80 else ''}")
     if not quantized:
         lines += _plan_lines(path, width)
     return lines

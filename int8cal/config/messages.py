@@ -79,6 +79,8 @@ def _describe(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
     if kind == "refused":
         return str(context["what"]), str(context["do"])
     expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else detail["msg"]
+    if kind == "literal_error" and " or " not in str(context["expected"]):
+        expected = str(context["expected"])  # "one of" a single choice reads like a cut list
     return f"expected {expected}, got {_shown(value)}", _advice(kind, value, str(context.get("expected", "")))
 
 

@@ -68,7 +68,8 @@ def leave_slow_layers(
     found = optimize_latency(prepared.model, plan, lambda left: rebuilt(left)[2].model, sample, threads=threads)
     smaller, table, built = rebuilt(found.left)
     if found.int8_us > found.fp32_us:
-        slow = f"on this machine the int8 model takes {found.int8_us:.1f} µs, the FP32 model {found.fp32_us:.1f} µs"
+        times = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
+        slow = f"optimize found the int8 model slower than the FP32 model on this machine: {times}"
         table = replace(table, warnings=(*table.warnings, slow))
     changed = {name for name, entry in table.tensors.items() if entry != whole.table.tensors[name]}
     statistics = {

@@ -54,7 +54,7 @@ def document_of(report: Report) -> Document:
         "model": _sorted(report.model),
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
-        **_measurements(evaluation),
+        **_measurements(evaluation, report.optimize.left if report.optimize else {}),
         "timing_s": _timing(report.timing_s),
         "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
         "warnings": report.warnings,
@@ -118,8 +118,13 @@ def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"gates.{index}.value", f"metrics.{metric}", metric)
 
 
-def _measurements(evaluation: Evaluation) -> Document:
-    """Lay out what evaluation/ measured, in the contract's order."""
+def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
+    """Lay out what evaluation/ measured, in the contract's order.
+
+    Args:
+        evaluation: What was measured.
+        left: Nodes that `optimize: latency` left in float -> the reason, which the runtime's graph does not show.
+    """
     metrics, saturation = evaluation.metrics, evaluation.saturation
     fusion, latency = evaluation.fusion, evaluation.latency
     return {
@@ -148,7 +153,10 @@ def _measurements(evaluation: Evaluation) -> Document:
         and {
             "integer": fusion.integer,
             "float": fusion.float_,
-            "nodes": [{"node": node.node, "op_type": node.op_type, "reason": node.reason} for node in fusion.nodes],
+            "nodes": [
+                {"node": node.node, "op_type": node.op_type, "reason": left.get(node.node, node.reason)}
+                for node in fusion.nodes
+            ],
         },
         "saturation": {"target": saturation.target, "unsafe_channels": saturation.unsafe_channels},
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},

@@ -156,8 +156,8 @@ def optimized_sentence(found: Mapping[str, Any]) -> str:
     times = f"float32 {fp32:.1f} µs, every layer in int8 {plain:.1f} µs"
     if not found["left"]:
         return f"{times}; no layer in float made it faster."
-    count = len(found["left"])
-    return f"{times}, with {count} layer(s) in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
+    kept = wording.count(len(found["left"]), "layer")
+    return f"{times}, with {kept} in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
 
 
 def slowest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from int8cal.report.reading import (
     headline,
     int8_name,
     name_of,
+    optimized_sentence,
     verdict,
     versions,
     why,
@@ -40,7 +41,13 @@ def summary_lines(report: Report) -> list[str]:
     """
     document = document_of(report)
     return _aligned(
-        [*_headline_rows(document), *_layer_rows(document), *_float_rows(document), *_verdict_rows(document)]
+        [
+            *_headline_rows(document),
+            *_layer_rows(document),
+            *_float_rows(document),
+            *_optimized_rows(document),
+            *_verdict_rows(document),
+        ]
     )
 
 
@@ -62,7 +69,7 @@ def report_lines(document: Document) -> list[str]:
     lines += ["", *_aligned(_float_rows(document))]
     if fusion:
         lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
-    lines += ["", *_aligned(_verdict_rows(document))]
+    lines += ["", *_aligned([*_optimized_rows(document), *_verdict_rows(document)])]
     if document["decisions"]:
         lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
     return lines
@@ -110,6 +117,11 @@ def _float_rows(document: Document) -> list[_Row]:
     )
     total = fusion["integer"] + fusion["float"]
     return [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
+
+
+def _optimized_rows(document: Document) -> list[_Row]:
+    found = document.get("optimize")
+    return [] if found is None else [("Optimized", _clean(optimized_sentence(found).rstrip(".")))]
 
 
 def _verdict_rows(document: Document) -> list[_Row]:

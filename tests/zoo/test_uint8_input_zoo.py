@@ -1,10 +1,5 @@
 """Raw pixels into real pretrained models: no accuracy is lost at the input, padding included."""
 
-import importlib.util
-import os
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -12,22 +7,9 @@ import pytest
 import int8cal
 from int8cal.evaluation.pixel_feeds import pixels_of_model
 
-ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[3] / "shared" / "zoo"))
 IMAGENET = {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 
-pytestmark = [
-    pytest.mark.zoo,
-    pytest.mark.skipif(not (ZOO / "zoo.py").is_file(), reason="the zoo of pretrained models is not here (INT8CAL_ZOO)"),
-]
-
-
-@pytest.fixture(scope="module")
-def zoo():
-    spec = importlib.util.spec_from_file_location("zoo", ZOO / "zoo.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["zoo"] = module
-    spec.loader.exec_module(module)
-    return module
+pytestmark = pytest.mark.zoo
 
 
 # Gains in dB over the model with a float input, measured with 256 samples: +1.5 resnet20, +0.6 mbv2, +0.2 vit, 0.0

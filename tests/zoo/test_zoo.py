@@ -1,35 +1,18 @@
 """Real pretrained models, where the zoo is at hand: INT8CAL_ZOO names its folder, by default ../shared/zoo."""
 
-import importlib.util
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[3] / "shared" / "zoo"))
-
-pytestmark = [
-    pytest.mark.zoo,
-    pytest.mark.skipif(not (ZOO / "zoo.py").is_file(), reason="the zoo of pretrained models is not here (INT8CAL_ZOO)"),
-]
+pytestmark = pytest.mark.zoo
 
 
 @pytest.fixture(scope="module")
-def zoo():
-    spec = importlib.util.spec_from_file_location("zoo", ZOO / "zoo.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["zoo"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def peers():
-    return json.loads((ZOO / "peers.json").read_text())
+def peers(zoo):
+    return json.loads((zoo.HERE / "peers.json").read_text())
 
 
 def calibrate(model, data, out, *more):

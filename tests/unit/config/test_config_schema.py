@@ -57,6 +57,7 @@ def test_a_json_schema_can_be_made():
             "calibration:\n  methd: kl",
             'job.yaml:4:3: calibration.methd: unknown key "methd"; did you mean "method"?',
         ),
+        ("quantization: {optimize: speed}", "quantization.optimize: expected 'latency', got \"speed\""),
         ("method: kl", 'job.yaml:3:1: method: unknown key "method"; did you mean "calibration.method"?'),
         (
             "output: {zzz: 1}",
