@@ -19,7 +19,7 @@ from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import batch_size, make_feed, run_each
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -71,19 +71,8 @@ def evaluate_pair(
     check_inputs(*signatures)
     require_same_types(*models)
     comparison = OutputComparison(match_outputs(*signatures))
-    sessions = (Session(fp32, threads=threads), Session(int8, threads=threads))
-
-    kept: list[S] = []
-    stream = _keeping(progress(samples) if progress else samples, kept, max(layerwise_samples, 1))
-    # the models may have different fixed batches: tee holds back the few samples between them
-    first, second = itertools.tee(stream)
-    pairs = zip(
-        run_each(sessions[0], signatures[0], first),
-        run_each(sessions[1], signatures[1], feeds_for(models[1], second)),
-        strict=True,
-    )
-    for (sample, expected), (_, actual) in pairs:
-        comparison.add(sample, expected, actual)
+    stream = progress(samples) if progress else samples
+    kept = _compare((fp32, int8), models, stream, comparison, keep=max(layerwise_samples, 1), threads=threads)
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
 
@@ -92,10 +81,10 @@ def evaluate_pair(
     times: Latency | None = None
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
-        times = measure_latency(*sessions, feeds, rows=(batch_size(signatures[0]), batch_size(signatures[1])))
+        rows = (batch_size(signatures[0]), batch_size(signatures[1]))
+        times = measure_latency(Session(fp32, threads=threads), Session(int8, threads=threads), feeds, rows=rows)
     else:
         found["latency"] = "latency was switched off"
-    del sessions, pairs, first, second  # the layers open sessions of their own; large models must not be held twice
     fusion = _audit(int8, models[1], threads, found)
     layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
     found |= layer_reasons
@@ -110,6 +99,33 @@ def evaluate_pair(
         latency=times,
         reasons=found | dict(reasons or {}),
     )
+
+
+def _compare(
+    sources: tuple[Path | onnx.ModelProto, Path | onnx.ModelProto],
+    models: tuple[onnx.ModelProto, onnx.ModelProto],
+    samples: Iterable[S],
+    comparison: OutputComparison,
+    *,
+    keep: int,
+    threads: int,
+) -> list[S]:
+    """Run every sample through both models; returns the first `keep` samples.
+
+    The sessions end here: those for latency and layers are others, and large models must not be held twice.
+    """
+    kept: list[S] = []
+    # the models may have different fixed batches: tee holds back the few samples between them
+    first, second = itertools.tee(_keeping(samples, kept, keep))
+    fp32, int8 = (Session(source, threads=threads, entries=QUIET) for source in sources)
+    pairs = zip(
+        run_each(fp32, signature_of(models[0]), first),
+        run_each(int8, signature_of(models[1]), feeds_for(models[1], second)),
+        strict=True,
+    )
+    for (sample, expected), (_, actual) in pairs:
+        comparison.add(sample, expected, actual)
+    return kept
 
 
 def model_bytes(model: Path | onnx.ModelProto) -> int:

@@ -16,7 +16,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.quantization.build import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,12 +95,10 @@ def _compare(
     """Error sums of each tap, and what made them impossible ("" when nothing did)."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
     sums, problems = [ErrorSums()] * len(taps), [""] * len(taps)
-    reference = run_each(
-        Session(fp32_with_taps(fp32, taps, names), threads=threads), signature_of(fp32), samples, names
-    )
-    quantized = run_each(
-        Session(int8_with_taps(int8, taps, names), threads=threads), signature_of(int8), feeds_for(int8, samples), names
-    )
+    graphs = (fp32_with_taps(fp32, taps, names), int8_with_taps(int8, taps, names))
+    first, second = (Session(graph, threads=threads, entries=QUIET) for graph in graphs)
+    reference = run_each(first, signature_of(fp32), samples, names)
+    quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), names)
     for (_, expected), (_, actual) in zip(reference, quantized, strict=True):
         for index, (tap, name) in enumerate(zip(taps, names, strict=True)):
             x, y = expected[name], actual[name]

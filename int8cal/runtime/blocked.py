@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import Session, scratch_folder
+from int8cal.runtime.sessions import QUIET, Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -34,8 +34,6 @@ _ENTRIES = {
     "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
     "session.disable_prepacking": "1",  # this session never runs
 }
-# Between two inferences the cores count; a worker of the runtime that waits in a loop would take one of them.
-_QUIET = {"session.force_spinning_stop": "1"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def open_taps(model: Graft, blockable: Collection[str], *, threads: int = 0) -> 
                         names = {output.name: output.name for output in optimized.graph.output}
                         blocks = {name: block if name in outputs else 1 for name in names}
                         return TapSession(session, names | outputs, blocks)
-    session = Session(model, threads=threads, entries=_QUIET)
+    session = Session(model, threads=threads, entries=QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
 
 
@@ -159,7 +157,7 @@ def _opened(exposed: onnx.ModelProto, folder: Path, threads: int) -> Session | N
     path = folder / "tapped.onnx"
     path.write_bytes(exposed.SerializeToString())
     try:
-        return Session(path, threads=threads, optimization="none", entries=_QUIET)
+        return Session(path, threads=threads, optimization="none", entries=QUIET)
     except ModelError:
         return None
 
