@@ -42,6 +42,13 @@ class Graft:
         return result
 
 
+def copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Copy a node."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
 def graft(model: onnx.ModelProto) -> Graft:
     """Start a graft that equals the model; change its shell."""
     return Graft(without_weights(model), model)

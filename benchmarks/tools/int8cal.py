@@ -91,15 +91,12 @@ def ordinary_taps(request: Request) -> Measured:
 
 def own_taps(request: Request) -> Measured:
     """Run the model with its tensors tapped as int8cal's calibration does, and look at none of them."""
-    from int8cal.graph.taps import tapped_model
     from int8cal.runtime.blocked import open_taps
 
     found, samples = _data(request)
     ready = _prepare(found.path)
-    inputs = {spec.name for spec in ready.prepared.signature.inputs}
-    blockable = {tap.tensor for tap in ready.taps if not tap.channels or tap.channel_axis == 1} - inputs
     started = time.perf_counter()
-    opened = open_taps(tapped_model(ready.prepared.model, ready.taps), blockable, threads=request.threads)
+    opened = open_taps(ready.prepared.model, ready.taps, threads=request.threads)
     wanted = [opened.outputs[tap.tensor] for tap in ready.taps if tap.tensor in opened.outputs]
     tapped_bytes = _pass(opened.session, samples, wanted)
     seconds = time.perf_counter() - started

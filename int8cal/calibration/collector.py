@@ -33,7 +33,7 @@ class Collector:
         self._tap = tap
         channels = tap.channels
         self._fine = _Counters(1, kernels.FINE_SIZE, 1, BINS)
-        packs = -(-channels // kernels.PACK) if tap.equalizable else 0
+        packs = kernels.packs(channels) if tap.equalizable else 0
         self._coarse = _Counters(packs, kernels.COARSE_ROWS, kernels.PACK, kernels.COARSE_BINS)
         self._low = np.full(max(channels, 1), kernels.NEVER_LOW, np.int32)
         self._high = np.full(max(channels, 1), kernels.NEVER_HIGH, np.int32)
@@ -41,7 +41,7 @@ class Collector:
         self._sums = exactsum.zeros(channels)
         self._squares = exactsum.zeros(channels if tap.equalizable else 0)
         self._count = 0  # values per channel
-        self._uncounted = 0  # values since the tables were emptied
+        self._in_tables = 0  # values counted since the tables were emptied
         self._uncarried = 0
 
     def add(self, values: npt.NDArray[Any], where: str, block: int = 1) -> None:
@@ -59,10 +59,10 @@ class Collector:
         if values.size == 0:
             return
         values = _by_channel(np.ascontiguousarray(values, np.float32), self._tap, block)
-        if self._uncounted + values.size > _LARGEST_COUNT:
+        if self._in_tables + values.size > _LARGEST_COUNT:
             self._fine.move_out(self._span())
             self._coarse.move_out(self._span())
-            self._uncounted = 0
+            self._in_tables = 0
         lowest, highest, smallest = kernels.observe(
             values, self._fine.table, self._coarse.table, self._low, self._high, self._sums, self._squares
         )
@@ -76,7 +76,7 @@ class Collector:
                 sample=where,
             )
         self._smallest = min(self._smallest, smallest)
-        self._uncounted += values.size
+        self._in_tables += values.size
         if self._tap.channels:
             self._uncarried += 1
             if self._uncarried >= 1 << 28:  # limbs hold 2**31 additions without carrying

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from int8cal.graph.index import Index
 
-Dims = tuple[int | None, ...]
-
 
 @dataclass(frozen=True)
 class BiasAdd:
@@ -52,15 +50,7 @@ def bias_add(index: Index, node: onnx.NodeProto, allowed: Collection[str]) -> Bi
     if not index.is_constant(bias) or index.elem_type(bias) != onnx.TensorProto.FLOAT:
         return None
     values = index.constant(bias)
-    rank = len(known_dims(index, str(node.input[0])) or ())
-    if values.shape != (weight.dims[1],) or not np.isfinite(values).all() or rank < 2:
+    rank = index.rank(node.input[0])
+    if values.shape != (weight.dims[1],) or not np.isfinite(values).all() or rank is None or rank < 2:
         return None
     return BiasAdd(add, bias)
-
-
-def known_dims(index: Index, tensor: str) -> Dims | None:
-    """Return a tensor's dimensions, None for one that only the feed decides; None where its rank is not known."""
-    kind = index.types.get(tensor)
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)

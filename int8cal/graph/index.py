@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+Dims = tuple[int | None, ...]
+
 
 @dataclass(frozen=True)
 class Use:
@@ -66,12 +68,17 @@ class Index:
 
     def rank(self, name: str) -> int | None:
         """Return the number of dimensions, None where unknown."""
+        dims = self.dims(name)
+        return None if dims is None else len(dims)
+
+    def dims(self, name: str) -> Dims | None:
+        """Return the dimensions, None for one that only the feed decides; None where the rank is unknown."""
         if name in self.initializers:
-            return len(self.initializers[name].dims)
+            return tuple(self.initializers[name].dims)
         kind = self.types.get(name)
         if kind is None or not kind.tensor_type.HasField("shape"):
             return None
-        return len(kind.tensor_type.shape.dim)
+        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)
 
     def only_reader(self, name: str) -> onnx.NodeProto | None:
         """Return the node that alone reads the tensor, or None (several readers, a graph output, a subgraph)."""

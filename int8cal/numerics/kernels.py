@@ -45,9 +45,14 @@ _LARGEST_KEY, _LOWEST_KEY = 0x7F7FFFFF, -0x7F800000  # of finite values
 ALL_ZERO = 0xFFFFFFFF  # the smallest magnitude where there is none
 
 
+def packs(channels: int) -> int:
+    """Return how many packs hold so many channels."""
+    return -(-channels // PACK)
+
+
 def coarse_size(channels: int) -> int:
     """Return the length of the coarse table for so many channels."""
-    return -(-channels // PACK) * COARSE_ROWS * PACK
+    return packs(channels) * COARSE_ROWS * PACK
 
 
 def key_values(keys: Int32) -> Float32:
@@ -261,10 +266,12 @@ def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums
     square = np.zeros(squares.shape[0])
     whole = low.size == 1 or (not last and block == 1)  # a row has one channel, or the tensor counts as one
     smallest = np.uint32(ALL_ZERO)
-    if _most(high) > 0:
-        _warm(fine, 0, _most(high))
-    if _least(low) < 0:
-        _warm(fine, BINS // 2, -1 - _least(low))
+    most_before = _most(high)
+    least_before = _least(low)
+    if most_before > 0:
+        _warm(fine, 0, most_before)
+    if least_before < 0:
+        _warm(fine, BINS // 2, -1 - least_before)
     for row in range(rows):
         begin = row * length
         channel = 0 if last else (row % groups) * block

@@ -9,11 +9,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.bias_add import known_dims
 from int8cal.graph.index import Index, outer_references, subgraphs
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
-from int8cal.protos import without_weights
+from int8cal.protos import copied, without_weights
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.rows import Names, from_rows, to_rows
 
@@ -108,8 +107,7 @@ class _Emitter:
         if layer is not None and node.name in self.products:
             self._product(node, layer)
             return
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
+        copy = copied(node)
         for slot, name in enumerate(node.input):
             if name and self._reads_integers(node, slot, name):
                 copy.input[slot] = self._dequantize(name, self._fresh(f"{name}_dequantized"))
@@ -130,7 +128,7 @@ class _Emitter:
         result = node.output[0] if add is None else add.output[0]
         output = self.renamed.get(result, result)
         names = Names(self._fresh, self._fresh_node)
-        dims = known_dims(self.index, layer.input) or ()
+        dims = self.index.dims(layer.input) or ()
         codes = self.parameters[layer.input].codes
         rows, product = codes, output
         if len(dims) > 2:

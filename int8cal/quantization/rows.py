@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.graph.bias_add import Dims
+    from int8cal.graph.index import Dims
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from int8cal.protos import copied
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -53,7 +55,7 @@ def take_codes(model: onnx.ModelProto, tensors: Collection[str], ones: dict[str,
             node.input[0] = codes[node.input[0]]
     _skip_identities(graph, tensors)
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    nodes = [_copy(node) for node in graph.node if not _superfluous(node, codes, values, read)]
+    nodes = [copied(node) for node in graph.node if not _superfluous(node, codes, values, read)]
     unread = read - {name for node in nodes for name in node.input} - {value.name for value in graph.output}
     initializers = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
     del graph.node[:], graph.initializer[:]
@@ -76,17 +78,11 @@ def _skip_identities(graph: onnx.GraphProto, tensors: Collection[str]) -> None:
             node.input[slot] = source.get(name, name)
         if node.op_type == "Identity" and node.output[0] in tensors:
             source[node.output[0]] = node.input[0]
-    nodes = [_copy(node) for node in graph.node if not set(node.output) & source.keys()]
+    nodes = [copied(node) for node in graph.node if not set(node.output) & source.keys()]
     values = [value for value in graph.value_info if value.name not in source]
     del graph.node[:], graph.value_info[:]
     graph.node.extend(nodes)
     graph.value_info.extend(values)
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _superfluous(node: onnx.NodeProto, codes: dict[str, str], values: dict[str, str], read: set[str]) -> bool:

@@ -18,22 +18,19 @@ from onnx import helper, numpy_helper
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
+from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import QUIET, Session, scratch_folder
+from int8cal.runtime.sessions import QUIET, Session, scratch_folder, weights_beside
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
+    from int8cal.graph.taps import Tap
     from int8cal.protos import Graft
 
 _BLOCKS = (4, 8, 16, 32)
-_DATA = "tapped.data"
-_ENTRIES = {
-    "session.optimized_model_external_initializers_file_name": _DATA,
-    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
-    "session.disable_prepacking": "1",  # this session never runs
-}
+_NEVER_RUN = {"session.disable_prepacking": "1"}
 
 
 @dataclass(frozen=True)
@@ -52,23 +49,25 @@ class TapSession:
     blocks: dict[str, int]
 
 
-def open_taps(model: Graft, blockable: Collection[str], *, threads: int = 0) -> TapSession:
-    """Open a model whose outputs are taps, with as many of them as possible in the runtime's own layout.
+def open_taps(model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0) -> TapSession:
+    """Open a model with taps as its outputs, with as many of them as possible in the runtime's own layout.
 
     The values are those of the ordinary outputs, bit for bit: the same kernels run.
 
     Args:
-        model: The tapped model.
-        blockable: Taps that may come out blocked.
+        model: The prepared model.
+        taps: What to tap. One may come out blocked unless its channels are counted on another axis than 1.
         threads: Intra-op threads; 0 for one per CPU.
 
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
+    tapped = tapped_model(model, tuple(taps))
+    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1}
     block = block_size() if blockable else 1
     if block > 1:
         with scratch_folder() as folder:
-            optimized = _optimized(model, folder)
+            optimized = _optimized(tapped, folder)
             if optimized is not None:
                 exposed, outputs = expose_blocked(optimized, blockable, block)
                 if outputs:
@@ -77,7 +76,7 @@ def open_taps(model: Graft, blockable: Collection[str], *, threads: int = 0) -> 
                         names = {output.name: output.name for output in optimized.graph.output}
                         blocks = {name: block if name in outputs else 1 for name in names}
                         return TapSession(session, names | outputs, blocks)
-    session = Session(model, threads=threads, entries=QUIET)
+    session = Session(tapped, threads=threads, entries=QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
 
 
@@ -142,10 +141,11 @@ def block_size() -> int:
         exposed, outputs = expose_blocked(optimized, {"y"}, 1)
         if not outputs:
             return 1
-        path = folder / "probe.onnx"
-        path.write_bytes(exposed.SerializeToString())
+        session = _opened(exposed, folder, threads=1)
+        if session is None:
+            return 1
         values = np.arange(channels * pixels, dtype=np.float32).reshape(channels, pixels)
-        (seen,) = Session(path, threads=1, optimization="none").run({"x": values.reshape(1, channels, 2, 2)}).values()
+        (seen,) = session.run({"x": values.reshape(1, channels, 2, 2)}).values()
     for block in _BLOCKS:
         if np.array_equal(seen.reshape(-1, pixels, block), values.reshape(-1, block, pixels).swapaxes(1, 2)):
             return block
@@ -166,7 +166,7 @@ def _optimized(model: onnx.ModelProto | Graft, folder: Path) -> onnx.ModelProto 
     """Let the runtime write the graph it would run, weights beside it; None where it cannot write it."""
     path = folder / "optimized.onnx"
     try:
-        Session(model, threads=1, optimized_path=path, entries=_ENTRIES)
+        Session(model, threads=1, optimized_path=path, entries=weights_beside("optimized.data", 1024) | _NEVER_RUN)
     except ModelError:
         return None  # some fused nodes cannot be written; the plain session then says what is wrong, if anything is
     return onnx.load(str(path), load_external_data=False)

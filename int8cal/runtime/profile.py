@@ -6,14 +6,11 @@ import json
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
-import onnxruntime as ort
 
-from int8cal.errors import ModelError
-from int8cal.runtime.sessions import cpu_count, loadable, scratch_folder
+from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,14 +56,17 @@ def profile_kernels(
     """
     with scratch_folder() as folder:
         paths = [folder / f"{number}.onnx" for number in range(len(models))]
-        sessions = [_open(model, path, threads) for model, path in zip(models, paths, strict=True)]
+        sessions = [
+            Session(model, threads=threads, optimized_path=path, profile_prefix=path.with_suffix(""))
+            for model, path in zip(models, paths, strict=True)
+        ]
         for session, feed in zip(sessions, feeds, strict=True):
             for _ in range(3):
-                session.run(None, feed)
+                session.run(feed)
         for _ in range(_TURNS):
             for session, feed in zip(sessions, feeds, strict=True):
                 _turn(session, feed, budget_s / _TURNS)
-        traces = [Path(session.end_profiling()) for session in sessions]
+        traces = [session.end_profiling() for session in sessions]
         graphs = [onnx.load(str(path), load_external_data=False) for path in paths]
         return tuple(
             Profile(graph, kernel_times(json.loads(trace.read_text(encoding="utf-8"))))
@@ -97,28 +97,9 @@ def middle_mean(values: Sequence[float]) -> float:
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def _open(model: onnx.ModelProto, optimized: Path, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or cpu_count()
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    options.enable_profiling = True
-    options.profile_file_prefix = str(optimized.with_suffix(""))
-    options.optimized_model_filepath = str(optimized)
-    with loadable(model) as source:
-        try:
-            return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
-            raise ModelError(
-                f"onnxruntime cannot load it: {str(error).splitlines()[0][:300]}",
-                where=model.graph.name,
-                do="check it with onnx.checker.check_model, or export it again",
-            ) from error
-
-
-def _turn(session: ort.InferenceSession, feed: Feed, seconds: float) -> None:
+def _turn(session: Session, feed: Feed, seconds: float) -> None:
     stop = time.perf_counter() + seconds
     for run in range(_MAX_RUNS // _TURNS):
-        session.run(None, feed)
+        session.run(feed)
         if run and time.perf_counter() > stop:
             break

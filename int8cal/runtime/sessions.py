@@ -24,6 +24,21 @@ Optimization = Literal["none", "basic", "all"]
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
 # runs between two runs, another session or counting, that takes a core from it: on two cores it takes twice as long.
 QUIET = {"session.force_spinning_stop": "1"}
+
+
+def weights_beside(name: str, least: int) -> dict[str, str]:
+    """Return the entries with which an optimized graph is written without its weights of `least` bytes and more.
+
+    Args:
+        name: The file beside the graph that takes them.
+        least: Bytes of a tensor.
+    """
+    return {
+        "session.optimized_model_external_initializers_file_name": name,
+        "session.optimized_model_external_initializers_min_size_in_bytes": str(least),
+    }
+
+
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -53,6 +68,7 @@ class Session:
         optimized_path: Path | None = None,
         disabled_optimizers: Sequence[str] = (),
         entries: dict[str, str] | None = None,
+        profile_prefix: Path | None = None,
     ) -> None:
         """Open a session.
 
@@ -63,6 +79,7 @@ class Session:
             optimized_path: Where onnxruntime writes the graph it will really run; None for nowhere.
             disabled_optimizers: Names of onnxruntime graph transformers to leave out.
             entries: Further session configuration entries.
+            profile_prefix: How the name of the profiler's trace begins, see `end_profiling`; None for no profile.
 
         Raises:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
@@ -76,7 +93,10 @@ class Session:
             options.add_session_config_entry(key, value)
         if optimized_path is not None:
             options.optimized_model_filepath = str(optimized_path)
-        with loadable(model) as source:
+        if profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile_prefix)
+        with _loadable(model) as source:
             try:
                 self._session = ort.InferenceSession(
                     source,
@@ -119,6 +139,10 @@ class Session:
             ) from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
+    def end_profiling(self) -> Path:
+        """Stop the profiler; returns the trace that it wrote."""
+        return Path(self._session.end_profiling())
+
     def binding(self) -> Binding:
         """Return a way to run into arrays of the caller's."""
         return Binding(self._session)
@@ -154,8 +178,7 @@ class Binding:
 
 
 @contextmanager
-def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
-    """Give what onnxruntime takes: a path, or the bytes of a small model."""
+def _loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
     if isinstance(model, (str, Path)):
         yield str(model)
     elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:

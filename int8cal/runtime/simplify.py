@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from int8cal.runtime.sessions import Session, scratch_folder
+from int8cal.runtime.sessions import Session, scratch_folder, weights_beside
 
 # CommonSubexpressionElimination and ConstantSharing drop names that users know; MatMulAddFusion puts Reshapes around
 # batched MatMuls. The quantization passes must not see a model that is still float.
@@ -31,9 +31,6 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
             optimization="basic",
             optimized_path=path,
             disabled_optimizers=_KEEP_NAMES,
-            entries={
-                "session.optimized_model_external_initializers_file_name": "simplified.data",
-                "session.optimized_model_external_initializers_min_size_in_bytes": str(1 << 20),
-            },
+            entries=weights_beside("simplified.data", 1 << 20),
         )
         return onnx.load(str(path))

@@ -80,8 +80,7 @@ def _stream(
 ) -> int:
     """Run and count all samples, group by group; returns how many there were."""
     inputs = {spec.name for spec in signature.inputs}
-    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - inputs
-    opened = open_taps(tapped_model(model, taps), blockable, threads=threads)
+    opened = open_taps(model, taps, threads=threads)
     names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
     session = ReusedOutputs(opened.session)
     count = 0

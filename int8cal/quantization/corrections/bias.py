@@ -93,11 +93,9 @@ def tap_coverage(index: Index, layer: Layer) -> Float64:
 
 
 def _spatial_dims(index: Index, tensor: str, count: int) -> list[int] | None:
-    kind = index.types.get(tensor)
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = [dim.dim_value for dim in kind.tensor_type.shape.dim][2:]
-    return dims if len(dims) == count and all(size > 0 for size in dims) else None
+    sizes = (index.dims(tensor) or ())[2:]
+    known = [size for size in sizes if size]
+    return known if len(known) == len(sizes) == count else None
 
 
 def _pads(

@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from int8cal.errors import TableError
 from int8cal.graph.index import Index
 from int8cal.graph.plan import Plan, Point
+from int8cal.protos import copied
 from int8cal.quantization.uint8_input import Uint8Input, with_points
 from int8cal.quantization.uint8_layers import ARITHMETIC, PixelLayer
 
@@ -168,7 +169,7 @@ class _Folder:
         for node in self.graph.node:
             nodes.append(node)
             nodes += [self.pads[name] for name in node.output if name in self.pads]
-        nodes = [_copy(node) for node in nodes]
+        nodes = [copied(node) for node in nodes]
         del self.graph.node[:]
         self.graph.node.extend(nodes)
 
@@ -212,12 +213,6 @@ class _Folder:
             channel_axis=1,
             channels=next(layer.channels for layer in self.layers.values() if layer.input == wide),
         )
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy
 
 
 def _per_input(values: Float64, weight: Float64, axis: int, group: int) -> Float64:

@@ -44,7 +44,7 @@ FEED = {"x": np.random.default_rng(4).normal(size=(2, 3, 8, 8)).astype(np.float3
 
 def test_values_are_those_of_the_ordinary_outputs():
     tapped = tapped_model(network(), TAPS)
-    opened = open_taps(tapped, {"r", "d"})
+    opened = open_taps(network(), TAPS)
     expected = Session(tapped).run(FEED)
     found = opened.session.run(FEED)
     for name in ("r", "d"):
@@ -54,14 +54,14 @@ def test_values_are_those_of_the_ordinary_outputs():
 
 @pytest.mark.skipif(block_size() == 1, reason="the runtime keeps no blocks on this CPU")
 def test_what_may_be_blocked_is():
-    opened = open_taps(tapped_model(network(), TAPS), {"r"})
+    opened = open_taps(network(), (Tap("r", 1, 32), Tap("d", -1, 8)))
     assert opened.blocks == {"r": block_size(), "d": 1}
     assert opened.outputs["d"] == "d"
 
 
 @pytest.mark.skipif(block_size() == 1, reason="the runtime keeps no blocks on this CPU")
 def test_channels_that_do_not_fill_their_blocks_stay_ordinary():
-    opened = open_taps(tapped_model(network(12), (Tap("r", 1, 12),)), {"r"})
+    opened = open_taps(network(12), (Tap("r", 1, 12),))
     assert opened.blocks == {"r": 1}
 
 
@@ -71,14 +71,14 @@ def test_the_size_of_a_block_is_a_power_of_two():
 
 def test_without_blocks_the_ordinary_session_opens(monkeypatch):
     monkeypatch.setattr(blocked, "block_size", lambda: 1)
-    assert open_taps(tapped_model(network(), TAPS), {"r", "d"}).blocks == {"r": 1, "d": 1}
+    assert open_taps(network(), TAPS).blocks == {"r": 1, "d": 1}
 
 
 def test_a_graph_that_the_runtime_cannot_write_opens_as_it_is(monkeypatch):
     monkeypatch.setattr(blocked, "_optimized", lambda model, folder: None)
     block_size()
     monkeypatch.setattr(blocked, "block_size", lambda: 16)
-    assert open_taps(tapped_model(network(), TAPS), {"r", "d"}).blocks == {"r": 1, "d": 1}
+    assert open_taps(network(), TAPS).blocks == {"r": 1, "d": 1}
 
 
 def test_a_graph_that_the_runtime_writes_but_does_not_read_opens_as_it_is():
@@ -97,8 +97,7 @@ def test_a_graph_that_the_runtime_writes_but_does_not_read_opens_as_it_is():
     )
     weight = np.random.default_rng(3).normal(size=(16, 16, 1, 1)).astype(np.float32)
     model.graph.initializer.append(numpy_helper.from_array(weight, "W"))
-    tapped = tapped_model(onnx.shape_inference.infer_shapes(model), (Tap("b"), Tap("y")))
-    opened = open_taps(tapped, {"b", "y"})
+    opened = open_taps(onnx.shape_inference.infer_shapes(model), (Tap("b"), Tap("y")))
     feed = {"x": np.random.default_rng(4).normal(size=(1, 16, 4, 4)).astype(np.float32)}
     found = opened.session.run(feed)
     assert {name: found[opened.outputs[name]].shape for name in ("b", "y")} == dict.fromkeys("by", (1, 16, 4, 4))
