@@ -61,7 +61,7 @@ def _model(path: Path) -> list[str]:
     signature = signature_of(model)
     ops = collections.Counter(node.op_type for node in model.graph.node)
     opsets = ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in model.opset_import)
-    quantized = sum(ops[name] for name in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"))
+    quantized = sum(ops[name] for name in ("QuantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLSTM"))
     lines = [
         f"model        {path.name}, {path.stat().st_size:,} bytes, {'int8' if quantized else 'float'}",
         f"made by      {model.producer_name or 'unknown'} {model.producer_version}".rstrip(),
@@ -87,8 +87,9 @@ def _plan_lines(path: Path, width: int) -> list[str]:
     from int8cal.runtime.simplify import simplify
 
     plan = make_plan(prepare(path, simplify).model, Selection())
-    lines = [f"would be quantized: {len(plan.layers)} layers, {len(plan.points)} tensors"]
+    lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.points)} tensors"]
     lines += [f"  {layer.op_type:<{width}}  {layer.node}" for layer in plan.layers]
+    lines += [f"  {each.op_type:<{width}}  {each.node}" for each in plan.recurrent]
     if plan.left:
         lines.append("would stay float")
         lines += [f"  {left.op_type:<{width}}  {left.node}: {left.reason}" for left in plan.left]

@@ -84,6 +84,7 @@ class QuantizationSettings:
     """What is quantized and how.
 
     Attributes:
+        weights: Range of the weights' codes; None for the target's own.
         ranges: Tensor name -> (low, high) in real units, wins over statistics.
         optimize: "latency" leaves layers in float that are slower in int8 on this machine; None measures nothing.
         uint8_input: The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.
@@ -92,7 +93,7 @@ class QuantizationSettings:
     recipe: Recipe = "fast"
     target: Target = "portable"
     activations: ActivationType = "u8"
-    weights: WeightRange = "s8"
+    weights: WeightRange | None = None
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)

@@ -41,6 +41,7 @@ from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.write import write_reports
 from int8cal.runtime.simplify import simplify
+from int8cal.runtime.targets import weight_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,6 +248,7 @@ def evaluate_files(
     *,
     output: Path | None = None,
     gates: Sequence[str] = (),
+    target: str = "portable",
     threads: int = 0,
     latency: bool = True,
     overwrite: bool = False,
@@ -261,7 +263,7 @@ def evaluate_files(
     require_measurable(parsed, latency=latency)
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
-    report = evaluate_models(fp32, int8, data, threads=threads, latency=latency, progress=progress)
+    report = evaluate_models(fp32, int8, data, target=target, threads=threads, latency=latency, progress=progress)
     report = replace(report, gates=judge(parsed, report.evaluation))
     if output is not None:
         with staged_directory(output) as stage:
@@ -274,6 +276,7 @@ def evaluate_models(
     int8: Path | onnx.ModelProto,
     data: DataSettings,
     *,
+    target: str = "portable",
     threads: int = 0,
     latency: bool = True,
     progress: Progress | None = None,
@@ -289,6 +292,7 @@ def evaluate_models(
             fp32,
             int8,
             feeds,
+            target=target,
             threads=threads,
             latency=latency,
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
@@ -405,7 +409,7 @@ def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibr
         "recipe": job.quantization.recipe,
         "target": job.quantization.target,
         "activations": job.quantization.activations,
-        "weights": job.quantization.weights,
+        "weights": weight_range(job.quantization),
         "include": list(job.quantization.include),
         "exclude": list(job.quantization.exclude),
         "uint8_input": job.quantization.uint8_input,

@@ -12,6 +12,8 @@ from int8cal.atomic import atomic_write
 from int8cal.calibration.table import TYPES, CalibrationTable, TensorEntry, WeightEntry
 from int8cal.errors import Int8calError, TableError
 from int8cal.numerics.affine import affine_from_range, positive_scale
+from int8cal.numerics.weights import WEIGHT_TYPES
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,8 +115,18 @@ def _settings(settings: Any, where: str) -> dict[str, Any]:
         raise TableError(
             f"settings.left_for_latency is {left!r}, expected node names with reasons", where=where, do="correct it"
         )
-    if result.get("weights", "s8") not in ("s8", "s7"):
-        raise TableError(f"settings.weights is {result['weights']!r}, expected s8 or s7", where=where, do="correct it")
+    forms = result.get("recurrent", {})
+    if not isinstance(forms, dict) or not all(form in ("kernel", "weights") for form in forms.values()):
+        raise TableError(
+            f"settings.recurrent is {forms!r}, expected node names with kernel or weights",
+            where=where,
+            do="correct it; a node that is left out stays float",
+        )
+    for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
+        if key in result and result[key] not in known:
+            raise TableError(
+                f"settings.{key} is {result[key]!r}, expected {' or '.join(known)}", where=where, do="correct it"
+            )
     return result
 
 

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from int8cal.config.available import AVAILABLE
-from int8cal.evaluation.gates import NOT_COMPUTED, UNITS
+from int8cal.evaluation.gates import UNITS
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
@@ -19,6 +19,7 @@ from int8cal.job import (
     Target,
     WeightRange,
 )
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,12 +99,20 @@ def _default(section: str, key: str, names: Sequence[str], default: str) -> str:
     return f"(default {default}); {', '.join(refused)} (not in this version)." if refused else f"(default {default})."
 
 
+def _weight_defaults() -> str:
+    """Say which weight range each target takes by itself."""
+    ranges = dict.fromkeys(target.weights for target in TARGETS.values())
+    return "; ".join(
+        f"{weights} for {', '.join(target.name for target in TARGETS.values() if target.weights == weights)}"
+        for weights in ranges
+    )
+
+
 def _gate_names() -> str:
     """List the names that a gate may use, those of one unit together."""
     by_unit: dict[str, list[str]] = {}
     for name, unit in UNITS.items():
-        if name not in NOT_COMPUTED:
-            by_unit.setdefault(unit, []).append(name)
+        by_unit.setdefault(unit, []).append(name)
     return "; ".join(f"{', '.join(names)} ({unit})" for unit, names in by_unit.items())
 
 
@@ -196,8 +205,8 @@ quantization = together(
         "--weights",
         key="quantization.weights",
         type=_choice(get_args(WeightRange)),
-        help="Range of the weights' codes "
-        + _default("quantization", "weights", get_args(WeightRange), _QUANTIZATION.weights),
+        help="Range of the weights' codes: s8 (-127..127), s7 (-64..63), or paired, the largest codes of which no two can "
+        f"saturate on CPUs without VNNI (default: {_weight_defaults()}).",
     ),
     _setting(
         "--exclude",

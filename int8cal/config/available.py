@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from int8cal.job import Job
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
 # Section and key -> the choices that are built. Everything else is refused, never replaced by something near it.
 AVAILABLE: dict[tuple[str, str], tuple[str, ...]] = {
     ("quantization", "recipe"): ("fast",),
-    ("quantization", "weights"): ("s8", "s7"),
-    ("quantization", "target"): ("portable", "x86-vnni", "x86-avx2", "arm64"),
+    ("quantization", "target"): tuple(TARGETS),
     ("calibration", "engine"): ("local",),
 }
 

@@ -155,7 +155,7 @@ class QuantizationSection(Section):
     recipe: Recipe = _QUANTIZATION.recipe
     target: Target = _QUANTIZATION.target
     activations: ActivationType = _QUANTIZATION.activations
-    weights: WeightRange = _QUANTIZATION.weights
+    weights: WeightRange | None = _QUANTIZATION.weights
     exclude: list[str] = []
     include: list[str] = []
     ranges: dict[str, Range] = {}

@@ -23,6 +23,7 @@ _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
 _INDEX_OPS = frozenset({"ArgMax", "ArgMin"})
 NOT_QUANTIZED = "not quantized"
+WEIGHT_ONLY = "only its weights are quantized"
 
 
 def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = None, *, threads: int = 0) -> Fusion:
@@ -30,7 +31,7 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
 
     Args:
         model: The int8 model to open.
-        names: The same model in memory, from which node names are told; None when `model` is one already.
+        names: The same model in memory, from which node names are told; None to take `model` where it is one.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Returns:
@@ -47,7 +48,7 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
         path = Path(folder) / "optimized.onnx"
         Session(model, threads=threads, optimization="all", optimized_path=path)
         optimized = onnx.load(str(path), load_external_data=False)
-    return audit_graph(optimized, model if isinstance(model, onnx.ModelProto) else names)
+    return audit_graph(optimized, model if names is None and isinstance(model, onnx.ModelProto) else names)
 
 
 def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = None) -> Fusion:
@@ -59,6 +60,7 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
     """
     graph = _Optimized(optimized)
     names = OriginalNames(optimized, original)
+    weight_only = frozenset() if original is None else weight_only_nodes(original)
     integer, listed = 0, []
     for node in optimized.graph.node:
         role = trait(node.op_type).role
@@ -69,9 +71,18 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
             listed.append(FloatNode(names.node(node), node.op_type, graph.reason(node, names)))
         elif role != "move" and graph.gives_real(node):
-            reason = "only its weights are quantized" if graph.has_quantized_weights(node) else NOT_QUANTIZED
-            listed.append(FloatNode(names.node(node), node.op_type, reason))
+            name = names.node(node)
+            quantized = graph.has_quantized_weights(node) or name in weight_only
+            listed.append(FloatNode(name, node.op_type, WEIGHT_ONLY if quantized else NOT_QUANTIZED))
     return Fusion(integer=integer, float_=len(listed), nodes=tuple(listed))
+
+
+def weight_only_nodes(model: onnx.ModelProto) -> frozenset[str]:
+    """Name the nodes with int8 constants behind Cast and Mul: the runtime folds both, so nothing of them shows."""
+    codes = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
+    casts = {node.output[0] for node in model.graph.node if node.op_type == "Cast" and node.input[0] in codes}
+    values = {node.output[0] for node in model.graph.node if node.op_type == "Mul" and casts.intersection(node.input)}
+    return frozenset(node.name for node in model.graph.node if values.intersection(node.input))
 
 
 class _Optimized:

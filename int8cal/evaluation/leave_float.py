@@ -63,7 +63,7 @@ def leave_slow_layers(
         smaller = require_layers(prepared, replace(selection, left=tuple(left.items())))
         table = without_layers(prepared.model, whole.table, unscaled.table, (plan, smaller), left)
         built = build_model(prepared.model, smaller, table)
-        return smaller, with_weights(table, smaller, built.layers), built
+        return smaller, with_weights(table, smaller, built), built
 
     found = optimize_latency(prepared.model, plan, lambda left: rebuilt(left)[2].model, sample, threads=threads)
     smaller, table, built = rebuilt(found.left)

@@ -23,6 +23,7 @@ QUANTIZED_OPS = frozenset(
         "DequantizeLinear",
         "DynamicQuantizeLinear",
         "DynamicQuantizeMatMul",
+        "DynamicQuantizeLSTM",
         "ConvInteger",
         "MatMulInteger",
         "MatMulIntegerToFloat",

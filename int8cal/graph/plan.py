@@ -16,6 +16,7 @@ import onnx
 from int8cal.graph.bias_add import bias_add
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
+from int8cal.graph.recurrent import GATES, Recurrent, recurrent_of
 from int8cal.graph.select import EXCLUDED
 
 if TYPE_CHECKING:
@@ -83,12 +84,16 @@ class Left:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is quantized, in graph order."""
+    """Everything that is quantized, in graph order.
+
+    Recurrent nodes are apart: their inputs get no Q and DQ, and the table says how each is quantized.
+    """
 
     points: tuple[Point, ...]
     layers: tuple[Layer, ...]
     integer_nodes: frozenset[str]
     left: tuple[Left, ...]
+    recurrent: tuple[Recurrent, ...] = ()
     _by_tensor: dict[str, Point] = field(default_factory=dict, repr=False, compare=False)
 
     def point(self, tensor: str) -> Point | None:
@@ -344,7 +349,23 @@ class _Planner:
             )
         layers = tuple(self.layers[node.name] for node in nodes if node.name in self.layers)
         left = tuple(self._explained(item, by_name[item.node], ends) for item in self.left)
-        return Plan(tuple(points), layers, frozenset(self.integer), (*left, *self._fused_exclusions(nodes)))
+        recurrent, floats = self._recurrent(nodes)
+        left = (*left, *self._fused_exclusions(nodes), *floats)
+        return Plan(tuple(points), layers, frozenset(self.integer), left, recurrent)
+
+    def _recurrent(self, nodes: list[onnx.NodeProto]) -> tuple[tuple[Recurrent, ...], list[Left]]:
+        """Find the recurrent nodes whose weights become int8, and those that stay float."""
+        found, floats = [], []
+        for node in nodes:
+            if node.op_type not in GATES or node.domain not in ("", "ai.onnx"):
+                continue
+            allowed = node.name in self.allowed
+            each = recurrent_of(self.index, node) if allowed else self.selection.reason(node.name)
+            if isinstance(each, str):
+                floats.append(Left(node.name, node.op_type, each))
+            else:
+                found.append(each)
+        return tuple(found), floats
 
     def _explained(self, left: Left, node: onnx.NodeProto, ends: set[str]) -> Left:
         """Tell where excluding a node cannot keep the runtime from fusing it."""

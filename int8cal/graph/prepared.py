@@ -86,7 +86,7 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
         UsageError: A pattern matches nothing.
     """
     plan = make_plan(prepared.model, selection)
-    if plan.layers:
+    if plan.layers or plan.recurrent:
         return plan
     if selection.left and make_plan(prepared.model, replace(selection, left=())).layers:
         raise TableError(
@@ -96,7 +96,8 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
         )
     reasons = "; ".join(f"{left.op_type} {left.node!r}: {left.reason}" for left in plan.left[:3])
     raise ModelError(
-        "has no Conv, ConvTranspose, Gemm or MatMul that can be quantized" + (f" ({reasons})" if reasons else ""),
+        "has no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized"
+        + (f" ({reasons})" if reasons else ""),
         where=prepared.where,
         do="give a float32 model with constant weights, or quantize less strictly with --include and --exclude",
     )

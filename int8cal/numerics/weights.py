@@ -1,64 +1,19 @@
-"""Int8 weights: one symmetric scale per output channel, and the s32 bias that goes with it (NUMERICS 1)."""
+"""What an int8 layer holds, and the s32 bias that goes with its weights (NUMERICS 1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import NonFiniteError
-from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
+from int8cal.numerics.affine import S7, S8, QType
 
 Float64 = npt.NDArray[np.float64]
 
 BIAS_LIMIT = float(2**31 - 1)
-WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7}
-
-
-def channels_first(weight: npt.NDArray[Any], axis: int | None, group: int = 1) -> npt.NDArray[Any]:
-    """View weights as (output channels, everything else).
-
-    Args:
-        weight: Any rank.
-        axis: Output-channel axis; None for one channel over all.
-        group: Groups of a ConvTranspose, whose axis-1 channel k of group g is output channel g * (OC / g) + k. For
-            other ops 1.
-
-    Returns:
-        Array (channels, N); with `group` > 1 and axis 1 the channels are group * shape[1].
-    """
-    if axis is None:
-        return weight.reshape(1, -1)
-    if group > 1 and axis == 1:
-        split = weight.reshape(group, weight.shape[0] // group, weight.shape[1], -1)
-        return np.moveaxis(split, 2, 1).reshape(group * weight.shape[1], -1)
-    return np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
-
-
-def weight_scales(weight: npt.NDArray[np.float32], axis: int | None, dtype: QType) -> Float64:
-    """Choose the scale of each output channel: its largest magnitude meets the end of the range.
-
-    Args:
-        weight: float32, any rank.
-        axis: Output-channel axis of the stored tensor; None for one scale.
-        dtype: S8 (-127..127) or S7 (-64..63; both ends are looked at).
-
-    Returns:
-        float64 values that are exact float32, (channels,). An all-zero channel gets SMALLEST_SCALE. A grouped
-        ConvTranspose stores (C, M / group, ...) and has M / group scales on axis 1, each shared by all groups: ONNX has
-        no axis for its M output channels.
-
-    Raises:
-        NonFiniteError: a weight is NaN or infinite.
-    """
-    rows = channels_first(weight, axis).astype(np.float64)
-    if not np.isfinite(rows).all():
-        raise NonFiniteError("a weight is NaN or infinite", do="repair the FP32 model")
-    need = np.maximum(rows.max(axis=1) / dtype.qmax, rows.min(axis=1) / dtype.qmin)
-    scales: Float64 = np.maximum(need.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
-    return scales
+WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7, "paired": S8}
 
 
 def guard_bias(
@@ -93,17 +48,6 @@ def guard_bias(
     return np.where(raised, lifted.astype(np.float64), scales), raised
 
 
-def quantize_weights(
-    weight: npt.NDArray[np.float32], scales: Float64, axis: int | None, dtype: QType
-) -> npt.NDArray[np.int8]:
-    """Round weights to codes, half to even, saturating; same shape as weight, int8."""
-    shape = [1] * weight.ndim
-    if axis is not None:
-        shape[axis] = -1
-    codes = np.rint(weight.astype(np.float64) / scales.reshape(shape))
-    return np.clip(codes, dtype.qmin, dtype.qmax).astype(np.int8)
-
-
 def quantize_bias(bias: Float64, input_scale: float, scales: Float64) -> npt.NDArray[np.int32]:
     """Round a bias (M,) to s32 with scale input_scale * scales, as the runtime multiplies them in float32.
 
@@ -125,9 +69,11 @@ class QuantizedLayer:
         scales: (channels,); (M / group,) under a grouped ConvTranspose.
         bias: s32 codes, None where the layer has no bias.
         raised: Number of scales that the bias guard raised.
+        range: "s8", "s7" or "paired".
     """
 
     weight: npt.NDArray[np.int8]
     scales: Float64
     bias: npt.NDArray[np.int32] | None
     raised: int
+    range: str = "s8"

@@ -20,6 +20,7 @@ from int8cal.quantization.corrections.equalize import apply_factors, scaled_tens
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
+from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.uint8_boundary import take_codes
 from int8cal.quantization.uint8_input import uint8_input_of, with_points
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.recurrent import QuantizedRecurrent
     from int8cal.quantization.uint8_input import Uint8Input
 
 EQUALIZATION_KEY = "int8cal.equalization"
@@ -37,11 +39,12 @@ TABLE_KEY = "int8cal.table"
 
 @dataclass(frozen=True)
 class Built:
-    """The int8 model, the integers of its layers by node, and warnings."""
+    """The int8 model, the integers of its layers and of its recurrent nodes by node, and warnings."""
 
     model: onnx.ModelProto
     layers: dict[str, QuantizedLayer]
     warnings: tuple[str, ...]
+    recurrent: dict[str, QuantizedRecurrent]
 
 
 def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Built:
@@ -56,6 +59,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
     uint8 = uint8_input_of(prepared, plan, table.corrections)
+    recurrent = quantize_recurrent(prepared, plan, table)
     scales = _table_scales(prepared, plan, table)
     wide: dict[str, str] = {}
     if uint8 is not None:
@@ -73,6 +77,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         plan,
         activations,
         table.settings.get("weights", "s8"),
+        target=table.settings.get("target", "portable"),
         scales=scales,
         bias_deltas=deltas,
     )
@@ -81,7 +86,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         for name, layer in layers.items()
         if layer.raised
     )
-    metadata = {TABLE_KEY: _digest(activations, layers)}
+    metadata = {TABLE_KEY: _digest(activations, layers, recurrent)}
     if exponents:
         scaled = scaled_tensors(prepared, plan, exponents)
         axes = {name: chain.channel_axis for chain in find_chains(prepared, plan) for name in chain.tensors}
@@ -97,7 +102,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     model = emit(equalized, plan, activations, layers, metadata)
     if uint8 is not None:
         model = take_codes(model, {*uint8.tensors, *wide}, dict.fromkeys(wide, uint8.ones or 0))
-    return Built(model, layers, warnings)
+    return Built(emit_recurrent(model, recurrent), layers, warnings, recurrent)
 
 
 def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
@@ -144,19 +149,19 @@ def weight_key(plan: Plan, node: str) -> str:
     return f"{layer.weight}@{node}" if shared else layer.weight
 
 
-def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer], weights: str) -> dict[str, WeightEntry]:
+def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, WeightEntry]:
     """Return the table's weight entries for built layers."""
     return {
         weight_key(plan, layer.node): WeightEntry(
-            "int8", layer.axis, weights, tuple(float(scale) for scale in layers[layer.node].scales)
+            "int8", layer.axis, layers[layer.node].range, tuple(float(scale) for scale in layers[layer.node].scales)
         )
         for layer in plan.layers
     }
 
 
-def with_weights(table: CalibrationTable, plan: Plan, layers: dict[str, QuantizedLayer]) -> CalibrationTable:
-    """Return the table with the scales that its layers were built with."""
-    return replace(table, weights=weight_entries(plan, layers, table.settings.get("weights", "s8")))
+def with_weights(table: CalibrationTable, plan: Plan, built: Built) -> CalibrationTable:
+    """Return the table with the scales that its layers and recurrent nodes were built with."""
+    return replace(table, weights=weight_entries(plan, built.layers) | gate_entries(built.recurrent))
 
 
 def _folded(
@@ -221,10 +226,16 @@ def _check_corrections(
             )
 
 
-def _digest(activations: dict[str, Affine], layers: dict[str, QuantizedLayer]) -> str:
+def _digest(
+    activations: dict[str, Affine], layers: dict[str, QuantizedLayer], recurrent: dict[str, QuantizedRecurrent]
+) -> str:
     digest = hashlib.sha256()
     for name, affine in activations.items():
         digest.update(f"{name}\0{affine.scale!r}\0{affine.zero_point}\0{affine.dtype.name}\n".encode())
     for node, layer in layers.items():
         digest.update(f"{node}\n".encode() + layer.scales.tobytes())
+    for node, each in recurrent.items():
+        digest.update(f"{node}\n{each.form}\n".encode())
+        for gates in each.gates.values():
+            digest.update(gates.scales.tobytes())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
+from int8cal.quantization.recurrent_choice import choose_forms
 from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
 from int8cal.quantization.uint8_table import pixel_entries, pixel_statistics
 
@@ -128,6 +129,8 @@ def make_table(
         corrections[CORRECTION] = uint8.record()
         decisions.append(describe(uint8, affine))
     table = replace(blank, tensors=entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings))
+    table, chosen = choose_forms(prepared, plan, table, judge)
+    decisions.extend(chosen)
     built = build_model(prepared, plan, table)
     if rule.bias_correction and judge is not None:
         deltas = bias_deltas(equalized, layers, figures, built.layers)
@@ -145,4 +148,4 @@ def make_table(
             if kept:
                 table, built = candidate, rebuilt
     table = replace(table, warnings=(*table.warnings, *built.warnings))
-    return Corrected(with_weights(table, plan, built.layers), tensors, tuple(decisions)), built.model
+    return Corrected(with_weights(table, plan, built), tensors, tuple(decisions)), built.model

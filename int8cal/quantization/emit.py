@@ -66,7 +66,7 @@ class _Emitter:
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
-        self.taken = _tensor_names(model.graph)
+        self.taken = tensor_names(model.graph)
         self.taken_nodes = {node.name for node in model.graph.node}
         self.parameters: dict[str, _Parameters] = {}
         # with s8 activations the runtime's Gemm takes three times as long as its MatMul: there the Add stays
@@ -202,11 +202,11 @@ class _Emitter:
 
     def _fresh(self, name: str) -> str:
         """Return a tensor name that nobody has: this one, or this one with a number."""
-        return _free_name(name, self.taken)
+        return free_name(name, self.taken)
 
     def _fresh_node(self, name: str) -> str:
         """Return a node name that nobody has."""
-        return _free_name(name, self.taken_nodes)
+        return free_name(name, self.taken_nodes)
 
     def _dequantize(self, tensor: str, output: str, codes: str = "") -> str:
         parameters = self.parameters[tensor]
@@ -280,17 +280,18 @@ class _Emitter:
         graph.value_info.extend(kept)
 
 
-def _tensor_names(graph: onnx.GraphProto) -> set[str]:
+def tensor_names(graph: onnx.GraphProto) -> set[str]:
     """Return every tensor name of a graph and of the graphs in its nodes."""
     names = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
     for node in graph.node:
         names |= {*node.input, *node.output}
         for inner in subgraphs(node):
-            names |= _tensor_names(inner)
+            names |= tensor_names(inner)
     return names
 
 
-def _free_name(name: str, taken: set[str]) -> str:
+def free_name(name: str, taken: set[str]) -> str:
+    """Return a name that is not taken, this one or this one with a number, and take it."""
     free, number = name, 0
     while free in taken:
         number += 1

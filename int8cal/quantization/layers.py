@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
-from int8cal.numerics.weights import (
-    WEIGHT_TYPES,
-    QuantizedLayer,
-    guard_bias,
-    quantize_bias,
-    quantize_weights,
-    weight_scales,
-)
+from int8cal.graph.reduction import reduction_of
+from int8cal.numerics.pairs import link
+from int8cal.numerics.rounding import choose_scales, round_codes
+from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, quantize_bias
+from int8cal.runtime.sessions import cpu_count
+from int8cal.runtime.targets import any_two_meet, links_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
     from int8cal.graph.plan import Layer, Plan
-    from int8cal.job import WeightRange
+    from int8cal.numerics.pairs import Links, Rows
+    from int8cal.job import Target, WeightRange
     from int8cal.numerics.affine import Affine
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
@@ -34,16 +34,18 @@ def quantize_layers(
     activations: dict[str, Affine],
     weights: WeightRange,
     *,
+    target: Target = "portable",
     scales: dict[str, npt.NDArray[np.float64]] | None = None,
     bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
 ) -> dict[str, QuantizedLayer]:
-    """Quantize the weights and biases of all planned layers.
+    """Quantize the weights and biases of all planned layers, on all CPUs.
 
     Args:
         model: The prepared (and equalized) model.
         plan: The plan.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
         weights: Range of the codes.
+        target: Decides which weights meet in one instruction, for the range "paired".
         scales: Weight scales by node name that win over the computed ones (from a table).
         bias_deltas: Added to a node's float bias (from a correction).
 
@@ -54,36 +56,69 @@ def quantize_layers(
         NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
     index = Index(model)
-    dtype = WEIGHT_TYPES[weights]
-    result = {}
-    for layer in plan.layers:
-        weight = index.constant(layer.weight).astype(np.float32)
-        if not np.isfinite(weight).all():
-            raise NonFiniteError(
-                f"weight {layer.weight!r} of node {layer.node!r} holds NaN or infinity",
-                do="export the model again, or leave the node out with --exclude",
-                tensor=layer.weight,
-                node=layer.node,
-            )
-        given = (scales or {}).get(layer.node)
-        chosen = given if given is not None else weight_scales(weight, layer.axis, dtype)
-        bias = None
-        raised = np.zeros(len(chosen), np.bool_)
-        if layer.bias is not None:
-            bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
-            delta = (bias_deltas or {}).get(layer.node)
-            if delta is not None:
-                bias = bias + delta
-            input_scale = activations[layer.input].scale
-            # groups of a ConvTranspose share the scales along its output axis: the largest bias of each decides
-            largest = np.abs(bias).reshape(-1, len(chosen)).max(axis=0) if bias.size > len(chosen) else bias
-            # the runtime adds bias and products in one s32 sum: both must fit at once
-            reserve = 255 * dtype.qmax * (weight.size // len(scales_per_output(chosen, layer)))
-            chosen, raised = guard_bias(chosen, largest, input_scale, reserve=reserve)
-            bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
-        codes = quantize_weights(weight, chosen, layer.axis, dtype)
-        result[layer.node] = QuantizedLayer(codes, chosen, bias_codes if bias is not None else None, int(raised.sum()))
-    return result
+
+    def quantized(layer: Layer) -> QuantizedLayer:
+        given, delta = (scales or {}).get(layer.node), (bias_deltas or {}).get(layer.node)
+        return _quantized(index, layer, activations[layer.input].scale, weights, target, given, delta)
+
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        return dict(zip((layer.node for layer in plan.layers), pool.map(quantized, plan.layers), strict=True))
+
+
+def _quantized(
+    index: Index,
+    layer: Layer,
+    input_scale: float,
+    weights: WeightRange,
+    target: Target,
+    given: npt.NDArray[np.float64] | None,
+    delta: npt.NDArray[np.float64] | None,
+) -> QuantizedLayer:
+    weight = index.constant(layer.weight).astype(np.float32)
+    if not np.isfinite(weight).all():
+        raise NonFiniteError(
+            f"weight {layer.weight!r} of node {layer.node!r} holds NaN or infinity",
+            do="export the model again, or leave the node out with --exclude",
+            tensor=layer.weight,
+            node=layer.node,
+        )
+    reduction = reduction_of(layer.op_type, layer.axis, layer.group)
+    rows = reduction.rows(weight)
+    span, links = code_range(layer, rows, weights, target)
+    dtype = WEIGHT_TYPES[span]
+    chosen = given if given is not None else choose_scales(rows, dtype, links)
+    bias_codes = None
+    raised = np.zeros(len(chosen), np.bool_)
+    if layer.bias is not None:
+        bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
+        if delta is not None:
+            bias = bias + delta
+        # groups of a ConvTranspose share the scales along its output axis: the largest bias of each decides
+        largest = np.abs(bias).reshape(-1, len(chosen)).max(axis=0) if bias.size > len(chosen) else bias
+        # the runtime adds bias and products in one s32 sum: both must fit at once
+        reserve = 255 * dtype.qmax * rows.values.shape[-1]
+        chosen, raised = guard_bias(chosen, largest, input_scale, reserve=reserve)
+        bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
+    codes = reduction.restore(round_codes(rows, chosen, dtype, links), weight.shape)
+    return QuantizedLayer(codes, chosen, bias_codes, int(raised.sum()), span)
+
+
+def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: Target) -> tuple[WeightRange, Links]:
+    """Say what a layer's codes must keep to.
+
+    Returns:
+        The range, and the neighbours to keep safe within it. "paired" comes down to "s8" where no weights meet, and to
+        "s7" where any two may.
+    """
+    none = link((), rows.positions, rows.channels)
+    if weights != "paired":
+        return weights, none
+    per_group = rows.values.shape[0] * rows.values.shape[1] // layer.group
+    depthwise = layer.group > 1 and rows.channels == per_group == 1
+    if any_two_meet(target, rows.kernel, rows.channels, depthwise=depthwise):
+        return "s7", none
+    links = links_of(target, rows.positions, rows.channels, depthwise=depthwise)
+    return ("paired" if links.any() else "s8"), links
 
 
 def scales_per_output(scales: npt.NDArray[FloatT], layer: Layer) -> npt.NDArray[FloatT]:

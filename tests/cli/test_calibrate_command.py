@@ -83,10 +83,9 @@ def test_gates_that_hold_end_with_0(here, pipeline, gated):
     [
         ("--recipe", "balanced", "use fast"),
         ("--recipe", "accurate", "use fast"),
-        ("--weights", "paired", "use s8 or s7"),
         ("--engine", "ray", "use local"),
-        ("--target", "openvino", "use portable or x86-vnni or x86-avx2 or arm64"),
-        ("--target", "tensorrt", "use portable or x86-vnni or x86-avx2 or arm64"),
+        ("--target", "openvino", "use portable or x86-avx2 or x86-vnni or arm64"),
+        ("--target", "tensorrt", "use portable or x86-avx2 or x86-vnni or arm64"),
     ],
 )
 def test_what_is_not_built_yet_ends_with_2_and_names_what_is(here, pipeline, option, value, available):

@@ -22,6 +22,7 @@ from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.build import build_model
 from int8cal.runtime.sessions import Session
 from int8cal.runtime.simplify import simplify
+from int8cal.runtime.targets import weight_range
 
 
 class Bench:
@@ -73,7 +74,7 @@ class Bench:
     def table(cls, prepared, plan, *, method="max", samples=None, **quantization):
         settings = QuantizationSettings(**quantization)
         statistics = cls.statistics(prepared, plan, samples)
-        blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": settings.weights}, {}, {})
+        blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(settings)}, {}, {})
         ranges = choose_ranges(plan, statistics.tensors, CalibrationSettings(method=method), settings)
         return replace(blank, tensors=ranges.entries)
 

@@ -19,8 +19,7 @@ def test_the_defaults_are_available():
     [
         ("quantization", QuantizationSettings(recipe="balanced"), 'quantization.recipe "balanced" is not available'),
         ("quantization", QuantizationSettings(recipe="accurate"), "use fast"),
-        ("quantization", QuantizationSettings(weights="paired"), "use s8 or s7"),
-        ("quantization", QuantizationSettings(target="openvino"), "use portable or x86-vnni or x86-avx2 or arm64"),
+        ("quantization", QuantizationSettings(target="openvino"), "use portable or x86-avx2 or x86-vnni or arm64"),
         ("quantization", QuantizationSettings(target="tensorrt"), "tensorrt"),
         ("calibration", CalibrationSettings(engine="ray"), "use local"),
     ],

@@ -214,7 +214,7 @@ def test_other_float_types_are_refused_with_the_reason(bench, kind):
 @pytest.mark.parametrize(
     ("body", "exclude", "reason"),
     [
-        ("y = Tanh(x)", (), "no Conv, ConvTranspose, Gemm or MatMul that can be quantized;"),
+        ("y = Tanh(x)", (), "no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized;"),
         ("y = MatMul(x, x)", (), "its weights are not constant"),
         ("y = MatMul(x, W)", ("*",), "excluded by the user"),
     ],

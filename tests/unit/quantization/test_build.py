@@ -72,19 +72,20 @@ def test_entries_of_tensors_that_are_not_planned_do_no_harm(pooled):
 
 def test_a_table_with_its_weights_builds_the_same_bytes(pooled):
     prepared, plan, table, built = pooled
-    complete = with_weights(table, plan, built.layers)
+    complete = with_weights(table, plan, built)
     again = build_model(prepared.model, plan, complete)
     assert again.model.SerializeToString(deterministic=True) == built.model.SerializeToString(deterministic=True)
 
 
 def test_the_tables_weight_scales_win_over_computed_ones(pooled):
     prepared, plan, table, built = pooled
-    complete = with_weights(table, plan, built.layers)
+    complete = with_weights(table, plan, built)
     scales = tuple(2 * scale for scale in complete.weights["V"].scales)
     entry = replace(complete.weights["V"], scales=scales)
     again = build_model(prepared.model, plan, replace(complete, weights={**complete.weights, "V": entry}))
     np.testing.assert_array_equal(again.layers["Conv_y"].scales, scales)
-    assert np.abs(again.layers["Conv_y"].weight).max() == 64
+    halved = again.layers["Conv_y"].weight - built.layers["Conv_y"].weight / 2
+    assert np.abs(halved).max() <= 1.5  # both are rounded
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_shared_weights_have_an_entry_per_layer(bench):
     model = bench.text(f"{HEAD} {{ c = Conv(x, W) y = Conv(c, W) }}", W=(4, 4, 3, 3))
     _, plan, table, built = bench.quantized(model)
     assert [weight_key(plan, layer.node) for layer in plan.layers] == ["W@Conv_c", "W@Conv_y"]
-    assert set(with_weights(table, plan, built.layers).weights) == {"W@Conv_c", "W@Conv_y"}
+    assert set(with_weights(table, plan, built).weights) == {"W@Conv_c", "W@Conv_y"}
 
 
 @pytest.mark.parametrize("op", ["Conv", "Gemm", "ConvTranspose"])

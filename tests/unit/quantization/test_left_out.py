@@ -48,7 +48,7 @@ def test_the_table_holds_what_the_smaller_plan_needs_and_nothing_else(bench):
 def test_the_same_table_builds_the_same_bytes_again(bench):
     prepared, plan, table = cut(bench, {"bias": {"Conv_c": [0.1] * 6}}, {"Conv_y": "slow"})
     built = build_model(prepared.model, plan, table)
-    again = build_model(prepared.model, plan, with_weights(table, plan, built.layers))
+    again = build_model(prepared.model, plan, with_weights(table, plan, built))
     assert again.model.SerializeToString() == built.model.SerializeToString()
 
 

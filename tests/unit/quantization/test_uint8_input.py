@@ -22,6 +22,7 @@ from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import balance, find_ranges, make_table
 from int8cal.quantization.recipes import RECIPES
 from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
+from int8cal.runtime.targets import weight_range
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 NET = """g (float[N,3,8,8] x) => (float[A,B] y) {
@@ -71,7 +72,7 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     shape = [side if isinstance(side, int) else 1 for side in prepared.signature.inputs[0].shape]
     samples = samples or list(pixel_samples(taken.pixels, shape))
     statistics = bench.statistics(prepared, plan, samples)
-    blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": quantization.weights}, {}, {})
+    blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(quantization)}, {}, {})
     pixels, rule = taken if uint8 else None, RECIPES["fast"]
     balanced = balance(prepared.model, plan, statistics, rule)
     ranges = find_ranges(plan, balanced, CalibrationSettings(method="max"), quantization, pixels)

@@ -1,0 +1,154 @@
+"""Which weights meet in one VPMADDUBSW instruction, and when a pair of them can saturate (NUMERICS 3).
+
+The instruction multiplies two neighbouring u8 by two neighbouring s8 and adds both products into s16. Weights are seen
+here as rows in the order of reduction: kernel positions, and within each the input channels of the group. Kernels of
+all x86 runtimes pair neighbours in that order, so one flag per neighbourhood, a link, says all there is to know.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Order = Literal["flat", "channels"]
+Links = npt.NDArray[np.bool_]
+
+# 255 * 128 = 32640 fits into s16, 255 * 129 = 32895 and -255 * 129 do not
+SAFE_SUM = 128
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights in the order of reduction.
+
+    Attributes:
+        values: (scales, outputs per scale, positions * channels), the weight's own type.
+        channels: Input channels that one output sees.
+        kernel: Sizes of the kernel, () for a matrix product.
+    """
+
+    values: npt.NDArray[Any]
+    channels: int
+    kernel: tuple[int, ...] = ()
+
+    @property
+    def positions(self) -> int:
+        """Number of kernel positions."""
+        return math.prod(self.kernel)
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How a weight tensor is stored.
+
+    Attributes:
+        output_axis: Its output channels; None for one scale over everything (a stack of matrices under MatMul).
+        input_axis: Its input channels.
+        group: Groups whose input channels lie one after the other on input_axis (ConvTranspose); 1 otherwise: a grouped
+            Conv stores the input channels of one group only.
+    """
+
+    output_axis: int | None
+    input_axis: int
+    group: int = 1
+
+    def rows(self, weight: npt.NDArray[Any]) -> Rows:
+        """View or copy a weight, any rank of 2 or more, as rows in the order of reduction."""
+        if self.output_axis is None:
+            matrix = np.moveaxis(weight, self.input_axis, -1)
+            return Rows(matrix.reshape(1, -1, matrix.shape[-1]), matrix.shape[-1])
+        moved = np.moveaxis(weight, (self.output_axis, self.input_axis), (0, -1))
+        outputs, channels = moved.shape[0], moved.shape[-1] // self.group
+        split = moved.reshape(outputs, -1, self.group, channels)
+        return Rows(np.moveaxis(split, 2, 1).reshape(outputs, self.group, -1), channels, moved.shape[1:-1])
+
+    def restore(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Turn rows (scales, outputs per scale, K) back into a weight of the given shape."""
+        if self.output_axis is None:
+            moved = list(shape)
+            moved.append(moved.pop(self.input_axis))
+            return np.ascontiguousarray(np.moveaxis(values.reshape(moved), -1, self.input_axis))
+        axes = (self.output_axis, self.input_axis)
+        kernel = tuple(size for axis, size in enumerate(shape) if axis not in (axes[0] % len(shape), axes[1]))
+        outputs, inputs = shape[axes[0]], shape[axes[1]]
+        split = values.reshape(outputs, self.group, -1, inputs // self.group)
+        moved_back = np.moveaxis(split, 1, 2).reshape(outputs, *kernel, inputs)
+        return np.ascontiguousarray(np.moveaxis(moved_back, (0, -1), axes))
+
+
+def pair_starts(order: Order, positions: int, channels: int) -> npt.NDArray[np.int64]:
+    """Name the first weight of every pair of one kernel's order.
+
+    Args:
+        order: "flat" pairs (0, 1), (2, 3), ... through the whole row, so that with an odd number of channels pairs run
+            across kernel positions (onnxruntime's MLAS). "channels" pairs (0, 1), (2, 3), ... within each position,
+            and an odd last channel stands alone (oneDNN).
+        positions, channels: Of the row.
+
+    Returns:
+        int64 positions k in the row: k and k + 1 meet. Pairs of one order are disjoint.
+    """
+    if order == "flat":
+        return np.arange(0, positions * channels - 1, 2, dtype=np.int64)
+    first = np.arange(positions, dtype=np.int64)[:, None] * channels
+    return (first + np.arange(0, channels - 1, 2, dtype=np.int64)).reshape(-1)
+
+
+def link(orders: Iterable[Order], positions: int, channels: int) -> Links:
+    """Flag the neighbours that meet in any of the orders: (positions * channels - 1,), entry k for k and k + 1."""
+    links = np.zeros(max(positions * channels - 1, 0), np.bool_)
+    for order in orders:
+        links[pair_starts(order, positions, channels)] = True
+    return links
+
+
+def worst_sums(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    """Return the largest magnitude that each pair of neighbours can put before 255: (..., K) codes -> (..., K - 1).
+
+    An input is 0 or 255 at worst, so only weights of one sign add up: max(sum of positive parts, - sum of negative
+    parts). A pair is safe for every input iff this is at most SAFE_SUM.
+    """
+    wide = codes.astype(np.int64)
+    positive, negative = np.maximum(wide, 0), np.minimum(wide, 0)
+    sums: npt.NDArray[np.int64] = np.maximum(
+        positive[..., :-1] + positive[..., 1:], -(negative[..., :-1] + negative[..., 1:])
+    )
+    return sums
+
+
+def unsafe_pairs(codes: npt.NDArray[np.integer[Any]], links: Links) -> npt.NDArray[np.bool_]:
+    """Flag the linked neighbours that can saturate: (..., K) codes, (K - 1,) links -> (..., K - 1)."""
+    return (worst_sums(codes) > SAFE_SUM) & links
+
+
+def worst_linked(codes: npt.NDArray[np.int8], links: Links) -> tuple[int, npt.NDArray[np.bool_]]:
+    """Look at linked neighbours only, fast: what an audit of a whole model asks.
+
+    Args:
+        codes: int8 (..., K).
+        links: (K - 1,).
+
+    Returns:
+        The largest of `worst_sums` among them (0 without links), and `unsafe_pairs` of the linked ones, (..., links).
+    """
+    starts = np.flatnonzero(links)
+    size = codes.shape[-1]
+    if np.array_equal(starts, np.arange(0, size - 1, 2)):  # the usual case needs no gathering
+        first, second = codes[..., 0 : size - 1 : 2], codes[..., 1:size:2]
+    else:
+        first, second = codes[..., starts], codes[..., starts + 1]
+    if not first.size:
+        return 0, np.zeros(first.shape, np.bool_)
+    zero = np.int8(0)
+    # up to 254 and down to -256: the parts of one sign fit into s8, their sums do not
+    above = np.add(np.maximum(first, zero), np.maximum(second, zero), dtype=np.int16)
+    below = np.add(np.minimum(first, zero), np.minimum(second, zero), dtype=np.int16)
+    unsafe: npt.NDArray[np.bool_] = (above > SAFE_SUM) | (below < -SAFE_SUM)
+    return max(int(above.max()), -int(below.min())), unsafe

@@ -1,0 +1,313 @@
+"""Codes and scales of weights, chosen by the error that they make at the layer's output.
+
+Rounding each weight to the nearest code makes the least squared error per weight, but what counts is the error of their
+sum. Inputs of a layer are alike: after a Relu all are positive, and neighbouring positions of a channel hold nearly the
+same value. With inputs that vary by 1 each, SAME_CHANNEL within a channel and ALL over all of them together, the squared
+error at the output is
+
+    J(e) = sum_k e_k^2 + SAME_CHANNEL * sum_c (sum of e over channel c)^2 + ALL * (sum_k e_k)^2
+
+Rounding starts from the nearest codes, brings pairs that could saturate to the nearest safe ones, and then moves single
+codes by one as long as J falls: a weight is rounded up instead of down, never further, and zero stays zero. The same J
+chooses the scale. No data is needed, so a table's scales alone give the same codes again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.numerics.affine import SMALLEST_SCALE, QType
+from int8cal.numerics.compiled import compiled, part
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
+
+Float64 = npt.NDArray[np.float64]
+
+# Measured on the output error of eight networks with int8 weights alone: anything between half and twice these is alike
+SAME_CHANNEL = 0.6
+ALL = 0.3
+
+CANDIDATES = 64  # scales per output channel, from LEAST_SCALE of the one that clips nothing
+LEAST_SCALE = 0.8
+FINALISTS = 4  # of these also the moves are tried
+PASSES = 20  # over a row, at most; two to five are usual
+
+
+def choose_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
+    """Choose the scale of each output channel.
+
+    Args:
+        rows: Finite weights, (scales, outputs per scale, K).
+        dtype: The range of the codes.
+        links: Neighbours that must stay safe, (K - 1,); all False for none.
+
+    Returns:
+        float64 values that are exact float32, (scales,). An all-zero channel gets SMALLEST_SCALE.
+    """
+    values = np.ascontiguousarray(rows.values, np.float64)
+    flat = values.reshape(len(values), -1)
+    widest = np.maximum(flat.max(axis=1) / dtype.qmax, flat.min(axis=1) / dtype.qmin)
+    sums = _real_worst_sums(values)[..., links].reshape(len(values), -1).max(axis=1, initial=0.0)
+    safe = np.maximum(sums / SAFE_SUM, widest)
+    # up to where nothing is clipped and no pair is touched, and a little further
+    factors = np.linspace(0.0, 1.0, CANDIDATES)
+    ends = np.maximum(1.25 * widest, 1.05 * safe)
+    candidates = LEAST_SCALE * widest[:, None] + factors * (ends - LEAST_SCALE * widest)[:, None]
+    exact = np.maximum(candidates.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
+    chosen: Float64 = _choose(values, exact, rows.positions, links, float(dtype.qmin), float(dtype.qmax))
+    return chosen
+
+
+def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.NDArray[np.int8]:
+    """Round weights to codes.
+
+    Args:
+        rows: Weights, (scales, outputs per scale, K).
+        scales: (scales,), positive.
+        dtype: The range of the codes.
+        links: Neighbours that must stay safe, (K - 1,).
+
+    Returns:
+        int8 codes shaped as rows.values. No linked pair can saturate: `pairs.unsafe_pairs` is False everywhere.
+    """
+    values = np.ascontiguousarray(rows.values, np.float64)
+    codes = np.empty(values.shape, np.int8)
+    _round(values, scales, rows.positions, links, float(dtype.qmin), float(dtype.qmax), codes)
+    return codes
+
+
+def _real_worst_sums(values: Float64) -> Float64:
+    positive, negative = np.maximum(values, 0.0), np.minimum(values, 0.0)
+    sums: Float64 = np.maximum(positive[..., :-1] + positive[..., 1:], -(negative[..., :-1] + negative[..., 1:]))
+    return sums
+
+
+def _nearest_loop(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: Any, codes: Any) -> None:
+    # exact: weights in units of the scale; codes: the nearest, then pairs brought to the nearest safe ones
+    for k in range(weights.size):
+        exact[k] = weights[k] / scale
+    for k in range(weights.size):
+        codes[k] = min(max(np.rint(exact[k]), low), high)
+    for k in starts:
+        for sign in (1.0, -1.0):
+            first, second = sign * codes[k], sign * codes[k + 1]
+            if first > 0.0 and second > 0.0 and first + second > SAFE_SUM:
+                # magnitudes only fall, so a pair that shares one of these two weights stays safe
+                half = np.rint((sign * (exact[k] - exact[k + 1]) + SAFE_SUM) / 2.0)
+                first = min(max(half, SAFE_SUM - second), first)
+                codes[k] = sign * first
+                codes[k + 1] = sign * (SAFE_SUM - first)
+
+
+def _score_loop(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
+    # J in units of the scale; leaves the error of each channel in sums
+    channels = sums.size
+    sums[:] = 0.0
+    squares[:] = 0.0
+    for p in range(positions):
+        for c in range(channels):
+            error = codes[p * channels + c] - exact[p * channels + c]
+            sums[c] += error
+            squares[c] += error * error
+    square = 0.0
+    within = 0.0
+    total = 0.0
+    for c in range(channels):
+        square += squares[c]
+        within += sums[c] * sums[c]
+        total += sums[c]
+    return square + SAME_CHANNEL * within + ALL * (total * total)
+
+
+def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
+    for other in (k - 1, k + 1):
+        if other < 0 or other >= codes.size or not links[min(k, other)]:
+            continue
+        near = codes[other]
+        if max(near, 0.0) + max(code, 0.0) > SAFE_SUM or min(near, 0.0) + min(code, 0.0) < -SAFE_SUM:
+            return False
+    return True
+
+
+def _move_loop(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: Any) -> None:
+    # sums: the error of each channel, kept up to date
+    channels = sums.size
+    total = 0.0
+    for c in range(channels):
+        total += sums[c]
+    for _ in range(PASSES):
+        moved = False
+        for k in range(exact.size):
+            c = k % channels
+            error = codes[k] - exact[k]
+            slope = 2.0 * (error + SAME_CHANNEL * sums[c] + ALL * total)
+            step = -1.0 if slope > 0.0 else 1.0
+            # what J gains by the step; a hair below zero, so that equal codes do not swap for ever
+            if slope * step + (1.0 + SAME_CHANNEL + ALL) >= -1e-9 or exact[k] == 0.0:
+                continue
+            code = codes[k] + step
+            near = abs(error + step) < max(1.0, abs(error))
+            if near and low <= code <= high and _safe(codes, k, code, links):
+                codes[k] = code
+                sums[c] += step
+                total += step
+                moved = True
+        if not moved:
+            break
+
+
+def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: Any, high: Any) -> Any:
+    size = values.shape[2]
+    channels = size // positions
+    exact, codes = np.empty(size), np.empty(size)
+    sums, squares = np.empty(channels), np.empty(channels)
+    starts = np.nonzero(links)[0]
+    chosen = np.empty(len(values))
+    errors = np.empty(candidates.shape[1])
+    for i in range(len(values)):
+        for j in range(candidates.shape[1]):
+            scale = candidates[i, j]
+            errors[j] = 0.0
+            for output in range(values.shape[1]):
+                _nearest(values[i, output], scale, starts, low, high, exact, codes)
+                errors[j] += _score(exact, codes, positions, sums, squares) * (scale * scale)
+        best = np.inf
+        for _ in range(min(FINALISTS, errors.size)):
+            finalist = np.argmin(errors)
+            errors[finalist] = np.inf
+            scale = candidates[i, finalist]
+            error = 0.0
+            for output in range(values.shape[1]):
+                _nearest(values[i, output], scale, starts, low, high, exact, codes)
+                _score(exact, codes, positions, sums, squares)
+                _move(exact, links, low, high, sums, codes)
+                error += _score(exact, codes, positions, sums, squares) * (scale * scale)
+            if error < best:
+                best = error
+                chosen[i] = scale
+    return chosen
+
+
+def _round_loop(values: Any, scales: Any, positions: Any, links: Any, low: Any, high: Any, result: Any) -> None:
+    size = values.shape[2]
+    exact, codes = np.empty(size), np.empty(size)
+    sums, squares = np.empty(size // positions), np.empty(size // positions)
+    starts = np.nonzero(links)[0]
+    for i in range(len(values)):
+        for output in range(values.shape[1]):
+            _nearest(values[i, output], scales[i], starts, low, high, exact, codes)
+            _score(exact, codes, positions, sums, squares)
+            _move(exact, links, low, high, sums, codes)
+            for k in range(size):
+                result[i, output, k] = np.int8(codes[k])
+
+
+def _nearest_twin(values: Float64, scales: Float64, links: Links, low: float, high: float) -> tuple[Float64, Float64]:
+    # the same for all rows at once: values (rows, K), scales (rows,)
+    exact = values / scales[:, None]
+    codes = np.clip(np.rint(exact), low, high)
+    starts = np.nonzero(links)[0]
+    if (np.diff(starts) > 1).all():  # disjoint pairs need no order
+        _bring_to_safe(exact, codes, starts)
+    else:
+        for k in starts:
+            _bring_to_safe(exact, codes, np.array([k]))
+    return exact, codes
+
+
+def _bring_to_safe(exact: Float64, codes: Float64, starts: npt.NDArray[np.int64]) -> None:
+    for sign in (1.0, -1.0):
+        first, second = sign * codes[:, starts], sign * codes[:, starts + 1]
+        unsafe = (first > 0.0) & (second > 0.0) & (first + second > SAFE_SUM)
+        half = np.rint((sign * (exact[:, starts] - exact[:, starts + 1]) + SAFE_SUM) / 2.0)
+        lowered = np.minimum(np.maximum(half, SAFE_SUM - second), first)
+        codes[:, starts] = np.where(unsafe, sign * lowered, codes[:, starts])
+        codes[:, starts + 1] = np.where(unsafe, sign * (SAFE_SUM - lowered), codes[:, starts + 1])
+
+
+def _in_order(terms: Float64) -> Float64:
+    """Sum over axis 1 one after the other, as the loops do; numpy's own sum goes pairwise."""
+    result: Float64 = np.cumsum(terms, axis=1)[:, -1]
+    return result
+
+
+def _score_twin(exact: Float64, codes: Float64, positions: int) -> tuple[Float64, Float64]:
+    error = (codes - exact).reshape(len(exact), positions, -1)
+    sums, squares = _in_order(error), _in_order(error * error)
+    total = _in_order(sums)
+    score = _in_order(squares) + SAME_CHANNEL * _in_order(sums * sums) + ALL * (total * total)
+    return score, sums
+
+
+def _move_twin(exact: Float64, links: Links, low: float, high: float, sums: Float64, codes: Float64) -> None:
+    channels = sums.shape[1]
+    total = _in_order(sums)
+    active = np.ones(len(exact), np.bool_)
+    for _ in range(PASSES):
+        moved = np.zeros(len(exact), np.bool_)
+        for k in range(exact.shape[1]):
+            c = k % channels
+            error = codes[:, k] - exact[:, k]
+            slope = 2.0 * (error + SAME_CHANNEL * sums[:, c] + ALL * total)
+            step = np.where(slope > 0.0, -1.0, 1.0)
+            go = active & (slope * step + (1.0 + SAME_CHANNEL + ALL) < -1e-9) & (exact[:, k] != 0.0)
+            code = codes[:, k] + step
+            go &= (np.abs(error + step) < np.maximum(1.0, np.abs(error))) & (low <= code) & (code <= high)
+            if not go.any():
+                continue
+            for other in (k - 1, k + 1):
+                if 0 <= other < codes.shape[1] and links[min(k, other)]:
+                    near = codes[:, other]
+                    go &= np.maximum(near, 0.0) + np.maximum(code, 0.0) <= SAFE_SUM
+                    go &= np.minimum(near, 0.0) + np.minimum(code, 0.0) >= -SAFE_SUM
+            codes[go, k] = code[go]
+            sums[go, c] += step[go]
+            total[go] += step[go]
+            moved |= go
+        active &= moved
+        if not active.any():
+            break
+
+
+def _choose_twin(
+    values: Float64, candidates: Float64, positions: int, links: Links, low: float, high: float
+) -> Float64:
+    outputs = values.shape[1]
+    flat = values.reshape(-1, values.shape[2])
+
+    def error_with(scales: Float64, *, moves: bool) -> Float64:
+        spread = np.repeat(scales, outputs)
+        exact, codes = _nearest_twin(flat, spread, links, low, high)
+        score, sums = _score_twin(exact, codes, positions)
+        if moves:
+            _move_twin(exact, links, low, high, sums, codes)
+            score, _ = _score_twin(exact, codes, positions)
+        return _in_order((score * (spread * spread)).reshape(-1, outputs))
+
+    errors = np.stack([error_with(scales, moves=False) for scales in candidates.T], axis=1)
+    best = np.full(len(values), np.inf)
+    chosen = np.empty(len(values))
+    for _ in range(min(FINALISTS, errors.shape[1])):
+        j = np.argmin(errors, axis=1)
+        errors[np.arange(len(values)), j] = np.inf
+        scales = candidates[np.arange(len(values)), j]
+        error = error_with(scales, moves=True)
+        chosen = np.where(error < best, scales, chosen)
+        best = np.minimum(error, best)
+    return chosen
+
+
+def _round_twin(
+    values: Float64, scales: Float64, positions: int, links: Links, low: float, high: float, result: npt.NDArray[np.int8]
+) -> None:
+    flat = values.reshape(-1, values.shape[2])
+    exact, codes = _nearest_twin(flat, np.repeat(scales, values.shape[1]), links, low, high)
+    _, sums = _score_twin(exact, codes, positions)
+    _move_twin(exact, links, low, high, sums, codes)
+    result[:] = codes.reshape(values.shape)
+
+
+_nearest, _score, _safe, _move = part(_nearest_loop), part(_score_loop), part(_safe_loop), part(_move_loop)
+_choose, _round = compiled(_choose_loop, _choose_twin), compiled(_round_loop, _round_twin)

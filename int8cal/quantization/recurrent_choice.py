@@ -1,0 +1,94 @@
+"""Which recurrent nodes multiply integers: those whose kernel costs next to nothing at the model's outputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from int8cal.graph.recurrent import KERNELS
+from int8cal.quantization.build import build_model
+from int8cal.quantization.recurrent import FORMS_KEY, quantize_recurrent, why_no_kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import onnx
+
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.recurrent import Form
+
+# What the kernels of all nodes together may cost against the same int8 model with the cells in float.
+LOSS_DB = 0.5
+# Outputs this close to FP32 (an error of 1 % of the signal) may cost more: nobody gains from a better int8 model.
+ENOUGH_DB = 40.0
+
+
+def choose_forms(
+    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, judge: Callable[[onnx.ModelProto], float] | None
+) -> tuple[CalibrationTable, tuple[str, ...]]:
+    """Decide for each recurrent node whether its kernel multiplies integers, or only its weights become int8.
+
+    All kernels are tried at once; where that costs too much, one node after the other in graph order. Too much is more
+    than LOSS_DB, unless the outputs keep ENOUGH_DB.
+
+    Args:
+        prepared: The prepared model.
+        plan: Its plan.
+        table: Every tensor's entry; its settings name the target.
+        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None where there are none.
+
+    Returns:
+        The table with its part settings.recurrent, and what was decided, a line per node. The same table where the
+        plan has no recurrent nodes.
+    """
+    if not plan.recurrent:
+        return table, ()
+    target = table.settings.get("target", "portable")
+    reasons = {layer.node: why_no_kernel(layer, target) for layer in plan.recurrent}
+    able = [node for node, reason in reasons.items() if not reason]
+    kernels: list[str] = []
+    figures = ""
+    if able and judge is None:
+        reasons |= dict.fromkeys(able, "there are no kept samples to judge its kernel on")
+    elif able and judge is not None:
+        plain, score = (
+            judge(build_model(prepared, plan, _with_forms(table, plan, tried)).model) for tried in ((), able)
+        )
+        best = plain
+        if plain == -math.inf:
+            reasons |= dict.fromkeys(able, "the model has no float output to judge its kernel by")
+        elif _is_good(score, plain):
+            kernels, best = able, score
+        else:
+            for node in able:
+                score = judge(build_model(prepared, plan, _with_forms(table, plan, [*kernels, node])).model)
+                if _is_good(score, plain):
+                    kernels, best = [*kernels, node], score
+                else:
+                    reasons[node] = f"its kernel costs too much, {score:.2f} dB at the outputs instead of {plain:.2f}"
+        figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on kept samples"
+    chosen = _with_forms(table, plan, kernels)
+    ranges = {node: each.range for node, each in quantize_recurrent(prepared, plan, chosen).items()}
+    notes = []
+    for layer in plan.recurrent:
+        if layer.node in kernels:
+            how = f"integer: {KERNELS[layer.op_type]}, weights {ranges[layer.node]} per direction, gate and output"
+            notes.append(f"{layer.op_type} {layer.node} is {how}; {figures}")
+        else:
+            how = (
+                f"weight-only: weights {ranges[layer.node]} per direction, gate and output, the cell computes in float"
+            )
+            notes.append(f"{layer.op_type} {layer.node} is {how}: {reasons[layer.node]}")
+    return chosen, tuple(notes)
+
+
+def _is_good(score: float, plain: float) -> bool:
+    return plain - score <= LOSS_DB or score >= ENOUGH_DB
+
+
+def _with_forms(table: CalibrationTable, plan: Plan, kernels: Iterable[str]) -> CalibrationTable:
+    chosen = set(kernels)
+    forms: dict[str, Form] = {layer.node: "kernel" if layer.node in chosen else "weights" for layer in plan.recurrent}
+    return replace(table, settings={**table.settings, FORMS_KEY: forms})

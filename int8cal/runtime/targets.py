@@ -1,0 +1,81 @@
+"""CPU targets as data: which weights meet in one instruction there, and the weight range that is safe by default.
+
+Measured with onnxruntime 1.31 under an emulated Haswell, and with oneDNN (OpenVINO 2026.4) held to AVX2 and AVX-512
+without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measurements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from int8cal.job import QuantizationSettings, WeightRange
+    from int8cal.numerics.pairs import Links, Order
+
+ONNXRUNTIME: tuple[Order, ...] = ("flat",)
+ONEDNN: tuple[Order, ...] = ("channels",)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU, or a set of them.
+
+    Attributes:
+        name: As in `--target`.
+        what: For whom it is, in a few words.
+        orders: Orders in which weights may meet in VPMADDUBSW; empty where products are summed exactly.
+        weights: The weight range when the user gives none.
+    """
+
+    name: str
+    what: str
+    orders: tuple[Order, ...]
+    weights: WeightRange
+
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target("portable", "every CPU, under onnxruntime and oneDNN", ONNXRUNTIME + ONEDNN, "paired"),
+        Target("x86-avx2", "x86 without VNNI, under onnxruntime", ONNXRUNTIME, "paired"),
+        Target("x86-vnni", "x86 with VNNI (AVX512-VNNI, AVX-VNNI, AMX)", (), "s8"),
+        Target("arm64", "64-bit ARM", (), "s8"),
+    )
+}
+
+
+def weight_range(settings: QuantizationSettings) -> WeightRange:
+    """Return the weight range in force: the user's, or the target's own."""
+    return settings.weights or TARGETS[settings.target].weights
+
+
+def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:
+    """Flag which neighbours of a row may meet in one instruction on a target.
+
+    Args:
+        target: Name of a target. One whose products are exact is taken as "portable": who asks for safe weights there
+            means them for another CPU.
+        positions, channels: Of the row (see numerics.pairs.Rows).
+        depthwise: One input and one output channel per group: its kernels multiply without adding neighbours.
+    """
+    from int8cal.numerics.pairs import link  # numpy, which the command line's help does without
+
+    return link(() if depthwise else _orders(target), positions, channels)
+
+
+def any_two_meet(target: str, kernel: tuple[int, ...], channels: int, *, depthwise: bool) -> bool:
+    """Whether a row has no fixed neighbours: any two of its weights may meet.
+
+    With one input channel oneDNN's AVX-512 kernels take the window by rows or by columns, as the image's size decides.
+
+    Args:
+        kernel: Sizes of the kernel; along a single one rows and columns are the same.
+        target, channels, depthwise: As for `links_of`.
+    """
+    wide = sum(size > 1 for size in kernel) > 1
+    return "channels" in _orders(target) and channels == 1 and wide and not depthwise
+
+
+def _orders(target: str) -> tuple[Order, ...]:
+    return TARGETS[target].orders or TARGETS["portable"].orders
