@@ -1,19 +1,29 @@
-"""The golden files: text that is compared with a stored copy, and rewritten by `pytest --regen-golden`."""
+"""The golden files, text that is compared with a stored copy and rewritten by `pytest --regen-golden`, and the zoo.
+
+Real pretrained models, where they are at hand: INT8CAL_ZOO names their folder, by default ../shared/zoo.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+# test files are imported one by one, without their folder: quantized_models.py is for all of them
+sys.path.append(str(Path(__file__).parent))
+
 # no deadline: nothing is timed in tests; the same examples in every run of CI, new ones at every desk
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[2] / "shared" / "zoo"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,3 +60,14 @@ class Golden:
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(Path(__file__).parent / "golden", regen=request.config.getoption("--regen-golden"))
+
+
+@pytest.fixture(scope="session")
+def zoo():
+    if not (ZOO / "zoo.py").is_file():
+        pytest.skip("the zoo of pretrained models is not here (INT8CAL_ZOO)")
+    spec = importlib.util.spec_from_file_location("zoo", ZOO / "zoo.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["zoo"] = module
+    spec.loader.exec_module(module)
+    return module

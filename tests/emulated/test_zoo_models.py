@@ -1,0 +1,106 @@
+"""Pretrained models on a CPU without VNNI: safe weights give the same integers and answers there, s8 weights do not.
+
+INT8CAL_EMULATED=long takes all of them, s7 too, and more images (minutes); without it, two models stand for the rest.
+"""
+
+import os
+from functools import cache
+
+import pytest
+from int8_variants import RANGES, calibrate, variants
+
+pytestmark = [pytest.mark.emulated, pytest.mark.zoo]
+
+LONG = os.environ.get("INT8CAL_EMULATED") == "long"
+IMAGES = 64 if LONG else 16
+NAMES = ("resnet20", "vit", "kws_dscnn") + (
+    ("mbv2", "mnist_op8", "resnet20_imbalanced", "silero_vad_16k_flat", "ultraface_rfb320") if LONG else ()
+)
+SAFE = ("default", "s7") if LONG else ("default",)
+# Softmax alone has other float kernels on AVX2 than on AVX-512 (and Conv with 16 channels or more: none is left in float)
+FLOAT_DIFFERS = {"vit"}
+
+
+def feeds(zoo, name):
+    """The first images as runs of the batch that the model takes."""
+    batch = min(zoo.ENTRIES[name].batch, 16)
+    data = {key: value[:IMAGES] for key, value in zoo.feeds(name, "test").items()}
+    return {
+        # silero: (frames, samples) and (frames, 2, 1, 128), one frame a run
+        key: value.reshape(-1, batch, *value.shape[1:]) if key != "state" else value
+        for key, value in data.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def models(zoo, tmp_path_factory):
+    """By a zoo model's name: its int8 models by weight range, and feeds. Made once, whatever runs them."""
+
+    @cache
+    def made(name):
+        folder = tmp_path_factory.mktemp(name)
+        data = zoo.write_calibration(name, folder / "data")
+        paths = {kind: calibrate(zoo.model_path(name), data, folder / kind, *RANGES[kind]) for kind in (*SAFE, "s8")}
+        return paths, feeds(zoo, name)
+
+    return made
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def runs(request, models, native, haswell):
+    return request.param, variants(*models(request.param), native, haswell)
+
+
+@pytest.mark.parametrize("kind", SAFE)
+def test_safe_weights_give_the_same_integers(runs, kind):
+    name, run = runs[0], runs[1][kind]
+    assert {"QLinearConv", "QGemm", "MatMulIntegerToFloat"} & set(run.kernels)
+    changed = run.changed()
+    if name in FLOAT_DIFFERS:
+        assert "Softmax" in run.kernels
+        assert all(step <= 1 for step in changed.values()), changed
+    else:
+        assert changed == {}
+
+
+@pytest.mark.parametrize("kind", SAFE)
+def test_safe_weights_give_the_same_answers(runs, kind):
+    same_answers(runs[1][kind])
+
+
+def test_s8_weights_give_others(runs, vnni):
+    run = runs[1]["s8"]
+    assert len(run.changed()) > len(run.codes) / 2
+    assert max(run.output_steps().values()) > 10
+
+
+def same_answers(run):
+    assert all(step <= 1 for step in run.output_steps().values()), run.output_steps()
+    for name in run.outputs:
+        assert (run.here[name].argmax(axis=-1) == run.there[name].argmax(axis=-1)).all()
+
+
+# silero: a state beside a batch of frames, which OpenVINO reads otherwise
+@pytest.fixture(
+    scope="module",
+    params=[(name, isa) for name in NAMES for isa in ("AVX2", "AVX512_CORE") if not name.startswith("silero")],
+    ids="-".join,
+)
+def onednn_runs(request, models, onednn):
+    """The same int8 models in OpenVINO, with all that this CPU has and with an older instruction set."""
+    name, isa = request.param
+    return name, isa, variants(*models(name), onednn(""), onednn(isa), codes=False)
+
+
+@pytest.mark.parametrize("kind", SAFE)
+def test_onednn_gives_the_same_answers_with_safe_weights(onednn_runs, vnni, kind):
+    runs = onednn_runs[2]
+    assert any(kernel.endswith("_I8") and "conv" in kernel for kernel in runs[kind].kernels)
+    same_answers(runs[kind])
+
+
+def test_onednn_gives_others_with_s8_weights(onednn_runs, vnni):
+    name, isa, runs = onednn_runs
+    if name == "kws_dscnn" and isa == "AVX2":
+        pytest.skip("these weights and these sounds do not meet badly")
+    assert max(runs["s8"].output_steps().values()) > 1
