@@ -55,6 +55,7 @@ _EVALUATE = {
     "preprocess": "data.preprocess",
     "threads": "calibration.threads",
     "latency": "evaluation.latency",
+    "target": "quantization.target",
 }
 
 
@@ -105,7 +106,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
     Args:
         fp32, int8: Paths, or models in memory.
         data: As for `calibrate`.
-        **settings: samples, seed, skip_bad, labels, preprocess, threads, latency.
+        **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency.
 
     Returns:
         The report, without gates.
@@ -119,6 +120,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
         _model(fp32),
         _model(int8),
         job.data,
+        target=job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
         stream=stream,

@@ -6,7 +6,6 @@ import collections
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ from int8cal.errors import ModelError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from int8cal.graph.signature import TensorSpec
 
@@ -167,44 +167,30 @@ def _report(path: Path) -> list[str]:
 
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
+    from int8cal.runtime.cpu import cpu_flags
     from int8cal.runtime.sessions import cpu_count, providers
 
-    flags = _cpu_flags()
+    flags = cpu_flags()
     lines = [
         f"int8cal: {_version('int8cal')}",
         f"python: {platform.python_version()}",
         f"system: {platform.system()} {platform.machine()}",
         f"cpus: {cpu_count()} of {os.cpu_count()}",
         *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in _CPU_FLAGS if flags),
-        f"int8 products: {_verdict(flags)}",
+        f"int8 products: {_verdict()}",
         f"providers: {', '.join(providers())}",
     ]
     lines += [f"{name}: {_version(name)}" for name in _LIBRARIES]
     return lines + [f"{name} (optional): {_version(name)}" for name in _OPTIONAL]
 
 
-def _verdict(flags: frozenset[str]) -> str:
-    if not flags:
-        return "unknown, this system does not tell its CPU flags"
-    if flags & {"avx512_vnni", "avx_vnni", "amx_int8"}:
-        return "exact (VNNI): s8 weights are safe here"
-    if "avx2" in flags:
-        return "can saturate (VPMADDUBSW without VNNI): use --weights s7 for models that run here"
-    if flags & {"asimddp", "i8mm"}:
-        return "exact (dot product instructions): s8 weights are safe here"
-    return "exact but slow (no int8 instructions)"
+def _verdict() -> str:
+    from int8cal.runtime.cpu import measured_product
 
-
-def _cpu_flags() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+    found, exact = measured_product()
+    if found == exact:
+        return "exact here, so that weights of any range are safe; for other CPUs see --target"
+    return f"saturate here ({found} for {exact}): models for this machine need --target portable, which is the default"
 
 
 def _version(name: str) -> str:

@@ -42,7 +42,13 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class WeightEntry:
-    """One weight tensor: int8, `axis` None for one scale, `range` "s8", "s7" or "paired", `scales` as exact float32 values."""
+    """One weight tensor.
+
+    Attributes:
+        axis: Output channels; None for one scale.
+        range: "s8", "s7" or "paired".
+        scales: Exact float32 values.
+    """
 
     dtype: str
     axis: int | None

@@ -11,6 +11,7 @@ from int8cal.cli import options
 from int8cal.cli.outcome import require_gates, show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from int8cal.job import Job
@@ -26,6 +27,11 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @options.data(key="evaluation.data.path")
 @click.option("-o", "--output", type=options.PATH, metavar="DIR", help="Write report.json, .md and .html there.")
 @options.samples(section="evaluation.data")
+@click.option(
+    "--target",
+    type=click.Choice(list(TARGETS)),
+    help="Where the int8 model will run: can it saturate there (default portable)?",
+)
 @options.judgement
 @options.threads
 @options.config
@@ -34,12 +40,19 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @options.as_json
 @click.pass_context
 def command(
-    context: click.Context, *, fp32: str, int8: str, output: str | None, config: str | None, as_json: bool
+    context: click.Context,
+    *,
+    fp32: str,
+    int8: str,
+    output: str | None,
+    target: str | None,
+    config: str | None,
+    as_json: bool,
 ) -> None:
     """Compare the model INT8, made by any tool, with its float model FP32 on data.
 
-    From the YAML of --config come data, preprocessing, labels and gates (its sections evaluation and data). Without
-    --data, its evaluation.data is used, or else its data.
+    From the YAML of --config come data, preprocessing, labels and gates (its sections evaluation and data), and the
+    target. Without --data, its evaluation.data is used, or else its data.
     """
     values, flags = options.settings_of(context)
     if config is None and _DATA not in values:
@@ -56,6 +69,7 @@ def command(
         job.evaluation.data or job.data,
         output=directory,
         gates=job.evaluation.gates,
+        target=target or job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
         # That a YAML lets its own output be replaced says nothing about the directory named here.

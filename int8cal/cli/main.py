@@ -32,6 +32,7 @@ COMMANDS = {
     "evaluate": "Compare an int8 model, from any tool, with its FP32 model on data.",
     "run": "Run the jobs of YAML files.",
     "merge": "Add the statistics of several shards into one file.",
+    "audit": "Say whether an int8 model can saturate on CPUs without VNNI, and repair it.",
     "inspect": "Show a model, table, statistics file or report.",
     "doctor": "Show what this machine offers: CPU, execution providers, versions.",
 }
@@ -130,8 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. Every error is one line on stderr; a bug also leaves its traceback in a log file.
     """
+    signals: list[int] = []
     try:
-        with _termination_as_interrupt():
+        with _interrupts(signals):
             result = cli.main(arguments, prog_name="int8cal", standalone_mode=False)
     except Int8calError as error:
         if error.exit_code == 1:
@@ -149,11 +151,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _EndOfFileError as error:
         return crash(error.__cause__ or error)
     except (KeyboardInterrupt, click.Abort):
-        say("interrupted; nothing was half-written")
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, crash() keeps the traceback
-        return crash(error)
+        # an interrupt while an extension module loads comes out as its ImportError
+        return _interrupted() if signals else crash(error)
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    say("interrupted; nothing was half-written")
+    return EXIT_INTERRUPTED
 
 
 def _usage(error: click.ClickException) -> str:
@@ -165,17 +172,23 @@ def _usage(error: click.ClickException) -> str:
 
 
 @contextlib.contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C, so that a job stopped by a scheduler also leaves no half-written file."""
+def _interrupts(signals: list[int]) -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that a job stopped by a scheduler also leaves no half-written file.
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+    Args:
+        signals: Takes the number of each signal that arrives.
+    """
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)

@@ -205,8 +205,8 @@ quantization = together(
         "--weights",
         key="quantization.weights",
         type=_choice(get_args(WeightRange)),
-        help="Range of the weights' codes: s8 (-127..127), s7 (-64..63), or paired, the largest codes of which no two can "
-        f"saturate on CPUs without VNNI (default: {_weight_defaults()}).",
+        help="Range of the weights' codes: s8 (-127..127), s7 (-64..63), or paired, the largest codes of which no two "
+        f"can saturate on CPUs without VNNI (default: {_weight_defaults()}).",
     ),
     _setting(
         "--exclude",

@@ -14,7 +14,9 @@ from int8cal.evaluation.latency import measure_latency
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
 from int8cal.evaluation.pixel_feeds import feeds_for, require_same_types
-from int8cal.evaluation.result import Evaluation, Fusion, Latency, Saturation
+from int8cal.evaluation.result import Evaluation, Fusion, Latency
+from int8cal.evaluation.saturation.layers import with_names
+from int8cal.evaluation.saturation.worst_case import audit_saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
@@ -76,8 +78,7 @@ def evaluate_pair(
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
 
-    found: dict[str, str] = {"saturation.unsafe_channels": "the saturation audit is not part of this version"}
-    found |= comparison.reasons()
+    found = comparison.reasons()
     times: Latency | None = None
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
@@ -85,7 +86,7 @@ def evaluate_pair(
         times = measure_latency(Session(fp32, threads=threads), Session(int8, threads=threads), feeds, rows=rows)
     else:
         found["latency"] = "latency was switched off"
-    fusion = _audit(int8, models[1], threads, found)
+    fusion = _audit(int8, with_names(models[1]), threads, found)
     layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
     found |= layer_reasons
     return Evaluation(
@@ -94,7 +95,7 @@ def evaluate_pair(
         outputs=comparison.outputs(),
         layers=layers,
         fusion=fusion,
-        saturation=Saturation(target, None),
+        saturation=audit_saturation(models[1], target, fusion),
         size=(model_bytes(fp32), model_bytes(int8)),
         latency=times,
         reasons=found | dict(reasons or {}),

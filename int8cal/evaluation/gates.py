@@ -13,7 +13,7 @@ from int8cal.errors import ConfigError
 from int8cal.evaluation.result import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from int8cal.evaluation.result import Drop, Evaluation
 
@@ -87,8 +87,6 @@ UNITS: dict[str, str] = {
     "fusion.integer": "nodes",
     "fusion.float": "nodes",
 }
-# Names of figures that no evaluation of this version computes.
-NOT_COMPUTED = frozenset({"saturation.unsafe_channels"})
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,13 @@ class ParsedGate:
     bound: float
 
 
-def parse_gate(text: str) -> ParsedGate:
+def parse_gate(text: str, names: Collection[str] = FIGURES.keys(), example: str = "top1.drop<=1.0") -> ParsedGate:
     """Read one gate.
 
     Args:
         text: 'NAME<=VALUE', with <=, >=, < or >; spaces around the parts are allowed.
+        names: The figures that there are; those of an evaluation unless told otherwise.
+        example: A gate over one of them, for messages.
 
     Raises:
         ConfigError: No comparison, an unknown name (the nearest valid one is offered), or a bound that is no number.
@@ -114,13 +114,13 @@ def parse_gate(text: str) -> ParsedGate:
     if match is None:
         raise ConfigError(
             f'gate "{text}" is not of the form NAME<=VALUE (<=, >=, < or >)',
-            do='write for example "top1.drop<=1.0" or "sqnr_db>=20"',
+            do=f'write for example "{example}"',
             gate=text,
         )
     name, comparison, number = match.groups()
-    if name not in FIGURES:
-        near = difflib.get_close_matches(name.lower(), FIGURES, n=1, cutoff=0.5)
-        do = f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(FIGURES)}"
+    if name not in names:
+        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+        do = f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}"
         raise ConfigError(f'gate "{text}" names an unknown figure "{name}"', do=do, gate=text)
     try:
         bound = float(number)
@@ -129,7 +129,7 @@ def parse_gate(text: str) -> ParsedGate:
     if not math.isfinite(bound):
         raise ConfigError(
             f'gate "{text}" compares with "{number}", expected a finite number',
-            do='write for example "top1.drop<=1.0", without a unit',
+            do=f'write for example "{example}", without a unit',
             gate=text,
         )
     return ParsedGate(text, name, comparison, bound)
@@ -146,12 +146,6 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
         ConfigError: Names the first such gate and what to do.
     """
     for gate in gates:
-        if gate.name in NOT_COMPUTED:
-            raise ConfigError(
-                f'gate "{gate.text}" cannot hold: {gate.name} is not computed in this version',
-                do="remove the gate",
-                gate=gate.text,
-            )
         if gate.name.startswith("latency.") and not latency:
             raise ConfigError(
                 f'gate "{gate.text}" cannot hold: measuring latency is switched off',
@@ -162,9 +156,9 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
 
 def judge(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
     """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
-    verdicts = []
-    for gate in gates:
-        value = FIGURES[gate.name](evaluation)
-        passed = value is not None and _OPERATORS[gate.operator](value, gate.bound)
-        verdicts.append(Gate(gate.text, value, passed))
-    return tuple(verdicts)
+    return tuple(hold(gate, FIGURES[gate.name](evaluation)) for gate in gates)
+
+
+def hold(gate: ParsedGate, value: float | None) -> Gate:
+    """Hold one gate against the value of its figure; None fails it."""
+    return Gate(gate.text, value, value is not None and _OPERATORS[gate.operator](value, gate.bound))

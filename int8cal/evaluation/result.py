@@ -69,11 +69,43 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class LayerSaturation:
+    """Whether sums of products can saturate in a layer, worst case.
+
+    Attributes:
+        node, op_type, weight: The layer, and its weight tensor ("" for a product of two activations).
+        verdict: "unsafe" or "safe" whatever the activations; "exact" where no kernel adds pairs in s16; "data" where
+            both operands are activations; "float" where nothing is multiplied on integers.
+        why: Of the verdicts that do not follow from the weights.
+        channels, unsafe_channels, unsafe_pairs: Output channels, and those and the pairs that can saturate.
+        worst_sum: Largest sum of one sign in a pair (safe up to 128); None where no pairs are added.
+    """
+
+    node: str
+    op_type: str
+    weight: str
+    verdict: str
+    why: str
+    channels: int
+    unsafe_channels: int
+    unsafe_pairs: int
+    worst_sum: int | None
+
+
+@dataclass(frozen=True)
 class Saturation:
-    """Channels that can saturate on the target; None when not audited (see Result.reasons)."""
+    """Channels that can saturate on the target; None when not audited (see Result.reasons).
+
+    Attributes:
+        channels, unsafe_pairs: Output channels with int8 weights, and pairs that can saturate.
+        layers: Those that multiply integers, in graph order.
+    """
 
     target: str
     unsafe_channels: int | None
+    channels: int | None = None
+    unsafe_pairs: int | None = None
+    layers: tuple[LayerSaturation, ...] = ()
 
 
 @dataclass(frozen=True)

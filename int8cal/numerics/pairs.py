@@ -152,3 +152,24 @@ def worst_linked(codes: npt.NDArray[np.int8], links: Links) -> tuple[int, npt.ND
     below = np.add(np.minimum(first, zero), np.minimum(second, zero), dtype=np.int16)
     unsafe: npt.NDArray[np.bool_] = (above > SAFE_SUM) | (below < -SAFE_SUM)
     return max(int(above.max()), -int(below.min())), unsafe
+
+
+def worst_anywhere(codes: npt.NDArray[np.int8]) -> tuple[int, npt.NDArray[np.int64]]:
+    """Look at rows of which any two weights may meet.
+
+    Args:
+        codes: int8 (..., K), small K.
+
+    Returns:
+        The largest magnitude before 255 that two of a row give (0 where K < 2), and how many of its pairs can saturate,
+        int64 (...,).
+    """
+    size = codes.shape[-1]
+    if size < 2 or not codes.size:
+        return 0, np.zeros(codes.shape[:-1], np.int64)
+    wide = codes.astype(np.int16)
+    above, below = np.maximum(wide, 0), np.minimum(wide, 0)
+    first, second = np.triu_indices(size, 1)
+    most, least = above[..., first] + above[..., second], below[..., first] + below[..., second]
+    counts: npt.NDArray[np.int64] = ((most > SAFE_SUM) | (least < -SAFE_SUM)).sum(axis=-1, dtype=np.int64)
+    return max(int(most.max()), -int(least.min())), counts

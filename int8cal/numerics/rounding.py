@@ -2,8 +2,8 @@
 
 Rounding each weight to the nearest code makes the least squared error per weight, but what counts is the error of their
 sum. Inputs of a layer are alike: after a Relu all are positive, and neighbouring positions of a channel hold nearly the
-same value. With inputs that vary by 1 each, SAME_CHANNEL within a channel and ALL over all of them together, the squared
-error at the output is
+same value. With inputs that vary by 1 each, by SAME_CHANNEL within a channel and by ALL over all of them together, the
+squared error at the output is
 
     J(e) = sum_k e_k^2 + SAME_CHANNEL * sum_c (sum of e over channel c)^2 + ALL * (sum_k e_k)^2
 
@@ -300,7 +300,13 @@ def _choose_twin(
 
 
 def _round_twin(
-    values: Float64, scales: Float64, positions: int, links: Links, low: float, high: float, result: npt.NDArray[np.int8]
+    values: Float64,
+    scales: Float64,
+    positions: int,
+    links: Links,
+    low: float,
+    high: float,
+    result: npt.NDArray[np.int8],
 ) -> None:
     flat = values.reshape(-1, values.shape[2])
     exact, codes = _nearest_twin(flat, np.repeat(scales, values.shape[1]), links, low, high)

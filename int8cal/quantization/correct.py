@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
-from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
@@ -129,9 +129,14 @@ def make_table(
         corrections[CORRECTION] = uint8.record()
         decisions.append(describe(uint8, affine))
     table = replace(blank, tensors=entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings))
-    table, chosen = choose_forms(prepared, plan, table, judge)
-    decisions.extend(chosen)
     built = build_model(prepared, plan, table)
+    warnings = built.warnings
+    # what follows changes no weight: their scales are searched for once
+    table = replace(table, weights=weight_entries(plan, built.layers))
+    if plan.recurrent:
+        table, chosen = choose_forms(prepared, plan, table, judge)
+        decisions.extend(chosen)
+        built = build_model(prepared, plan, table)
     if rule.bias_correction and judge is not None:
         deltas = bias_deltas(equalized, layers, figures, built.layers)
         if deltas:
@@ -147,5 +152,5 @@ def make_table(
             )
             if kept:
                 table, built = candidate, rebuilt
-    table = replace(table, warnings=(*table.warnings, *built.warnings))
+    table = replace(table, warnings=tuple(dict.fromkeys((*table.warnings, *warnings, *built.warnings))))
     return Corrected(with_weights(table, plan, built), tensors, tuple(decisions)), built.model

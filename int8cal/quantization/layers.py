@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.plan import Layer, Plan
-    from int8cal.numerics.pairs import Links, Rows
     from int8cal.job import Target, WeightRange
     from int8cal.numerics.affine import Affine
+    from int8cal.numerics.pairs import Links, Rows
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 

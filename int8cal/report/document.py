@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from int8cal.evaluation.result import Drop, Evaluation, Optimization, Report
+    from int8cal.evaluation.result import Drop, Evaluation, LayerSaturation, Optimization, Report, Saturation
 
 FORMAT = "int8cal/report"
 VERSION = 1
@@ -94,8 +94,9 @@ def missing(document: Document) -> Iterator[tuple[str, ...]]:
     for key in ("fusion", "latency_ms"):
         if document[key] is None:
             yield (key, key.removesuffix("_ms"))
-    for part in ("metrics", "saturation"):
-        yield from ((f"{part}.{key}",) for key, value in document[part].items() if value is None)
+    yield from ((f"metrics.{key}",) for key, value in document["metrics"].items() if value is None)
+    if document["saturation"]["unsafe_channels"] is None:
+        yield ("saturation.unsafe_channels",)
     for name, output in document["outputs"].items():
         yield from ((f"outputs.{name}.{key}",) for key, value in output.items() if value is None)
     for index, layer in enumerate(document["layers"]):
@@ -158,9 +159,35 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
                 for node in fusion.nodes
             ],
         },
-        "saturation": {"target": saturation.target, "unsafe_channels": saturation.unsafe_channels},
+        "saturation": _saturation(saturation),
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
         "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+    }
+
+
+def _saturation(found: Saturation) -> Document:
+    document: Document = {"target": found.target, "unsafe_channels": found.unsafe_channels}
+    if found.channels is not None:
+        document |= {
+            "channels": found.channels,
+            "unsafe_pairs": found.unsafe_pairs,
+            "layers": [layer_saturation(layer) for layer in found.layers],
+        }
+    return document
+
+
+def layer_saturation(layer: LayerSaturation) -> Document:
+    """Lay out whether a layer can saturate, as report.json and the audit have it."""
+    return {
+        "node": layer.node,
+        "op_type": layer.op_type,
+        "weight": layer.weight,
+        "verdict": layer.verdict,
+        "why": layer.why,
+        "channels": layer.channels,
+        "unsafe_channels": layer.unsafe_channels,
+        "unsafe_pairs": layer.unsafe_pairs,
+        "worst_sum": layer.worst_sum,
     }
 
 

@@ -43,6 +43,7 @@ _METRICS = {
 _LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIONAL, "clipped": _OPTIONAL}
 _GATE = {"gate": (str,), "value": _OPTIONAL, "passed": (bool,)}
 _NODE = {"node": (str,), "op_type": (str,), "reason": (str,)}
+_SATURATION = {"node": (str,), "op_type": (str,), "verdict": (str,), "channels": _NUMBER, "unsafe_channels": _NUMBER}
 _AGAIN = "evaluate again to write a sound report"
 
 
@@ -96,6 +97,9 @@ def _check(path: Path, document: Document) -> None:
     _table(path, "layers", document["layers"], _LAYER)
     _table(path, "gates", document["gates"], _GATE)
     _keys(path, "saturation", document["saturation"], {"target": (str,), "unsafe_channels": _OPTIONAL})
+    if "layers" in document["saturation"]:  # reports of 0.1 have none
+        _keys(path, "saturation", document["saturation"], {"channels": _NUMBER, "layers": (list,)})
+        _table(path, "saturation.layers", document["saturation"]["layers"], _SATURATION)
     _keys(path, "size", document["size"], {"fp32_bytes": _NUMBER, "int8_bytes": _NUMBER})
     if document["fusion"] is not None:
         _keys(path, "fusion", document["fusion"], {"integer": _NUMBER, "float": _NUMBER, "nodes": (list,)})

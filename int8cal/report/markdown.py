@@ -49,6 +49,7 @@ def report_to_markdown(report: Report) -> str:
         _gates(document),
         _worst_layers(document),
         _float_nodes(document),
+        _unsafe_layers(document),
         _optimized(document),
         _bullets("Warnings", document["warnings"]),
         _listed("Made with", versions(document)),
@@ -123,6 +124,20 @@ def _float_nodes(document: Document) -> str:
     if len(nodes) > _FLOAT_NODES:
         text += f"\n\nand {len(nodes) - _FLOAT_NODES} more, in report.json."
     return text
+
+
+def _unsafe_layers(document: Document) -> str:
+    found = document["saturation"]
+    rows = [
+        [_code(layer["node"]), _escape(layer["op_type"]), str(layer["unsafe_channels"]), str(layer["channels"])]
+        for layer in found.get("layers", [])
+        if layer["unsafe_channels"]
+    ]
+    if not rows:
+        return ""
+    table = _table(["layer", "op", "channels that can saturate", "of"], rows[:_FLOAT_NODES], right={2, 3})
+    more = f"\n\nand {len(rows) - _FLOAT_NODES} more, in report.json." if len(rows) > _FLOAT_NODES else ""
+    return f"### Can saturate on x86 CPUs without VNNI\n\n{table}{more}"
 
 
 def _optimized(document: Document) -> str:

@@ -123,8 +123,22 @@ def headline(document: Document) -> list[Figure]:
     else:
         times = f"{wording.milliseconds(latency['fp32'])} to {wording.milliseconds(latency['int8'])} per sample"
         figures.append(Figure("Speedup", wording.times(latency["speedup"]), times))
+    figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
     return [item for item in figures if item.label != "Top-5 drop" or metrics["top5"] or metrics["top1"]]
+
+
+def _saturation(document: Document) -> list[Figure]:
+    """Say how many channels can saturate; nothing in a report that was not audited."""
+    found = document["saturation"]
+    unsafe, channels = found["unsafe_channels"], found.get("channels")
+    if unsafe is None:
+        return []
+    note = f"target {found['target']}, whatever the activations"
+    if not unsafe:
+        return [Figure("Can saturate", "no channel", note)]
+    text = wording.count(unsafe, "channel") if channels is None else f"{unsafe} of {wording.count(channels, 'channel')}"
+    return [Figure("Can saturate", text, f"target {found['target']}, on x86 CPUs without VNNI")]
 
 
 def _metric(document: Document, label: str, key: str, text: Callable[[float | None], str]) -> Figure:

@@ -15,6 +15,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
     done = here(
         *PAIR,
         *("--labels", "l.csv", "--gate", "cosine>0.9", "--samples", "5", "--seed", "2", "--skip-bad"),
+        *("--target", "x86-vnni"),
         *("--threads", "3", "--no-latency", "-o", "out", "--overwrite", "--quiet"),
     )
     assert (done.code, done.out, done.err) == (0, "", "")
@@ -26,6 +27,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "data": DataSettings("v", samples=5, labels="l.csv", skip_bad=True, seed=2),
         "output": Path("out"),
         "gates": ("cosine>0.9",),
+        "target": "x86-vnni",
         "threads": 3,
         "latency": False,
         "overwrite": True,

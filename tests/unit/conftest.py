@@ -74,7 +74,9 @@ class Bench:
     def table(cls, prepared, plan, *, method="max", samples=None, **quantization):
         settings = QuantizationSettings(**quantization)
         statistics = cls.statistics(prepared, plan, samples)
-        blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(settings)}, {}, {})
+        blank = CalibrationTable(
+            {"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(settings)}, {}, {}
+        )
         ranges = choose_ranges(plan, statistics.tensors, CalibrationSettings(method=method), settings)
         return replace(blank, tensors=ranges.entries)
 

@@ -30,6 +30,7 @@ LEVELS = {
     "config": 9,
     "pipeline": 10,
     "describe": 10,
+    "auditing": 11,
     "api": 11,
     "cli": 12,
 }

@@ -38,9 +38,18 @@ def test_every_figure_that_is_none_has_a_reason(fp32, int8, make_samples):
     result = evaluate_pair(fp32, int8, make_samples(3, labels=False), latency=False)
     assert result.metrics.top1 is None
     assert result.latency is None
-    assert set(result.reasons) == {
-        "saturation.unsafe_channels", "metrics.top1", "metrics.top5", "latency", "layers",
-    }  # fmt: skip
+    assert set(result.reasons) == {"metrics.top1", "metrics.top5", "latency", "layers"}
+
+
+def test_saturation_is_audited_for_the_target(fp32, int8, make_samples):
+    found = {
+        target: evaluate_pair(fp32, int8, make_samples(1), target=target, latency=False).saturation
+        for target in ("portable", "x86-vnni")
+    }
+    assert found["portable"].unsafe_channels > 0
+    assert found["x86-vnni"].unsafe_channels == 0
+    assert found["portable"].channels == found["x86-vnni"].channels > 0
+    assert all(layer.verdict != "float" for each in found.values() for layer in each.layers)
 
 
 def test_the_callers_reasons_win(fp32, int8, make_samples):

@@ -72,7 +72,9 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     shape = [side if isinstance(side, int) else 1 for side in prepared.signature.inputs[0].shape]
     samples = samples or list(pixel_samples(taken.pixels, shape))
     statistics = bench.statistics(prepared, plan, samples)
-    blank = CalibrationTable({"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(quantization)}, {}, {})
+    blank = CalibrationTable(
+        {"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(quantization)}, {}, {}
+    )
     pixels, rule = taken if uint8 else None, RECIPES["fast"]
     balanced = balance(prepared.model, plan, statistics, rule)
     ranges = find_ranges(plan, balanced, CalibrationSettings(method="max"), quantization, pixels)

@@ -1,0 +1,125 @@
+"""The audit of one int8 model, from its file to what `int8cal audit` prints and writes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from onnx.inliner import inline_local_functions
+
+from int8cal.data.feeds import open_feeds
+from int8cal.errors import ConfigError, ModelError
+from int8cal.evaluation.fusion import audit_fusion
+from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
+from int8cal.evaluation.pixel_feeds import pixels_of_model
+from int8cal.evaluation.saturation.audit import FIGURES, GATE_NAMES, ON_DATA, PREFIX, Audit, Repaired, audit_of
+from int8cal.evaluation.saturation.layers import with_names
+from int8cal.evaluation.saturation.on_data import measure_on_data
+from int8cal.evaluation.saturation.repair import repair
+from int8cal.evaluation.saturation.worst_case import audit_saturation, judge_layers
+from int8cal.graph.index import walk
+from int8cal.graph.load import QUANTIZED_OPS, load_model, save_model
+from int8cal.graph.signature import signature_of
+from int8cal.pipeline import require_apart, require_free
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from int8cal.data.feeds import Feeds
+    from int8cal.evaluation.result import Fusion
+    from int8cal.job import DataSettings
+    from int8cal.pipeline import Progress
+
+
+def audit_file(
+    path: Path,
+    *,
+    target: str = "portable",
+    data: DataSettings | None = None,
+    gates: Sequence[str] = (),
+    fix: Path | None = None,
+    overwrite: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Audit:
+    """Audit an int8 model of any tool, and repair it where asked.
+
+    Args:
+        path: The model.
+        target: A name in runtime.targets.TARGETS.
+        data: Samples for the simulation, as the model takes them; None for the worst case alone.
+        gates: 'NAME<=VALUE' over `evaluation.saturation.audit.FIGURES`.
+        fix: Where to write the repaired model; None to write nothing.
+        overwrite: Replace that file if it exists.
+        threads: Threads of the runtime; 0 for all CPUs.
+        progress: Shows the pass over the data.
+
+    Returns:
+        The audit; a failed gate is in it. The repaired model is written though a gate fails.
+
+    Raises:
+        ModelError: The model is missing, corrupt, or a float model: it holds nothing to audit.
+        ConfigError: A gate names an unknown figure, or one that needs data.
+        DataError: The samples do not fit.
+        OutputError: `fix` cannot be written.
+    """
+    parsed = [_gate(text, with_data=data is not None) for text in gates]
+    if fix is not None:
+        require_free(fix, overwrite=overwrite)
+        require_apart((fix,), (path,))
+    model = load_model(path)
+    source: Path | onnx.ModelProto = path
+    if model.functions:  # their nodes multiply too; inside functions nobody would see them
+        source = model = inline_local_functions(model)
+    if not is_quantized(model):
+        raise ModelError(
+            "is a float model: nothing in it is multiplied on integers, so there is nothing to audit",
+            where=str(path),
+            do="give the int8 model that was made from it",
+        )
+    feeds = None if data is None else _open(model, data)
+    fusion, reason = _fusion(source, model, threads)
+    judged = judge_layers(model, target, fusion)
+    audit = audit_of(str(path), target, judged, fusion, reason)
+    if feeds is not None:
+        samples = feeds if progress is None else progress(feeds, feeds.count, "audit")
+        audit = replace(audit, on_data=measure_on_data(model, judged, target, samples, threads=threads))
+    if fix is not None:
+        audit = replace(audit, repaired=_repair(model, target, fusion, fix, threads))
+    return replace(audit, gates=tuple(hold(gate, FIGURES[gate.name.removeprefix(PREFIX)](audit)) for gate in parsed))
+
+
+def is_quantized(model: onnx.ModelProto) -> bool:
+    """Whether a model holds a node that makes, takes or multiplies codes, in its subgraphs too."""
+    return any(node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear") for node in walk(model.graph))
+
+
+def _gate(text: str, *, with_data: bool) -> ParsedGate:
+    gate = parse_gate(text, GATE_NAMES, "unsafe_channels<=0")
+    if gate.name.removeprefix(PREFIX) in ON_DATA and not with_data:
+        raise ConfigError(f'gate "{text}" needs samples', do="give --data, or remove the gate", gate=text)
+    return gate
+
+
+def _fusion(source: Path | onnx.ModelProto, model: onnx.ModelProto, threads: int) -> tuple[Fusion | None, str]:
+    try:
+        return audit_fusion(source, with_names(model), threads=threads), ""
+    except ModelError as error:
+        return None, f"the runtime could not write its optimized graph: {error.what}"
+
+
+def _open(model: onnx.ModelProto, data: DataSettings) -> Feeds:
+    """Open samples as the model takes them; one that takes raw pixels does the scaling itself."""
+    if data.preprocess is not None and pixels_of_model(model) is not None:
+        data = replace(data, preprocess=replace(data.preprocess, scale=1.0, mean=(), std=()))
+    return open_feeds(data, signature_of(model))
+
+
+def _repair(model: onnx.ModelProto, target: str, fusion: Fusion | None, path: Path, threads: int) -> Repaired:
+    fixed, repairs = repair(model, target, fusion)
+    save_model(fixed, path)
+    again, _ = _fusion(path, fixed, threads)
+    return Repaired(str(path), repairs, audit_saturation(fixed, target, again))

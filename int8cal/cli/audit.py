@@ -1,0 +1,137 @@
+"""`int8cal audit`: can an int8 model saturate on CPUs without VNNI, does it on data, and a repaired copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from int8cal.cli import options
+from int8cal.cli.endings import say
+from int8cal.cli.outcome import shown_path
+from int8cal.cli.progress import Progress
+from int8cal.errors import GateError
+from int8cal.runtime.targets import TARGETS
+
+if TYPE_CHECKING:
+    from int8cal.evaluation.saturation.audit import Audit
+    from int8cal.job import DataSettings
+
+SAMPLES = 32  # of --data, unless --samples says otherwise
+_TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.values())
+
+
+@click.command("audit")
+@click.argument("model", type=options.PATH, metavar="MODEL")
+@click.option(
+    "--target",
+    type=click.Choice(list(TARGETS)),
+    default="portable",
+    help=f"Where the model will run (default portable). {_TARGETS}.",
+)
+@click.option(
+    "--data",
+    type=options.PATH,
+    metavar="PATH",
+    help="Run these samples and count what would saturate: a directory, file or glob, as in calibrate.",
+)
+@click.option("--samples", type=click.IntRange(min=1), metavar="N", help=f"At most N samples (default {SAMPLES}).")
+@click.option("--config", type=options.PATH, metavar="FILE", help="YAML of a job; its data.preprocess is used.")
+@click.option(
+    "--gate",
+    "gates",
+    multiple=True,
+    metavar="'NAME<=VALUE'",
+    help="Exit with 7 unless this holds, such as 'unsafe_channels<=0'. Repeatable. Names: unsafe_channels, "
+    "unsafe_pairs, unsafe_layers, worst_sum, accumulator (fraction of s32), data_dependent_layers, channels, layers, "
+    "fusion.integer, fusion.float; with --data saturated_on_data, saturated_channels_on_data. With --fix the fixed "
+    "model is judged.",
+)
+@click.option("--fix", is_flag=True, help="Write a model whose unsafe channels are quantized again.")
+@click.option("-o", "--output", type=options.PATH, metavar="OUT.onnx", help="The model that --fix writes.")
+@click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Of the runtime (default 0: all).")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON on stdout, and nothing else there.")
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    model: str,
+    target: str,
+    data: str | None,
+    samples: int | None,
+    config: str | None,
+    gates: tuple[str, ...],
+    fix: bool,
+    output: str | None,
+    overwrite: bool,
+    threads: int,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Say which output channels of the int8 model MODEL, made by any tool, can saturate on a target.
+
+    CPUs with AVX2 but without VNNI add two products in 16 bits. The audit looks at the weights that meet there. A float
+    model is an error (exit code 3): there is nothing to audit.
+    """
+    if fix != (output is not None):
+        raise click.UsageError("--fix needs -o OUT.onnx, and -o needs --fix", context)
+    if data is None and (samples is not None or config is not None):
+        raise click.UsageError("--samples and --config need --data", context)
+    settings = None if data is None else _data(model, data, samples, config)
+    from int8cal.auditing import audit_file
+
+    audit = audit_file(
+        Path(model),
+        target=target,
+        data=settings,
+        gates=gates,
+        fix=Path(output) if output else None,
+        overwrite=overwrite,
+        threads=threads,
+        progress=Progress(quiet=quiet),
+    )
+    _show(audit, quiet=quiet, as_json=as_json)
+    if output and not quiet:
+        message = f"wrote {shown_path(output)}"
+        if as_json:
+            say(message)
+        else:
+            click.echo(message)
+    _require_gates(audit)
+
+
+def _data(model: str, data: str, samples: int | None, config: str | None) -> DataSettings:
+    from dataclasses import replace
+
+    from int8cal.config.load import job_from_options
+
+    values = {"model": model, "data.path": data}
+    flags = {"model": "MODEL", "data.path": "--data"}
+    job = job_from_options(values, Path(config) if config else None, flags=flags)
+    return replace(job.data, samples=samples or SAMPLES)
+
+
+def _show(audit: Audit, *, quiet: bool, as_json: bool) -> None:
+    from int8cal.report.audit import audit_lines, audit_to_json
+
+    if as_json:
+        click.echo(audit_to_json(audit), nl=False)
+    elif not quiet:
+        for line in audit_lines(audit):
+            click.echo(line)
+
+
+def _require_gates(audit: Audit) -> None:
+    failed = [gate for gate in audit.gates if not gate.passed]
+    if failed:
+        told = ", ".join(
+            f"{gate.gate} (is {'unknown' if gate.value is None else f'{gate.value:g}'})" for gate in failed
+        )
+        raise GateError(
+            f"{len(failed)} of {len(audit.gates)} failed: {told}",
+            do="quantize again with --target portable, or repair the model with --fix -o OUT.onnx",
+            gates=tuple(gate.gate for gate in failed),
+        )

@@ -1,0 +1,182 @@
+"""Constant tensors of a quantized graph, wherever a tool put them: behind Constant, layout ops, Q and DQ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from int8cal.graph.index import attribute
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
+
+    from int8cal.graph.index import Index
+
+LAYOUT_OPS = frozenset({"Identity", "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+@dataclass(frozen=True)
+class Codes:
+    """A constant tensor of 8-bit codes.
+
+    Attributes:
+        name: The initializer that they come from.
+        values: int8 or uint8, in the layout that the op reads.
+        scale: float32: (), or one per position of `axis`; None where the op is given none.
+        zero_point: int64, shaped as scale.
+        axis: Axis of `values` that scale belongs to; None for one scale.
+        plain: What is between the initializer and the op is a DequantizeLinear or nothing.
+    """
+
+    name: str
+    values: npt.NDArray[Any]
+    scale: npt.NDArray[np.float32] | None
+    zero_point: npt.NDArray[np.int64]
+    axis: int | None
+    plain: bool
+
+
+class Constants:
+    """Values of a graph that do not depend on its inputs.
+
+    Args:
+        index: The graph.
+        outer: The graph around it, for one in a node's attribute.
+    """
+
+    def __init__(self, index: Index, outer: Constants | None = None) -> None:
+        self.index, self.outer = index, outer
+
+    def value(self, name: str) -> npt.NDArray[Any] | None:
+        """Return a tensor's value; None where it is not constant, or needs an op that is not followed."""
+        if not name:
+            return None
+        if name in self.index.initializers:
+            return numpy_helper.to_array(self.index.initializers[name])
+        node = self.index.producer.get(name)
+        if node is None:
+            # a graph input hides what the graph around has under that name
+            return None if self.outer is None or name in self.index.inputs else self.outer.value(name)
+        if node.op_type == "Constant":
+            value = attribute(node, "value", None)
+            return None if value is None else numpy_helper.to_array(value)
+        if node.op_type == "QuantizeLinear":
+            return self._quantized(node)
+        if node.op_type in LAYOUT_OPS:
+            data = self.value(node.input[0])
+            return None if data is None else self.laid_out(node, data)
+        return None
+
+    def source(self, name: str) -> str:
+        """Name the initializer or Constant output at the beginning of a chain."""
+        node = self.index.producer.get(name)
+        while node is not None and node.op_type != "Constant" and node.input:
+            name = node.input[0]
+            node = self.index.producer.get(name)
+        return name
+
+    def codes(self, name: str) -> Codes | None:
+        """Follow a tensor back to constant codes behind a DequantizeLinear.
+
+        Returns:
+            The codes in the layout of the tensor; None where there are none, or not of 8 bits, or scaled by blocks.
+        """
+        node = self.index.producer.get(name)
+        if node is None or not node.input:
+            return None
+        if node.op_type == "DequantizeLinear":
+            return self._behind(node)
+        if node.op_type not in LAYOUT_OPS:
+            return None
+        found = self.codes(node.input[0])
+        values = None if found is None else self.laid_out(node, found.values)
+        if found is None or values is None:
+            return None
+        axis = found.axis
+        if axis is not None:
+            axis = _moved_axis(node, found.values.shape, values.shape, axis)
+            if axis is None:
+                return None
+        return replace(found, values=values, axis=axis, plain=False)
+
+    def raw_codes(self, name: str, scale: str, zero_point: str, axis: int) -> Codes | None:
+        """Read codes that an op takes directly, with its own scale and zero point (names, "" for none).
+
+        Args:
+            name, scale, zero_point: Tensors.
+            axis: Axis of the codes that a scale of several values belongs to.
+        """
+        values = self.value(name)
+        if values is None or values.dtype not in _BYTES:
+            return None
+        found = self.value(scale) if scale else None
+        zero = self.value(zero_point) if zero_point else None
+        scales = None if found is None else _one_or_row(found.astype(np.float32))
+        zeros = _one_or_row(np.zeros((), np.int64) if zero is None else zero.astype(np.int64))
+        several = zeros.ndim > 0 or (scales is not None and scales.ndim > 0)
+        if scales is not None and scales.shape != zeros.shape:
+            scales, zeros = np.broadcast_arrays(scales, zeros)
+        plain = name in self.index.initializers
+        return Codes(self.source(name), values, scales, zeros, axis % values.ndim if several else None, plain)
+
+    def laid_out(self, node: onnx.NodeProto, data: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Apply a node of LAYOUT_OPS to its data; None where its other inputs are not constant."""
+        if node.op_type == "Identity":
+            return data
+        if node.op_type == "Transpose":
+            return data.transpose(attribute(node, "perm", None))
+        if node.op_type == "Flatten":
+            axis = attribute(node, "axis", 1)
+            return data.reshape(math.prod(data.shape[:axis]), -1) if data.size else None
+        given = self.value(node.input[1]) if len(node.input) > 1 else attribute(node, "axes", None)
+        if given is None:
+            return data.squeeze() if node.op_type == "Squeeze" else None
+        sizes = [int(size) for size in given]
+        if node.op_type == "Squeeze":
+            return data.squeeze(tuple(sizes))
+        if node.op_type == "Unsqueeze":
+            return np.expand_dims(data, tuple(sizes))
+        return data.reshape([data.shape[i] if size == 0 else size for i, size in enumerate(sizes)])
+
+    def _behind(self, node: onnx.NodeProto) -> Codes | None:
+        if attribute(node, "block_size", 0):
+            return None
+        zero_point = node.input[2] if len(node.input) > 2 else ""
+        found = self.raw_codes(node.input[0], node.input[1], zero_point, attribute(node, "axis", 1))
+        return None if found is None or found.scale is None or found.scale.ndim > 1 else found
+
+    def _quantized(self, node: onnx.NodeProto) -> npt.NDArray[Any] | None:
+        data, scale = self.value(node.input[0]), self.value(node.input[1])
+        zero = self.value(node.input[2]) if len(node.input) > 2 else np.zeros((), np.uint8)
+        if data is None or scale is None or zero is None or zero.dtype not in _BYTES:
+            return None
+        shape = [1] * data.ndim
+        if scale.size > 1:
+            shape[attribute(node, "axis", 1)] = -1
+        limits = np.iinfo(zero.dtype)
+        quotient = data.astype(np.float32) / scale.astype(np.float32).reshape(shape)
+        codes = np.rint(quotient) + zero.astype(np.float32).reshape(shape if zero.size > 1 else [1] * data.ndim)
+        result: npt.NDArray[Any] = np.clip(codes, limits.min, limits.max).astype(zero.dtype)
+        return result
+
+
+def _one_or_row(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return values.reshape(()) if values.size == 1 else values
+
+
+def _moved_axis(node: onnx.NodeProto, before: tuple[int, ...], after: tuple[int, ...], axis: int) -> int | None:
+    """Where an axis goes in a change of layout; None where it is split or joined."""
+    if node.op_type == "Identity":
+        return axis
+    if node.op_type == "Transpose":
+        order = attribute(node, "perm", None) or tuple(reversed(range(len(before))))
+        return list(order).index(axis)
+    ahead = math.prod(before[:axis])
+    found = (i for i, size in enumerate(after) if size == before[axis] and math.prod(after[:i]) == ahead)
+    return next(found, None)

@@ -1,0 +1,172 @@
+"""A node that multiplies by weights, whatever form a tool gave it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from int8cal.errors import ModelError
+from int8cal.graph.index import attribute
+from int8cal.numerics.pairs import Reduction, Rows
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
+
+    from int8cal.evaluation.saturation.constants import Codes, Constants
+    from int8cal.evaluation.saturation.forms import Form
+    from int8cal.evaluation.saturation.outer_scale import OuterScale
+
+Runtime = Literal["onnxruntime", "onednn"]
+# between a layer and the Q that takes its result; an Add of two layers' results too: steps are those of the Q
+_GLUE = frozenset({"Relu", "LeakyRelu", "Clip", "Add", "Reshape", "Transpose"})
+_GLUE_LENGTH = 4
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A node that multiplies by weights; one with two weight tensors gives two.
+
+    Attributes:
+        node: Its name, or that of its first output.
+        op_type: Its op.
+        form: Where its operands are.
+        proto: The node.
+        constants: Of its graph.
+        inside: It is in the graph of an If, Loop or Scan.
+        weight: Constant codes; None where the second operand is an activation, or float.
+        activation: "uint8" or "int8"; "" where the data is float.
+        data: The tensor of the data's codes (floats where the op itself quantizes).
+        data_scale, data_zero_point: Tensors of its scale and zero point; "" where there are none.
+        path: Nodes between that tensor's DequantizeLinear and the layer that only change the layout, in order.
+        second: Type of the codes of a second operand that is an activation; "" otherwise.
+        second_data: The tensor of these codes.
+        runtimes: Those that add products of neighbours in s16, where the CPU has no VNNI.
+        outer: Where a scale is that is not the op's own.
+        onnxruntime: Whether onnxruntime multiplies integers here.
+        why: Why it is float, or why its sums are exact.
+    """
+
+    node: str
+    op_type: str
+    form: Form
+    proto: onnx.NodeProto = field(repr=False)
+    constants: Constants = field(repr=False)
+    inside: bool
+    weight: Codes | None = None
+    activation: str = ""
+    data: str = ""
+    data_scale: str = ""
+    data_zero_point: str = ""
+    path: tuple[onnx.NodeProto, ...] = field(default=(), repr=False)
+    second: str = ""
+    second_data: str = ""
+    runtimes: tuple[Runtime, ...] = ()
+    outer: OuterScale | None = field(default=None, repr=False)
+    onnxruntime: bool = False
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """The node's name, and which of its weights."""
+        return f"{self.node} ({self.form.part})" if self.form.part else self.node
+
+    @property
+    def integer(self) -> bool:
+        """Whether some runtime multiplies integers here."""
+        return bool(self.activation) and (self.weight is not None or bool(self.second))
+
+    @property
+    def group(self) -> int:
+        """Groups of a convolution."""
+        return int(attribute(self.proto, "group", 1))
+
+    @property
+    def reduction(self) -> Reduction:
+        """How the weights are stored; for matrices of two axes and convolutions."""
+        if self.form.kind == "Conv":
+            return Reduction(0, 1)
+        if self.form.kind == "ConvTranspose":
+            return Reduction(1, 0, self.group)
+        return Reduction(0, 1) if attribute(self.proto, "transB", 0) else Reduction(1, 0)
+
+    def rows(self) -> Rows:
+        """Lay out the codes in the order of reduction: (scales, outputs per scale, K).
+
+        Raises:
+            ModelError: They have a rank that the op does not take.
+        """
+        codes = self._codes()
+        convolution = self.form.kind in {"Conv", "ConvTranspose"}
+        if codes.ndim < (3 if convolution else 1) or (self.form.kind == "Gemm" and codes.ndim != 2):
+            raise self._misshapen(codes, "too few axes" if convolution else "not two axes")
+        if self.form.kind == "ConvTranspose" and codes.shape[0] % max(self.group, 1):
+            raise self._misshapen(codes, f"channels that are not divisible into {self.group} groups")
+        if self._is_stack(codes):
+            return _stack_rows(codes, directions=self.form.kind == "Recurrent")
+        return self.reduction.rows(codes)
+
+    def restore(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Turn rows back into weights as the op reads them: the inverse of `rows`."""
+        codes = self._codes()
+        if not self._is_stack(codes):
+            return self.reduction.restore(values, codes.shape)
+        if codes.ndim == 1:
+            return values.reshape(codes.shape)
+        if self.form.kind == "Recurrent":
+            count, length, outputs = codes.shape
+            return np.ascontiguousarray(values.reshape(count, outputs, length).transpose(0, 2, 1))
+        moved = values.reshape(codes.shape[-1], *codes.shape[:-2], codes.shape[-2])
+        return np.ascontiguousarray(np.moveaxis(moved, (0, -1), (-1, -2)))
+
+    def _is_stack(self, codes: npt.NDArray[Any]) -> bool:
+        return self.form.kind in {"MatMul", "Recurrent"} and codes.ndim != 2
+
+    def _misshapen(self, codes: npt.NDArray[Any], what: str) -> ModelError:
+        return ModelError(
+            f"its weight {self.weight and self.weight.name!r} has shape {codes.shape}: {what} for {self.op_type}",
+            where=f"node {self.node!r}",
+            do="check the model with onnx.checker.check_model",
+        )
+
+    def output_scale(self) -> float | None:
+        """Return the scale of the codes that the result becomes, through a Relu, Clip or constant Add; None if none."""
+        if self.form.output_scale >= 0:
+            return _scalar(self.constants.value(input_of(self.proto, self.form.output_scale)))
+        name = self.proto.output[0]
+        for _ in range(_GLUE_LENGTH):
+            uses = self.constants.index.uses.get(name, [])
+            for use in uses:
+                if use.node.op_type == "QuantizeLinear" and use.slot == 0:
+                    return _scalar(self.constants.value(use.node.input[1]))
+            if len(uses) != 1 or uses[0].node.op_type not in _GLUE:
+                return None
+            name = uses[0].node.output[0]
+        return None
+
+    def _codes(self) -> npt.NDArray[Any]:
+        if self.weight is None or (self.form.kind == "Recurrent" and self.weight.values.ndim != 3):
+            raise ModelError("has no constant int8 weights", where=f"node {self.node!r}", do="audit another layer")
+        return self.weight.values
+
+
+def _stack_rows(codes: npt.NDArray[Any], *, directions: bool) -> Rows:
+    """Lay out a vector (K,), matrices (..., K, N), or weights of directions (D, K, N), each with its own scales."""
+    if codes.ndim == 1:
+        return Rows(codes.reshape(1, 1, -1), codes.size)
+    length = codes.shape[-2]
+    if directions:
+        return Rows(np.ascontiguousarray(codes.transpose(0, 2, 1)).reshape(-1, 1, length), length)
+    moved = np.ascontiguousarray(np.moveaxis(codes, (-1, -2), (0, -1)))
+    return Rows(moved.reshape(codes.shape[-1], -1, length), length)
+
+
+def input_of(node: onnx.NodeProto, slot: int) -> str:
+    """Name an input; "" where the node has none at that position."""
+    return str(node.input[slot]) if 0 <= slot < len(node.input) else ""
+
+
+def _scalar(value: Any) -> float | None:
+    return float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None

@@ -1,0 +1,108 @@
+"""One layer on one input, exactly and as VPMADDUBSW saturates it, with numerics.reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from int8cal.errors import ModelError
+from int8cal.graph.index import attribute
+from int8cal.numerics.reference.convolution import convolve
+from int8cal.numerics.reference.matmul import gemm, matmul
+from int8cal.numerics.reference.transposed import convolve_transposed
+from int8cal.numerics.reference.windows import Window
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
+
+    from int8cal.evaluation.saturation.linear import Linear, Runtime
+    from int8cal.numerics.reference.dot import Sums
+
+
+def zero_point(layer: Linear) -> int:
+    """Return the zero point of a layer's data; 0 where it is not constant."""
+    value = layer.constants.value(layer.data_zero_point)
+    return 0 if value is None else int(value.reshape(-1)[0])
+
+
+def is_padded(layer: Linear) -> bool:
+    """Whether a convolution may read beyond the edges."""
+    return any(attribute(layer.proto, "pads", ())) or attribute(layer.proto, "auto_pad", b"") not in (b"", b"VALID")
+
+
+def compute(
+    layer: Linear,
+    x: npt.NDArray[Any],
+    second: npt.NDArray[Any] | None,
+    starts: npt.NDArray[np.int64],
+    runtime: Runtime,
+) -> tuple[Sums, int]:
+    """Compute a layer both ways.
+
+    Args:
+        layer: Any but a recurrent one.
+        x: What it reads: codes, or floats where it quantizes by itself.
+        second: Codes of a second operand that is an activation.
+        starts: Pairs along a row of its weights.
+        runtime: onnxruntime fills pads with the zero point, oneDNN with zeros.
+
+    Returns:
+        Its sums without bias, and the axis of its output channels.
+
+    Raises:
+        ModelError: Shapes or types do not fit.
+    """
+    codes = quantize(x) if layer.form.quantizes else x
+    weight = second if layer.weight is None else layer.weight.values
+    if weight is None:
+        raise ModelError("has no second operand of codes", where=f"node {layer.node!r}", do="audit without --data")
+    if layer.form.kind in {"Conv", "ConvTranspose"}:
+        if attribute(layer.proto, "channels_last", 0):
+            codes = np.ascontiguousarray(np.moveaxis(codes, -1, 1))
+        window = _window(layer.proto, weight.shape[2:], codes.shape[2:])
+        if layer.form.kind == "Conv":
+            padding = 0 if runtime == "onednn" else None
+            sums = convolve(
+                codes, weight, window, group=layer.group, zero_point=zero_point(layer), padding=padding,
+                pair_starts=starts,
+            )  # fmt: skip
+        else:
+            sums = convolve_transposed(
+                codes, weight, window, group=layer.group, zero_point=zero_point(layer), pair_starts=starts,
+                output_padding=attribute(layer.proto, "output_padding", None),
+            )  # fmt: skip
+        return sums, 1
+    if layer.form.kind == "Gemm":
+        transposed = (bool(attribute(layer.proto, name, 0)) for name in ("transA", "transB"))
+        return gemm(codes, weight, transpose_a=next(transposed), transpose_b=next(transposed), pair_starts=starts), -1
+    rows = codes.reshape(1, -1) if codes.ndim == 1 else codes
+    return matmul(rows, weight.reshape(-1, 1) if weight.ndim == 1 else weight, pair_starts=starts), -1
+
+
+def _window(node: onnx.NodeProto, kernel: tuple[int, ...], sizes: tuple[int, ...]) -> Window:
+    strides, dilations = attribute(node, "strides", None), attribute(node, "dilations", None)
+    auto = attribute(node, "auto_pad", b"NOTSET").decode()
+    if auto not in {"SAME_UPPER", "SAME_LOWER"}:
+        return Window.of(kernel, strides, dilations, None if auto == "VALID" else attribute(node, "pads", None))
+    before, behind = [], []
+    for axis, size in enumerate(sizes):
+        stride = strides[axis] if strides else 1
+        reach = (kernel[axis] - 1) * (dilations[axis] if dilations else 1) + 1
+        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        small = total // 2
+        before.append(small if auto == "SAME_UPPER" else total - small)
+        behind.append(total - before[-1])
+    return Window.of(kernel, strides, dilations, [*before, *behind])
+
+
+def quantize(x: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Quantize as DynamicQuantizeLinear does, in float32."""
+    low, high = np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))
+    scale = (high - low) / np.float32(255)
+    if scale == 0:
+        return np.zeros(x.shape, np.uint8)
+    zero_point = np.rint(np.clip(-low / scale, 0, 255))
+    codes: npt.NDArray[np.uint8] = np.clip(np.rint(x / scale) + zero_point, 0, 255).astype(np.uint8)
+    return codes

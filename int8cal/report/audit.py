@@ -1,0 +1,262 @@
+"""An audit as JSON and as lines for the terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from int8cal.evaluation.saturation.audit import FIGURES
+from int8cal.numerics.pairs import SAFE_SUM
+from int8cal.report import wording
+from int8cal.report.document import layer_saturation
+from int8cal.runtime.targets import TARGETS
+
+if TYPE_CHECKING:
+    from int8cal.evaluation.result import Fusion, LayerSaturation
+    from int8cal.evaluation.saturation.audit import Audit, AuditedLayer, Repaired
+    from int8cal.evaluation.saturation.on_data import LayerOnData, OnData
+    from int8cal.evaluation.saturation.repair import Repair
+
+FORMAT = "int8cal/audit"
+VERSION = 1
+_NAME = 48
+_Cells = tuple[str, ...]
+
+
+def audit_to_json(audit: Audit) -> str:
+    """Write an audit as JSON.
+
+    Args:
+        audit: Any audit.
+
+    Returns:
+        {"format", "version", "model", "target", "layers": [{"node", "op_type", "weight", "verdict", "why", "channels",
+        "unsafe_channels", "unsafe_pairs", "worst_sum", "codes", "accumulator", "on_data"}], "totals": the figures that
+        gates may name, "fusion": {"integer", "float", "nodes"} or null, "fusion_reason", "on_data": null or {"samples",
+        "exact", "saturated", "channels"}, "fixed": null or {"path", "layers", "totals"}, "gates"}. Indented by 1, with
+        a final newline.
+    """
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": audit.model,
+        "target": audit.target,
+        "layers": [_layer(audit, layer) for layer in audit.layers],
+        "totals": {name: figure(audit) for name, figure in FIGURES.items()},
+        "fusion": _fusion(audit.fusion),
+        "fusion_reason": audit.fusion_reason or None,
+        "on_data": audit.on_data and _on_data(audit.on_data),
+        "fixed": audit.repaired and _repaired(audit.repaired),
+        "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in audit.gates],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _layer(audit: Audit, layer: AuditedLayer) -> dict[str, Any]:
+    found = audit.layer_on_data(layer.saturation.node)
+    return {
+        **layer_saturation(layer.saturation),
+        "codes": layer.codes,
+        "accumulator": layer.accumulator,
+        "on_data": found and _layer_on_data(found),
+    }
+
+
+def _layer_on_data(layer: LayerOnData) -> dict[str, Any]:
+    return {
+        "why": layer.why or None,
+        "runtimes": {
+            each.runtime: {
+                "pair_sums": each.pair_sums,
+                "saturated": each.saturated,
+                "channels": each.channels,
+                "max_error": each.max_error,
+                "max_error_steps": each.max_error_steps,
+            }
+            for each in layer.runtimes
+        },
+    }
+
+
+def _on_data(found: OnData) -> dict[str, Any]:
+    return {
+        "samples": found.samples,
+        "exact": found.exact,
+        "saturated": found.saturated,
+        "channels": found.channels,
+    }
+
+
+def _repaired(fixed: Repaired) -> dict[str, Any]:
+    return {
+        "path": fixed.path,
+        "layers": [
+            {"node": each.node, "how": each.how, "channels": each.channels, "sqnr_db": each.sqnr_db, "why": each.why}
+            for each in fixed.repairs
+        ],
+        "unsafe_channels": fixed.saturation.unsafe_channels,
+        "unsafe_pairs": fixed.saturation.unsafe_pairs,
+    }
+
+
+def _fusion(fusion: Fusion | None) -> dict[str, Any] | None:
+    if fusion is None:
+        return None
+    return {
+        "integer": fusion.integer,
+        "float": fusion.float_,
+        "nodes": [{"node": node.node, "op_type": node.op_type, "reason": node.reason} for node in fusion.nodes],
+    }
+
+
+def audit_lines(audit: Audit) -> list[str]:
+    """Show an audit in a terminal.
+
+    Args:
+        audit: Any audit.
+
+    Returns:
+        A table of the layers that multiply integers, in graph order, then totals, what stays in float, what the data
+        showed, what was repaired, gates, and a verdict that says what to do.
+    """
+    lines = [f"{_clean(audit.model)}, target {audit.target}: {TARGETS[audit.target].what}", ""]
+    integer = [layer for layer in audit.layers if layer.saturation.verdict != "float"]
+    if integer:
+        lines += [*_table(audit, integer), ""]
+    rows = [*_totals(audit), *_float_row(audit), *_data_rows(audit), *_repair_rows(audit), *_gate_rows(audit)]
+    rows.append(("Verdict", _verdict(audit)))
+    width = max(len(label) for label, _ in rows)
+    return lines + [f"{label:{width}}  {text}" for label, text in rows]
+
+
+def _table(audit: Audit, layers: list[AuditedLayer]) -> list[str]:
+    heads: _Cells = ("unsafe", "channels", "pairs", "worst sum", "codes", "s32 used")
+    heads += ("saturated", "max error") if audit.on_data else ()
+    rows = [heads, *(_cells(audit, layer) for layer in layers)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    names = ["layer", *(_named(layer.saturation) for layer in layers)]
+    return [
+        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) + f"  {name}"
+        for row, name in zip(rows, names, strict=True)
+    ]
+
+
+def _cells(audit: Audit, layer: AuditedLayer) -> _Cells:
+    found = layer.saturation
+    counted = found.worst_sum is not None
+    cells: _Cells = (
+        str(found.unsafe_channels) if counted else "-",
+        str(found.channels) if found.channels else "-",
+        str(found.unsafe_pairs) if counted else "-",
+        f"{found.worst_sum}/{SAFE_SUM}" if counted else found.verdict,
+        f"{layer.codes[0]}..{layer.codes[1]}" if layer.codes else "-",
+        wording.percent(layer.accumulator) if layer.accumulator is not None else "-",
+    )
+    return cells + _data_cells(audit, layer) if audit.on_data else cells
+
+
+def _data_cells(audit: Audit, layer: AuditedLayer) -> _Cells:
+    found = audit.layer_on_data(layer.saturation.node)
+    if found is None:
+        return "0", "0"
+    if not found.runtimes:
+        return "-", "-"
+    worst = max(found.runtimes, key=lambda each: each.saturated)
+    if not worst.saturated:
+        return "0", "0"
+    steps = f"{worst.max_error_steps:.1f} steps" if worst.max_error_steps is not None else f"{worst.max_error} in s32"
+    return str(worst.saturated), steps
+
+
+def _named(layer: LayerSaturation) -> str:
+    node = _clean(layer.node)
+    short = node if len(node) <= _NAME else f"…{node[1 - _NAME :]}"
+    return f"{short} ({_clean(layer.op_type)})" + (f", {_clean(layer.why)}" if layer.why else "")
+
+
+def _totals(audit: Audit) -> list[tuple[str, str]]:
+    found = audit.saturation
+    unsafe = sum(layer.verdict == "unsafe" for layer in found.layers)
+    text = (
+        f"{found.unsafe_channels} of {wording.count(found.channels or 0, 'channel')} can saturate, in {unsafe} of "
+        f"{wording.count(len(found.layers), 'integer layer')}; {wording.count(found.unsafe_pairs or 0, 'pair')}"
+    )
+    return [("Saturation", text)]
+
+
+def _float_row(audit: Audit) -> list[tuple[str, str]]:
+    kinds: dict[str, int] = {}
+    for layer in audit.layers:
+        if layer.saturation.verdict == "float":
+            kinds[layer.saturation.op_type] = kinds.get(layer.saturation.op_type, 0) + 1
+    rows = []
+    if kinds:
+        listed = ", ".join(f"{number} {_clean(kind)}" for kind, number in sorted(kinds.items()))
+        rows.append(("Float layers", f"{sum(kinds.values())} ({listed}); they cannot saturate"))
+    if audit.fusion is None:
+        reason = _clean(audit.fusion_reason)
+        rows.append(("Fusion", f"{wording.NOT_MEASURED}: {reason}; every layer that could run on integers counts"))
+    else:
+        total = audit.fusion.integer + audit.fusion.float_
+        rows.append(("Fusion", f"onnxruntime runs {audit.fusion.integer} of {total} compute nodes on integers"))
+    return rows
+
+
+def _data_rows(audit: Audit) -> list[tuple[str, str]]:
+    found = audit.on_data
+    if found is None:
+        return []
+    text = f"{wording.count(found.saturated, 'pair sum')} saturated in {wording.count(found.channels, 'channel')}"
+    rows = [("On data", f"{text}, over {wording.count(found.samples, 'sample')}")]
+    if not found.exact:
+        told = "this machine has no VNNI: inputs of later layers come from layers that may have saturated themselves"
+        rows.append(("", told))
+    skipped = [layer for layer in found.layers if layer.why]
+    rows += [("", f"not simulated: {_clean(layer.node)}: {_clean(layer.why)}") for layer in skipped]
+    return rows
+
+
+def _repair_rows(audit: Audit) -> list[tuple[str, str]]:
+    fixed = audit.repaired
+    if fixed is None:
+        return []
+    changed = wording.count(sum(each.channels for each in fixed.repairs), "channel")
+    text = f"{changed} quantized again; {fixed.saturation.unsafe_channels} can saturate in {_clean(fixed.path)}"
+    return [("Repaired", text), *(("", _repair(each)) for each in fixed.repairs)]
+
+
+def _repair(each: Repair) -> str:
+    if each.how is None:
+        return f"{_clean(each.node)}: not repaired, {_clean(each.why)}"
+    what = "new scales and codes" if each.how == "scales" else "new codes under the same scales"
+    kept = f", weights kept to {wording.decibel(each.sqnr_db)}" if each.sqnr_db is not None else ""
+    return f"{_clean(each.node)}: {wording.count(each.channels, 'channel')}, {what}{kept}"
+
+
+def _gate_rows(audit: Audit) -> list[tuple[str, str]]:
+    return [
+        (
+            "" if index else "Gates",
+            f"{'pass' if gate.passed else 'FAIL'}  {_clean(gate.gate)}  (value {wording.plain(gate.value)})",
+        )
+        for index, gate in enumerate(audit.gates)
+    ]
+
+
+def _verdict(audit: Audit) -> str:
+    target = TARGETS[audit.target]
+    found = audit.repaired.saturation if audit.repaired else audit.saturation
+    if not found.layers:
+        return "nothing is multiplied on integers, so nothing can saturate"
+    depends = sum(layer.verdict == "data" for layer in found.layers)
+    more = f"; {wording.count(depends, 'product')} of two activations: it depends on the data" if depends else ""
+    if not target.orders:
+        return f"safe: {audit.target} sums products exactly{more}"
+    if found.unsafe_channels == 0:
+        return f"safe whatever the activations{more}"
+    advice = "quantize again with --target portable, or repair it: --fix -o OUT.onnx"
+    return f"UNSAFE on x86 CPUs without VNNI; {'see above' if audit.repaired else advice}{more}"
+
+
+def _clean(text: str) -> str:
+    return wording.printable(str(text))
