@@ -29,10 +29,11 @@ Float64 = npt.NDArray[np.float64]
 SAME_CHANNEL = 0.6
 ALL = 0.3
 
-CANDIDATES = 64  # scales per output channel, from LEAST_SCALE of the one that clips nothing
+CANDIDATES = 96  # scales per output channel, from LEAST_SCALE of the one that clips nothing
 LEAST_SCALE = 0.8
 FINALISTS = 4  # of these also the moves are tried
 PASSES = 20  # over a row, at most; two to five are usual
+_AT_ONCE = 1 << 21  # weights looked at together: a float64 copy of a large matrix takes more memory than the model
 
 
 def choose_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
@@ -46,17 +47,29 @@ def choose_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
     Returns:
         float64 values that are exact float32, (scales,). An all-zero channel gets SMALLEST_SCALE.
     """
-    values = np.ascontiguousarray(rows.values, np.float64)
+    parts = [_chosen(rows.values[few], rows.positions, dtype, links) for few in _parts(rows.values)]
+    return np.concatenate(parts)
+
+
+def _parts(values: npt.NDArray[Any]) -> list[slice]:
+    step = max(_AT_ONCE // max(values[:1].size, 1), 1)
+    return [slice(start, start + step) for start in range(0, max(len(values), 1), step)]
+
+
+def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links) -> Float64:
+    values = np.ascontiguousarray(stored, np.float64)
     flat = values.reshape(len(values), -1)
     widest = np.maximum(flat.max(axis=1) / dtype.qmax, flat.min(axis=1) / dtype.qmin)
     sums = _real_worst_sums(values)[..., links].reshape(len(values), -1).max(axis=1, initial=0.0)
     safe = np.maximum(sums / SAFE_SUM, widest)
-    # up to where nothing is clipped and no pair is touched, and a little further
-    factors = np.linspace(0.0, 1.0, CANDIDATES)
+    # up to where nothing is clipped and no pair is touched, and a little further; these two points exactly, at which
+    # rows of few values have no error
+    factors = np.linspace(0.0, 1.0, CANDIDATES - 2)
     ends = np.maximum(1.25 * widest, 1.05 * safe)
-    candidates = LEAST_SCALE * widest[:, None] + factors * (ends - LEAST_SCALE * widest)[:, None]
+    spaced = LEAST_SCALE * widest[:, None] + factors * (ends - LEAST_SCALE * widest)[:, None]
+    candidates = np.concatenate([widest[:, None], safe[:, None], spaced], axis=1)
     exact = np.maximum(candidates.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
-    chosen: Float64 = _choose(values, exact, rows.positions, links, float(dtype.qmin), float(dtype.qmax))
+    chosen: Float64 = _choose(values, exact, positions, links, float(dtype.qmin), float(dtype.qmax))
     return chosen
 
 
@@ -72,9 +85,10 @@ def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.
     Returns:
         int8 codes shaped as rows.values. No linked pair can saturate: `pairs.unsafe_pairs` is False everywhere.
     """
-    values = np.ascontiguousarray(rows.values, np.float64)
-    codes = np.empty(values.shape, np.int8)
-    _round(values, scales, rows.positions, links, float(dtype.qmin), float(dtype.qmax), codes)
+    codes = np.empty(rows.values.shape, np.int8)
+    for few in _parts(rows.values):
+        values = np.ascontiguousarray(rows.values[few], np.float64)
+        _round(values, scales[few], rows.positions, links, float(dtype.qmin), float(dtype.qmax), codes[few])
     return codes
 
 

@@ -23,6 +23,7 @@ from int8cal.quantization.layers import quantize_layers
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.uint8_boundary import take_codes
 from int8cal.quantization.uint8_input import uint8_input_of, with_points
+from int8cal.runtime.targets import table_range
 
 if TYPE_CHECKING:
     import onnx
@@ -72,19 +73,15 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
     _check_corrections(prepared, plan, exponents, deltas)
     equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
-    layers = quantize_layers(
-        equalized,
-        plan,
-        activations,
-        table.settings.get("weights", "s8"),
-        target=table.settings.get("target", "portable"),
-        scales=scales,
-        bias_deltas=deltas,
-    )
+    layers, stale = _quantized(equalized, plan, table, activations, scales, deltas)
     warnings = tuple(
         f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
         for name, layer in layers.items()
         if layer.raised
+    ) + tuple(
+        f"node {name!r}: the table's weight scales are for {span}, but its codes are {layers[name].range} now; "
+        "computed anew"
+        for name, span in stale.items()
     )
     metadata = {TABLE_KEY: _digest(activations, layers, recurrent)}
     if exponents:
@@ -193,6 +190,36 @@ def _table_scales(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable
             )
         result[layer.node] = np.array(entry.scales, np.float32).astype(np.float64)
     return result
+
+
+def _quantized(
+    model: onnx.ModelProto,
+    plan: Plan,
+    table: CalibrationTable,
+    activations: dict[str, Affine],
+    scales: dict[str, npt.NDArray[np.float64]],
+    deltas: dict[str, npt.NDArray[np.float64]],
+) -> tuple[dict[str, QuantizedLayer], dict[str, str]]:
+    """Quantize the layers, and name those whose scales in the table are for another range of codes, and which."""
+
+    def with_scales(given: dict[str, npt.NDArray[np.float64]]) -> dict[str, QuantizedLayer]:
+        return quantize_layers(
+            model,
+            plan,
+            activations,
+            table_range(table.settings),
+            target=table.settings.get("target", "portable"),
+            scales=given,
+            bias_deltas=deltas,
+        )
+
+    layers = with_scales(scales)
+    spans = {node: table.weights[weight_key(plan, node)].range for node in scales}
+    # the settings were edited: scales of s8 would clip half of s7, and so on
+    stale = {node: span for node, span in spans.items() if span != layers[node].range}
+    if stale:
+        layers = with_scales({node: value for node, value in scales.items() if node not in stale})
+    return layers, stale
 
 
 def _check_corrections(

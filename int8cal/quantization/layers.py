@@ -87,6 +87,7 @@ def _quantized(
     span, links = code_range(layer, rows, weights, target)
     dtype = WEIGHT_TYPES[span]
     chosen = given if given is not None else choose_scales(rows, dtype, links)
+    _check_products(chosen, input_scale, layer)
     bias_codes = None
     raised = np.zeros(len(chosen), np.bool_)
     if layer.bias is not None:
@@ -101,6 +102,18 @@ def _quantized(
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     codes = reduction.restore(round_codes(rows, chosen, dtype, links), weight.shape)
     return QuantizedLayer(codes, chosen, bias_codes, int(raised.sum()), span)
+
+
+def _check_products(scales: npt.NDArray[np.float64], input_scale: float, layer: Layer) -> None:
+    # the runtime multiplies both in float32
+    if scales.max(initial=0.0) * input_scale > np.finfo(np.float32).max:
+        raise NonFiniteError(
+            f"node {layer.node!r}: the scales of weight {layer.weight!r} (up to {scales.max():.4g}) times that of its "
+            f"input ({input_scale:.4g}) do not fit float32",
+            do="give smaller scales, or leave the node out with --exclude",
+            tensor=layer.weight,
+            node=layer.node,
+        )
 
 
 def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: Target) -> tuple[WeightRange, Links]:

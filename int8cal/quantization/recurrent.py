@@ -23,6 +23,7 @@ from int8cal.numerics.recurrent import gate_scales, quantize_gates
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.protos import copied
 from int8cal.quantization.emit import free_name, tensor_names
+from int8cal.runtime.targets import table_range
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -102,7 +103,7 @@ def quantize_recurrent(model: onnx.ModelProto, plan: Plan, table: CalibrationTab
                     tensor=name,
                     node=layer.node,
                 )
-            given = _given_scales(table, keys[name], weight.shape[:2])
+            given = _given_scales(table, keys[name], weight.shape[:2], span)
             scales = gate_scales(weight, WEIGHT_TYPES[span]) if given is None else given
             gates[name] = quantize_gates(weight, scales, WEIGHT_TYPES[span])
         result[layer.node] = QuantizedRecurrent(layer, form, span, gates, keys)
@@ -243,7 +244,7 @@ def _range(form: Form, table: CalibrationTable) -> Literal["s8", "s7"]:
     if form == "weights":
         return "s8"  # nothing adds up integers, so nothing can saturate
     # the kernel adds neighbours along the inputs in s16 where the CPU lacks VNNI
-    return "s8" if table.settings.get("weights", "s8") == "s8" else "s7"
+    return "s8" if table_range(table.settings) == "s8" else "s7"
 
 
 def _key(plan: Plan, layer: Recurrent, tensor: str) -> str:
@@ -252,7 +253,9 @@ def _key(plan: Plan, layer: Recurrent, tensor: str) -> str:
     return tensor if readers == [layer.node] else f"{tensor}@{layer.node}"
 
 
-def _given_scales(table: CalibrationTable, key: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64] | None:
+def _given_scales(
+    table: CalibrationTable, key: str, shape: tuple[int, ...], span: str
+) -> npt.NDArray[np.float64] | None:
     entry = table.weights.get(key)
     if entry is None:
         return None
@@ -264,4 +267,6 @@ def _given_scales(table: CalibrationTable, key: str, shape: tuple[int, ...]) -> 
             do="remove the entry to have it computed, or calibrate again",
             tensor=key,
         )
+    if entry.range != span:
+        return None  # the form or the settings were edited: scales of s8 would clip half of s7
     return np.array(entry.scales, np.float32).astype(np.float64).reshape(shape)

@@ -7,9 +7,11 @@ without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from int8cal.job import QuantizationSettings, WeightRange
     from int8cal.numerics.pairs import Links, Order
 
@@ -48,6 +50,12 @@ TARGETS: dict[str, Target] = {
 def weight_range(settings: QuantizationSettings) -> WeightRange:
     """Return the weight range in force: the user's, or the target's own."""
     return settings.weights or TARGETS[settings.target].weights
+
+
+def table_range(settings: Mapping[str, Any]) -> WeightRange:
+    """Return the weight range of a table's settings; where the part was taken out, what the target has by itself."""
+    named: WeightRange | None = settings.get("weights")
+    return named or TARGETS[settings.get("target", "portable")].weights
 
 
 def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:

@@ -146,3 +146,25 @@ def test_a_single_weight_is_quantized():
     scales = rounding.choose_scales(rows, S8, link(("flat",), 1, 1))
     codes = rounding.round_codes(rows, scales, S8, link(("flat",), 1, 1))
     np.testing.assert_allclose(codes[0, 0, 0] * scales[0], -3.0, rtol=0.01)
+
+
+def test_a_large_matrix_taken_in_parts_has_the_same_scales_and_codes(monkeypatch):
+    rows, links = rows_and_links((21, 7), Reduction(1, 0), BOTH)
+    scales = rounding.choose_scales(rows, S8, links)
+    codes = rounding.round_codes(rows, scales, S8, links)
+    sizes, real = [], rounding._chosen
+    monkeypatch.setattr(rounding, "_AT_ONCE", 2 * 21)
+    monkeypatch.setattr(rounding, "_chosen", lambda stored, *more: sizes.append(len(stored)) or real(stored, *more))
+    np.testing.assert_array_equal(rounding.choose_scales(rows, S8, links), scales)
+    np.testing.assert_array_equal(rounding.round_codes(rows, scales, S8, links), codes)
+    assert sizes == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("orders", [(), ("flat",)])
+@pytest.mark.parametrize("pattern", [(0.7, 0.7), (0.7, -0.7), (0.7, 0.0)])
+def test_rows_of_one_magnitude_have_no_error(pattern, orders):
+    rows = Rows(np.tile(np.array(pattern, np.float32), 8).reshape(1, 1, -1), 16)
+    links = link(orders, 1, 16)
+    scales = rounding.choose_scales(rows, S8, links)
+    codes = rounding.round_codes(rows, scales, S8, links)
+    np.testing.assert_allclose(codes * scales[0], rows.values, rtol=1e-6)

@@ -88,6 +88,29 @@ def test_the_tables_weight_scales_win_over_computed_ones(pooled):
     assert np.abs(halved).max() <= 1.5  # both are rounded
 
 
+@pytest.mark.parametrize("other", ["s7", "paired"])
+def test_scales_of_another_range_are_computed_anew_and_say_so(pooled, other):
+    prepared, plan, table, _ = pooled
+    table = replace(table, settings={**table.settings, "weights": "s8"})
+    complete = with_weights(table, plan, build_model(prepared.model, plan, table))
+    settings = {**table.settings, "weights": other}
+    edited = build_model(prepared.model, plan, replace(complete, settings=settings))
+    fresh = build_model(prepared.model, plan, replace(table, settings=settings))
+    assert edited.model.SerializeToString() == fresh.model.SerializeToString()
+    warned = [text for text in edited.warnings if "are for s8, but its codes are" in text]
+    changed = [node for node, layer in fresh.layers.items() if layer.range != "s8"]
+    assert len(warned) == len(changed) > 0
+
+
+def test_scales_whose_product_does_not_fit_float32_are_refused(pooled):
+    prepared, plan, table, built = pooled
+    complete = with_weights(table, plan, built)
+    entry = replace(complete.weights["V"], scales=(3e38,) * 3)
+    broken = replace(edited(complete, c=1e3, m=1e3), weights={"V": entry})
+    with pytest.raises(NonFiniteError, match=r"node 'Conv_y': the scales of weight 'V' .* do not fit float32"):
+        build_model(prepared.model, plan, broken)
+
+
 @pytest.mark.parametrize(
     "entry",
     [

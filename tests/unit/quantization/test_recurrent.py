@@ -134,6 +134,17 @@ def test_an_edited_scale_is_used(bench):
     assert np.array_equal(before[0, :, 1:], after[0, :, 1:])
 
 
+def test_an_edited_form_has_scales_of_its_own_range(bench):
+    prepared, plan, table, plain = built(bench, net(bench), "weights")
+    complete = with_weights(table, plan, plain)
+    edited = replace(complete, settings={**complete.settings, FORMS_KEY: dict.fromkeys(plain.recurrent, "kernel")})
+    result = build_model(prepared.model, plan, edited)
+    kernel = built(bench, net(bench), "kernel")[3]
+    assert result.model.SerializeToString() == kernel.model.SerializeToString()
+    # with the scales of s8 half of the weights would be clipped
+    assert np.count_nonzero(np.abs(arrays(result.model)["R_quantized"]) == 63) < 60
+
+
 def test_a_wrong_number_of_scales_is_refused(bench):
     prepared, plan, table, result = built(bench, net(bench))
     complete = with_weights(table, plan, result)

@@ -5,7 +5,7 @@ import pytest
 from int8cal.config.available import AVAILABLE
 from int8cal.job import QuantizationSettings, Target
 from int8cal.numerics.pairs import link
-from int8cal.runtime.targets import TARGETS, any_two_meet, links_of, weight_range
+from int8cal.runtime.targets import TARGETS, any_two_meet, links_of, table_range, weight_range
 
 
 def test_every_target_has_a_name_of_the_contract_and_every_built_one_is_offered():
@@ -20,6 +20,13 @@ def test_every_target_has_a_name_of_the_contract_and_every_built_one_is_offered(
 def test_a_target_decides_the_weight_range_unless_the_user_does(target, weights):
     assert weight_range(QuantizationSettings(target=target)) == weights
     assert weight_range(QuantizationSettings(target=target, weights="s7")) == "s7"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_table_without_a_range_gets_the_targets_own(target):
+    assert table_range({"target": target}) == TARGETS[target].weights
+    assert table_range({"target": target, "weights": "s7"}) == "s7"
+    assert table_range({}) == "paired"
 
 
 def test_only_targets_that_can_saturate_have_pairs():
