@@ -16,7 +16,7 @@ from int8cal.evaluation.saturation.audit import FIGURES, GATE_NAMES, ON_DATA, PR
 from int8cal.evaluation.saturation.layers import with_names
 from int8cal.evaluation.saturation.on_data import measure_on_data
 from int8cal.evaluation.saturation.repair import repair
-from int8cal.evaluation.saturation.worst_case import audit_saturation, judge_layers
+from int8cal.evaluation.saturation.worst_case import judge_layers
 from int8cal.graph.index import walk
 from int8cal.graph.load import QUANTIZED_OPS, load_model, save_model
 from int8cal.graph.signature import signature_of
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import Fusion
+    from int8cal.evaluation.saturation.on_data import OnData
+    from int8cal.evaluation.saturation.worst_case import Judged
     from int8cal.job import DataSettings
     from int8cal.pipeline import Progress
 
@@ -51,11 +53,11 @@ def audit_file(
         path: The model.
         target: A name in runtime.targets.TARGETS.
         data: Samples for the simulation, as the model takes them; None for the worst case alone.
-        gates: 'NAME<=VALUE' over `evaluation.saturation.audit.FIGURES`.
+        gates: 'NAME<=VALUE' over `evaluation.saturation.audit.FIGURES`; with `fix` those of the repaired model.
         fix: Where to write the repaired model; None to write nothing.
         overwrite: Replace that file if it exists.
         threads: Threads of the runtime; 0 for all CPUs.
-        progress: Shows the pass over the data.
+        progress: Shows each pass over the data; with `fix` there is a second one, for the repaired model.
 
     Returns:
         The audit; a failed gate is in it. The repaired model is written though a gate fails.
@@ -85,11 +87,18 @@ def audit_file(
     judged = judge_layers(model, target, fusion)
     audit = audit_of(str(path), target, judged, fusion, reason)
     if feeds is not None:
-        samples = feeds if progress is None else progress(feeds, feeds.count, "audit")
-        audit = replace(audit, on_data=measure_on_data(model, judged, target, samples, threads=threads))
+        audit = replace(audit, on_data=_on_data(model, judged, target, feeds, threads, progress))
     if fix is not None:
-        audit = replace(audit, repaired=_repair(model, target, fusion, fix, threads))
-    return replace(audit, gates=tuple(hold(gate, FIGURES[gate.name.removeprefix(PREFIX)](audit)) for gate in parsed))
+        fixed, repairs = repair(model, target, fusion)
+        save_model(fixed, fix)
+        fusion, reason = _fusion(fix, fixed, threads)
+        judged = judge_layers(fixed, target, fusion)
+        after = audit_of(str(fix), target, judged, fusion, reason)
+        if feeds is not None:
+            after = replace(after, on_data=_on_data(fixed, judged, target, feeds, threads, progress))
+        audit = replace(audit, repaired=Repaired(str(fix), repairs, after))
+    subject = audit.repaired.audit if audit.repaired else audit
+    return replace(audit, gates=tuple(hold(gate, FIGURES[gate.name.removeprefix(PREFIX)](subject)) for gate in parsed))
 
 
 def is_quantized(model: onnx.ModelProto) -> bool:
@@ -118,8 +127,9 @@ def _open(model: onnx.ModelProto, data: DataSettings) -> Feeds:
     return open_feeds(data, signature_of(model))
 
 
-def _repair(model: onnx.ModelProto, target: str, fusion: Fusion | None, path: Path, threads: int) -> Repaired:
-    fixed, repairs = repair(model, target, fusion)
-    save_model(fixed, path)
-    again, _ = _fusion(path, fixed, threads)
-    return Repaired(str(path), repairs, audit_saturation(fixed, target, again))
+def _on_data(
+    model: onnx.ModelProto, judged: list[Judged], target: str, feeds: Feeds, threads: int, progress: Progress | None
+) -> OnData:
+    samples = feeds if progress is None else progress(feeds, feeds.count, "audit")
+    found = measure_on_data(model, judged, target, samples, threads=threads)
+    return replace(found, skipped=len(feeds.skipped))

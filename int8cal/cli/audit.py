@@ -37,6 +37,7 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
     help="Run these samples and count what would saturate: a directory, file or glob, as in calibrate.",
 )
 @click.option("--samples", type=click.IntRange(min=1), metavar="N", help=f"At most N samples (default {SAMPLES}).")
+@click.option("--skip-bad", is_flag=True, help="Count and skip unreadable files, not stop.")
 @click.option("--config", type=options.PATH, metavar="FILE", help="YAML of a job; its data.preprocess is used.")
 @click.option(
     "--gate",
@@ -62,6 +63,7 @@ def command(
     target: str,
     data: str | None,
     samples: int | None,
+    skip_bad: bool,
     config: str | None,
     gates: tuple[str, ...],
     fix: bool,
@@ -78,9 +80,9 @@ def command(
     """
     if fix != (output is not None):
         raise click.UsageError("--fix needs -o OUT.onnx, and -o needs --fix", context)
-    if data is None and (samples is not None or config is not None):
-        raise click.UsageError("--samples and --config need --data", context)
-    settings = None if data is None else _data(model, data, samples, config)
+    if data is None and (samples is not None or config is not None or skip_bad):
+        raise click.UsageError("--samples, --skip-bad and --config need --data", context)
+    settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)
     from int8cal.auditing import audit_file
 
     audit = audit_file(
@@ -88,13 +90,13 @@ def command(
         target=target,
         data=settings,
         gates=gates,
-        fix=Path(output) if output else None,
+        fix=None if output is None else Path(output),
         overwrite=overwrite,
         threads=threads,
         progress=Progress(quiet=quiet),
     )
     _show(audit, quiet=quiet, as_json=as_json)
-    if output and not quiet:
+    if output is not None and not quiet:
         message = f"wrote {shown_path(output)}"
         if as_json:
             say(message)
@@ -103,12 +105,14 @@ def command(
     _require_gates(audit)
 
 
-def _data(model: str, data: str, samples: int | None, config: str | None) -> DataSettings:
+def _data(model: str, data: str, samples: int | None, config: str | None, *, skip_bad: bool) -> DataSettings:
     from dataclasses import replace
 
     from int8cal.config.load import job_from_options
 
-    values = {"model": model, "data.path": data}
+    values: dict[str, object] = {"model": model, "data.path": data}
+    if skip_bad:
+        values["data.skip_bad"] = True
     flags = {"model": "MODEL", "data.path": "--data"}
     job = job_from_options(values, Path(config) if config else None, flags=flags)
     return replace(job.data, samples=samples or SAMPLES)
@@ -132,6 +136,15 @@ def _require_gates(audit: Audit) -> None:
         )
         raise GateError(
             f"{len(failed)} of {len(audit.gates)} failed: {told}",
-            do="quantize again with --target portable, or repair the model with --fix -o OUT.onnx",
+            do=_advice(audit),
             gates=tuple(gate.gate for gate in failed),
         )
+
+
+def _advice(audit: Audit) -> str:
+    """Say what helps: a repair where channels are unsafe and nobody asked for one yet."""
+    if audit.repaired is None and audit.saturation.unsafe_channels:
+        return "quantize again with --target portable, or repair the model with --fix -o OUT.onnx"
+    if audit.saturation.unsafe_channels or any(layer.verdict == "data" for layer in audit.saturation.layers):
+        return "quantize again with --target portable, or change the gate"
+    return "change the model, or the gate"

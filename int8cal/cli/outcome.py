@@ -11,7 +11,7 @@ import click
 from int8cal.errors import GateError
 
 if TYPE_CHECKING:
-    from int8cal.evaluation.result import Report
+    from int8cal.evaluation.result import Gate, Report
 
 
 def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json: bool) -> None:
@@ -59,9 +59,15 @@ def require_gates(report: Report) -> None:
         )
         raise GateError(
             f"{len(failed)} of {len(report.gates)} failed: {told}",
-            do="the results are kept; try another --method, --exclude the worst layers, or relax the gate",
+            do=f"the results are kept; {_advice(failed)}",
             gates=tuple(gate.gate for gate in failed),
         )
+
+
+def _advice(failed: list[Gate]) -> str:
+    if all(gate.gate.lstrip().startswith("saturation.") for gate in failed):
+        return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
+    return "try another --method, --exclude the worst layers, or relax the gate"
 
 
 def _value(index: int, report: Report) -> str:

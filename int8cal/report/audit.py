@@ -33,8 +33,9 @@ def audit_to_json(audit: Audit) -> str:
         {"format", "version", "model", "target", "layers": [{"node", "op_type", "weight", "verdict", "why", "channels",
         "unsafe_channels", "unsafe_pairs", "worst_sum", "codes", "accumulator", "on_data"}], "totals": the figures that
         gates may name, "fusion": {"integer", "float", "nodes"} or null, "fusion_reason", "on_data": null or {"samples",
-        "exact", "saturated", "channels"}, "fixed": null or {"path", "layers", "totals"}, "gates"}. Indented by 1, with
-        a final newline.
+        "exact", "saturated", "channels", "skipped"}, "fixed": null or {"path", "layers", "unsafe_channels",
+        "unsafe_pairs", "totals"}, "gates"}. Indented by 1, with a final newline. "totals" are those of the audited
+        model, and those of "fixed" of the model that was written, which is what gates judge then.
     """
     document = {
         "format": FORMAT,
@@ -84,6 +85,7 @@ def _on_data(found: OnData) -> dict[str, Any]:
         "exact": found.exact,
         "saturated": found.saturated,
         "channels": found.channels,
+        "skipped": found.skipped,
     }
 
 
@@ -94,8 +96,9 @@ def _repaired(fixed: Repaired) -> dict[str, Any]:
             {"node": each.node, "how": each.how, "channels": each.channels, "sqnr_db": each.sqnr_db, "why": each.why}
             for each in fixed.repairs
         ],
-        "unsafe_channels": fixed.saturation.unsafe_channels,
-        "unsafe_pairs": fixed.saturation.unsafe_pairs,
+        "unsafe_channels": fixed.audit.saturation.unsafe_channels,
+        "unsafe_pairs": fixed.audit.saturation.unsafe_pairs,
+        "totals": {name: figure(fixed.audit) for name, figure in FIGURES.items()},
     }
 
 
@@ -208,6 +211,8 @@ def _data_rows(audit: Audit) -> list[tuple[str, str]]:
         return []
     text = f"{wording.count(found.saturated, 'pair sum')} saturated in {wording.count(found.channels, 'channel')}"
     rows = [("On data", f"{text}, over {wording.count(found.samples, 'sample')}")]
+    if found.skipped:
+        rows.append(("", f"{wording.count(found.skipped, 'unreadable file')} left out"))
     if not found.exact:
         told = "this machine has no VNNI: inputs of later layers come from layers that may have saturated themselves"
         rows.append(("", told))
@@ -221,8 +226,13 @@ def _repair_rows(audit: Audit) -> list[tuple[str, str]]:
     if fixed is None:
         return []
     changed = wording.count(sum(each.channels for each in fixed.repairs), "channel")
-    text = f"{changed} quantized again; {fixed.saturation.unsafe_channels} can saturate in {_clean(fixed.path)}"
-    return [("Repaired", text), *(("", _repair(each)) for each in fixed.repairs)]
+    left = fixed.audit.saturation.unsafe_channels
+    text = f"{changed} quantized again; {left} can saturate in {_clean(fixed.path)}"
+    rows = [("Repaired", text), *(("", _repair(each)) for each in fixed.repairs)]
+    found = fixed.audit.on_data
+    if found is not None:
+        rows.append(("", f"on the same data {wording.count(found.saturated, 'pair sum')} saturated"))
+    return rows
 
 
 def _repair(each: Repair) -> str:
@@ -245,15 +255,17 @@ def _gate_rows(audit: Audit) -> list[tuple[str, str]]:
 
 def _verdict(audit: Audit) -> str:
     target = TARGETS[audit.target]
-    found = audit.repaired.saturation if audit.repaired else audit.saturation
+    found = audit.repaired.audit.saturation if audit.repaired else audit.saturation
     if not found.layers:
         return "nothing is multiplied on integers, so nothing can saturate"
     depends = sum(layer.verdict == "data" for layer in found.layers)
-    more = f"; {wording.count(depends, 'product')} of two activations: it depends on the data" if depends else ""
+    products = f"{wording.count(depends, 'product')} of two activations"
+    more = f"; whether {products} can saturate depends on the data (see --data)" if depends else ""
     if not target.orders:
         return f"safe: {audit.target} sums products exactly{more}"
     if found.unsafe_channels == 0:
-        return f"safe whatever the activations{more}"
+        weights = "all products with weights are " if depends else ""
+        return f"{weights}safe whatever the activations{more}"
     advice = "quantize again with --target portable, or repair it: --fix -o OUT.onnx"
     return f"UNSAFE on x86 CPUs without VNNI; {'see above' if audit.repaired else advice}{more}"
 

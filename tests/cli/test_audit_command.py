@@ -71,7 +71,7 @@ def test_a_target_that_sums_exactly_is_safe(call, write):
 
 def test_depthwise_layers_and_products_of_activations_are_told(call, write):
     assert "depthwise" in call("audit", write(SAFE["depthwise"]())).out
-    assert "it depends on the data" in call("audit", write(SAFE["products"]())).out
+    assert "depends on the data" in call("audit", write(SAFE["products"]())).out
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,45 @@ def test_fix_writes_a_model_that_audits_clean(call, write, tmp_path, name):
     assert json.loads(again.out)["totals"]["unsafe_channels"] == 0
 
 
+def test_with_fix_gates_judge_the_fixed_model_and_totals_stay_those_of_the_audited_one(call, write, data):
+    model = UNSAFE["conv per channel"]()
+    gates = ("--gate", "saturated_on_data<=0", "--gate", "unsafe_channels<=0")
+    done = call("audit", write(model), "--data", data(model), "--fix", "-o", "fixed.onnx", "--json", *gates)
+    assert done.code == 0
+    found = json.loads(done.out)
+    assert found["totals"]["saturated_on_data"] == found["on_data"]["saturated"] > 0
+    assert found["totals"]["unsafe_channels"] == found["layers"][0]["unsafe_channels"] > 0
+    assert found["fixed"]["totals"]["saturated_on_data"] == found["fixed"]["totals"]["unsafe_channels"] == 0
+    assert [gate["value"] for gate in found["gates"]] == [0, 0]
+
+
+def test_a_failed_gate_does_not_advise_the_repair_that_was_just_made(call, write):
+    path = write(UNSAFE["gemm"]())
+    done = call("audit", path, "--fix", "-o", "fixed.onnx", "--gate", "layers<=0", "--quiet")
+    assert done.code == 7
+    assert "--fix" not in done.message
+    assert "--fix" in call("audit", path, "--gate", "unsafe_channels<=0", "--quiet").message
+
+
+def test_an_empty_output_is_refused_not_taken_for_none(call, write):
+    done = call("audit", write(UNSAFE["gemm"]()), "--fix", "-o", "")
+    assert (done.code, done.out) == (2, "")
+
+
+def test_unreadable_files_are_left_out_and_counted_where_asked(call, write, data, tmp_path):
+    model = UNSAFE["conv per channel"]()
+    path = write(model)
+    (tmp_path / "samples").mkdir()
+    (tmp_path / data(model)).rename(tmp_path / "samples" / "good.npz")
+    (tmp_path / "samples" / "torn.npz").write_bytes(b"PK")
+    done = call("audit", path, "--data", "samples")
+    assert done.code == 4
+    assert "--skip-bad" in done.message
+    done = call("audit", path, "--data", "samples", "--skip-bad", "--json")
+    assert done.code == 0
+    assert (json.loads(done.out)["on_data"]["samples"], json.loads(done.out)["on_data"]["skipped"]) == (3, 1)
+
+
 def test_fix_says_in_json_what_it_changed(call, write):
     done = call("audit", write(UNSAFE["conv per channel"]()), "--fix", "-o", "fixed.onnx", "--json")
     assert done.err == "int8cal: wrote fixed.onnx\n"
@@ -154,7 +193,9 @@ def test_fix_never_writes_over_a_file(call, write, tmp_path):
     assert call("audit", path, "--fix", "-o", "there.onnx", "--overwrite").code == 0
 
 
-@pytest.mark.parametrize("options", [["--fix"], ["-o", "out.onnx"], ["--samples", "3"], ["--config", "job.yaml"]])
+@pytest.mark.parametrize(
+    "options", [["--fix"], ["-o", "out.onnx"], ["--samples", "3"], ["--config", "job.yaml"], ["--skip-bad"]]
+)
 def test_options_that_need_another_are_usage_errors(call, write, options):
     done = call("audit", write(UNSAFE["gemm"]()), *options)
     assert done.code == 2

@@ -73,6 +73,14 @@ def test_a_failed_gate_ends_with_7_after_the_summary(here, pipeline, gated):
     )
 
 
+def test_a_failed_saturation_gate_says_what_helps_there(here, pipeline, gated):
+    pipeline.report = gated(("saturation.unsafe_channels<=0", 3.0, False))
+    done = here("calibrate", "m.onnx", "--data", "d")
+    assert done.code == 7
+    assert "--target portable" in done.message
+    assert "--method" not in done.message
+
+
 def test_gates_that_hold_end_with_0(here, pipeline, gated):
     pipeline.report = gated(("top1.drop<=1.5", 1.0, True))
     assert here("calibrate", "m.onnx", "--data", "d").code == 0

@@ -42,12 +42,12 @@ class Repaired:
     Attributes:
         path: Where.
         repairs: What was changed, layer by layer.
-        saturation: The audit of that model.
+        audit: The audit of that model, on the same data; gates judge it.
     """
 
     path: str
     repairs: tuple[Repair, ...]
-    saturation: Saturation
+    audit: Audit
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,15 @@ def _audited(judged: Judged) -> AuditedLayer:
     return AuditedLayer(judged.result, codes, float(1 - left.min() / S32_MAX))
 
 
-# What a gate of `int8cal audit` may name, also with "saturation." before it. With --fix these are the fixed model's.
+# What a gate of `int8cal audit` may name, also with "saturation." before it.
 FIGURES: dict[str, Callable[[Audit], float | None]] = {
-    "unsafe_channels": lambda audit: _in_force(audit).unsafe_channels,
-    "unsafe_pairs": lambda audit: _in_force(audit).unsafe_pairs,
-    "unsafe_layers": lambda audit: sum(layer.verdict == "unsafe" for layer in _in_force(audit).layers),
-    "channels": lambda audit: _in_force(audit).channels,
-    "layers": lambda audit: len(_in_force(audit).layers),
-    "data_dependent_layers": lambda audit: sum(layer.verdict == "data" for layer in _in_force(audit).layers),
-    "worst_sum": lambda audit: max((layer.worst_sum or 0 for layer in _in_force(audit).layers), default=0),
+    "unsafe_channels": lambda audit: audit.saturation.unsafe_channels,
+    "unsafe_pairs": lambda audit: audit.saturation.unsafe_pairs,
+    "unsafe_layers": lambda audit: sum(layer.verdict == "unsafe" for layer in audit.saturation.layers),
+    "channels": lambda audit: audit.saturation.channels,
+    "layers": lambda audit: len(audit.saturation.layers),
+    "data_dependent_layers": lambda audit: sum(layer.verdict == "data" for layer in audit.saturation.layers),
+    "worst_sum": lambda audit: max((layer.worst_sum or 0 for layer in audit.saturation.layers), default=0),
     "accumulator": lambda audit: max((layer.accumulator or 0.0 for layer in audit.layers), default=0.0),
     "saturated_on_data": lambda audit: audit.on_data.saturated if audit.on_data else None,
     "saturated_channels_on_data": lambda audit: audit.on_data.channels if audit.on_data else None,
@@ -129,7 +129,3 @@ FIGURES: dict[str, Callable[[Audit], float | None]] = {
 PREFIX = "saturation."
 GATE_NAMES = (*FIGURES, *(f"{PREFIX}{name}" for name in FIGURES if "." not in name))
 ON_DATA = frozenset({"saturated_on_data", "saturated_channels_on_data"})
-
-
-def _in_force(audit: Audit) -> Saturation:
-    return audit.repaired.saturation if audit.repaired else audit.saturation

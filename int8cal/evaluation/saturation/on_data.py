@@ -74,11 +74,13 @@ class OnData:
         samples: How many.
         exact: Whether this machine sums exactly, so that the codes are what a CPU with VNNI computes.
         layers: Those that could saturate.
+        skipped: Files that could not be read and were left out.
     """
 
     samples: int
     exact: bool
     layers: tuple[LayerOnData, ...]
+    skipped: int = 0
 
     @property
     def saturated(self) -> int:

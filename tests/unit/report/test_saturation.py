@@ -79,8 +79,12 @@ def test_an_audit_is_a_table_with_totals_and_a_verdict():
 
 
 def test_an_audit_shows_data_repairs_and_gates():
-    repaired = Repaired("out.onnx", (Repair("conv|1", "scales", 3, 41.0), Repair("in", None, 0, None, "inside")), CLEAN)
-    audit = replace(AUDIT, on_data=ON_DATA, repaired=repaired, gates=(Gate("unsafe_channels<=0", 0.0, True),))
+    repairs = (Repair("conv|1", "scales", 3, 41.0), Repair("in", None, 0, None, "inside"))
+    after = replace(AUDIT, saturation=CLEAN, on_data=OnData(4, True, ()))
+    repaired = Repaired("out.onnx", repairs, after)
+    audit = replace(
+        AUDIT, on_data=replace(ON_DATA, skipped=2), repaired=repaired, gates=(Gate("unsafe_channels<=0", 0.0, True),)
+    )
     text = "\n".join(audit_lines(audit))
     assert "9 pair sums saturated in 2 channels, over 4 samples" in text
     assert "2.5 steps" in text
@@ -88,12 +92,24 @@ def test_an_audit_shows_data_repairs_and_gates():
     assert "3 channels quantized again; 0 can saturate in out.onnx" in text
     assert "conv|1: 3 channels, new scales and codes, weights kept to 41.00 dB" in text
     assert "in: not repaired, inside" in text
+    assert "2 unreadable files left out" in text
+    assert "on the same data 0 pair sums saturated" in text
     assert "pass  unsafe_channels<=0  (value 0)" in text
     assert text.endswith("safe whatever the activations")
     document = json.loads(audit_to_json(audit))
     assert document["totals"]["saturated_on_data"] == 9
     assert document["layers"][0]["on_data"]["runtimes"]["onednn"]["saturated"] == 2
+    assert document["totals"]["unsafe_channels"] == document["layers"][0]["unsafe_channels"] == 3
     assert document["fixed"]["layers"][1]["how"] is None
+    assert (document["fixed"]["totals"]["unsafe_channels"], document["fixed"]["totals"]["saturated_on_data"]) == (0, 0)
+
+
+def test_a_verdict_does_not_call_products_of_activations_safe_whatever_they_are():
+    product = LayerSaturation("mul", "MatMul", "", "data", "both operands are activations", 0, 0, 0, None)
+    found = replace(CLEAN, layers=(*CLEAN.layers, product))
+    verdict = audit_lines(replace(AUDIT, saturation=found))[-1]
+    assert "all products with weights are safe" in verdict
+    assert "whether 1 product of two activations can saturate depends on the data" in verdict
 
 
 def test_without_a_fusion_audit_it_is_said_what_counts():
