@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from int8cal.errors import TableError
 from int8cal.numerics.affine import S8, U8, Affine, QType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 TYPES: dict[str, QType] = {"uint8": U8, "int8": S8}
 
@@ -54,6 +60,31 @@ class WeightEntry:
     axis: int | None
     range: str
     scales: tuple[float, ...]
+
+    def require_shape(self, key: str, axis: int | None, count: int) -> None:
+        """Refuse an entry that is for another weight.
+
+        Args:
+            key: The entry's key.
+            axis, count: What the model expects.
+
+        Raises:
+            TableError: Its axis or its number of scales is another.
+        """
+        if self.axis != axis or len(self.scales) != count:
+            raise TableError(
+                f"weight {key!r} has {len(self.scales)} scales on axis {self.axis}, the model expects {count} on axis "
+                f"{axis}",
+                do="remove the entry to have it computed, or calibrate again",
+                tensor=key,
+            )
+
+    def scales_for(self, codes: str) -> npt.NDArray[np.float64] | None:
+        """Return the scales for a range of codes, (channels,).
+
+        None where they are for another: the table's settings were edited, and scales of s8 would clip half of s7.
+        """
+        return np.array(self.scales, np.float32).astype(np.float64) if self.range == codes else None
 
 
 @dataclass(frozen=True, repr=False)

@@ -106,6 +106,12 @@ class Plan:
         """Return the points that share one scale."""
         return tuple(point for point in self.points if point.group == group)
 
+    def weight_key(self, node: str, weight: str) -> str:
+        """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
+        readers = [layer.node for layer in self.layers if layer.weight == weight]
+        readers += [each.node for each in self.recurrent if weight in each.tensors]
+        return weight if readers == [node] else f"{weight}@{node}"
+
     @property
     def groups(self) -> tuple[str, ...]:
         """Group names in graph order."""

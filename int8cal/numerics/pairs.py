@@ -109,18 +109,26 @@ def link(orders: Iterable[Order], positions: int, channels: int) -> Links:
     return links
 
 
-def worst_sums(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-    """Return the largest magnitude that each pair of neighbours can put before 255: (..., K) codes -> (..., K - 1).
+def one_sign(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the largest magnitude that weights which meet can put before 255.
 
     An input is 0 or 255 at worst, so only weights of one sign add up: max(sum of positive parts, - sum of negative
     parts). A pair is safe for every input iff this is at most SAFE_SUM.
+
+    Args:
+        first, second: Any signed type; int8 gives int16, which holds the sums, and others their own type.
     """
-    wide = codes.astype(np.int64)
-    positive, negative = np.maximum(wide, 0), np.minimum(wide, 0)
-    sums: npt.NDArray[np.int64] = np.maximum(
-        positive[..., :-1] + positive[..., 1:], -(negative[..., :-1] + negative[..., 1:])
-    )
-    return sums
+    wide = np.result_type(first, second, np.int16)
+    zero = first.dtype.type(0)
+    above = np.add(np.maximum(first, zero), np.maximum(second, zero), dtype=wide)
+    below = np.add(np.minimum(first, zero), np.minimum(second, zero), dtype=wide)
+    worst: npt.NDArray[Any] = np.maximum(above, -below)
+    return worst
+
+
+def worst_sums(weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return `one_sign` of all neighbours: (..., K) codes or real weights -> (..., K - 1)."""
+    return one_sign(weights[..., :-1], weights[..., 1:])
 
 
 def unsafe_pairs(codes: npt.NDArray[np.integer[Any]], links: Links) -> npt.NDArray[np.bool_]:
@@ -141,17 +149,10 @@ def worst_linked(codes: npt.NDArray[np.int8], links: Links) -> tuple[int, npt.ND
     starts = np.flatnonzero(links)
     size = codes.shape[-1]
     if np.array_equal(starts, np.arange(0, size - 1, 2)):  # the usual case needs no gathering
-        first, second = codes[..., 0 : size - 1 : 2], codes[..., 1:size:2]
+        worst = one_sign(codes[..., 0 : size - 1 : 2], codes[..., 1:size:2])
     else:
-        first, second = codes[..., starts], codes[..., starts + 1]
-    if not first.size:
-        return 0, np.zeros(first.shape, np.bool_)
-    zero = np.int8(0)
-    # up to 254 and down to -256: the parts of one sign fit into s8, their sums do not
-    above = np.add(np.maximum(first, zero), np.maximum(second, zero), dtype=np.int16)
-    below = np.add(np.minimum(first, zero), np.minimum(second, zero), dtype=np.int16)
-    unsafe: npt.NDArray[np.bool_] = (above > SAFE_SUM) | (below < -SAFE_SUM)
-    return max(int(above.max()), -int(below.min())), unsafe
+        worst = one_sign(codes[..., starts], codes[..., starts + 1])
+    return int(worst.max(initial=0)), worst > SAFE_SUM
 
 
 def worst_anywhere(codes: npt.NDArray[np.int8]) -> tuple[int, npt.NDArray[np.int64]]:
@@ -164,12 +165,7 @@ def worst_anywhere(codes: npt.NDArray[np.int8]) -> tuple[int, npt.NDArray[np.int
         The largest magnitude before 255 that two of a row give (0 where K < 2), and how many of its pairs can saturate,
         int64 (...,).
     """
-    size = codes.shape[-1]
-    if size < 2 or not codes.size:
-        return 0, np.zeros(codes.shape[:-1], np.int64)
-    wide = codes.astype(np.int16)
-    above, below = np.maximum(wide, 0), np.minimum(wide, 0)
-    first, second = np.triu_indices(size, 1)
-    most, least = above[..., first] + above[..., second], below[..., first] + below[..., second]
-    counts: npt.NDArray[np.int64] = ((most > SAFE_SUM) | (least < -SAFE_SUM)).sum(axis=-1, dtype=np.int64)
-    return max(int(most.max()), -int(least.min())), counts
+    first, second = np.triu_indices(codes.shape[-1], 1)
+    worst = one_sign(codes[..., first], codes[..., second])
+    counts: npt.NDArray[np.int64] = (worst > SAFE_SUM).sum(axis=-1, dtype=np.int64)
+    return int(worst.max(initial=0)), counts

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from int8cal.numerics.affine import SMALLEST_SCALE, QType
 from int8cal.numerics.compiled import compiled, part
-from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows, worst_sums
 
 Float64 = npt.NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     values = np.ascontiguousarray(stored, np.float64)
     flat = values.reshape(len(values), -1)
     widest = np.maximum(flat.max(axis=1) / dtype.qmax, flat.min(axis=1) / dtype.qmin)
-    sums = _real_worst_sums(values)[..., links].reshape(len(values), -1).max(axis=1, initial=0.0)
+    sums = worst_sums(values)[..., links].reshape(len(values), -1).max(axis=1, initial=0.0)
     safe = np.maximum(sums / SAFE_SUM, widest)
     # up to where nothing is clipped and no pair is touched, and a little further; these two points exactly, at which
     # rows of few values have no error
@@ -90,12 +90,6 @@ def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.
         values = np.ascontiguousarray(rows.values[few], np.float64)
         _round(values, scales[few], rows.positions, links, float(dtype.qmin), float(dtype.qmax), codes[few])
     return codes
-
-
-def _real_worst_sums(values: Float64) -> Float64:
-    positive, negative = np.maximum(values, 0.0), np.minimum(values, 0.0)
-    sums: Float64 = np.maximum(positive[..., :-1] + positive[..., 1:], -(negative[..., :-1] + negative[..., 1:]))
-    return sums
 
 
 def _nearest_loop(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: Any, codes: Any) -> None:

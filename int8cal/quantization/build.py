@@ -61,27 +61,36 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     """
     uint8 = uint8_input_of(prepared, plan, table.corrections)
     recurrent = quantize_recurrent(prepared, plan, table)
-    scales = _table_scales(prepared, plan, table)
+    entries = _entries(prepared, plan, table)
     wide: dict[str, str] = {}
     if uint8 is not None:
         prepared, plan, wide = _folded(prepared, plan, uint8, table)
         if any(table.tensors[name].source == "user" for name in (*uint8.tensors, *wide)):
             # these weights follow an edited scale of the pixels, so the table's scales for them no longer fit
-            scales = {node: value for node, value in scales.items() if node not in uint8.nodes}
+            entries = {node: entry for node, entry in entries.items() if node not in uint8.nodes}
     activations = affines_of(plan, table)
     exponents = {name: np.array(values, np.int64) for name, values in table.corrections.get("equalization", {}).items()}
     deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
     _check_corrections(prepared, plan, exponents, deltas)
     equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
-    layers, stale = _quantized(equalized, plan, table, activations, scales, deltas)
+    layers = quantize_layers(
+        equalized,
+        plan,
+        activations,
+        table_range(table.settings),
+        target=table.settings.get("target", "portable"),
+        entries=entries,
+        bias_deltas=deltas,
+    )
     warnings = tuple(
         f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
         for name, layer in layers.items()
         if layer.raised
     ) + tuple(
-        f"node {name!r}: the table's weight scales are for {span}, but its codes are {layers[name].range} now; "
+        f"node {name!r}: the table's weight scales are for {entry.range}, but its codes are {layers[name].range} now; "
         "computed anew"
-        for name, span in stale.items()
+        for name, entry in entries.items()
+        if entry.range != layers[name].range
     )
     metadata = {TABLE_KEY: _digest(activations, layers, recurrent)}
     if exponents:
@@ -139,17 +148,10 @@ def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
     return result
 
 
-def weight_key(plan: Plan, node: str) -> str:
-    """Return the table's key for a layer's weight: its name, or "name@node" where several layers read it."""
-    layer = next(layer for layer in plan.layers if layer.node == node)
-    shared = sum(other.weight == layer.weight for other in plan.layers) > 1
-    return f"{layer.weight}@{node}" if shared else layer.weight
-
-
 def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, WeightEntry]:
     """Return the table's weight entries for built layers."""
     return {
-        weight_key(plan, layer.node): WeightEntry(
+        plan.weight_key(layer.node, layer.weight): WeightEntry(
             "int8", layer.axis, layers[layer.node].range, tuple(float(scale) for scale in layers[layer.node].scales)
         )
         for layer in plan.layers
@@ -172,54 +174,18 @@ def _folded(
     return folded if edited == affine else fold_pixels(prepared, plan, uint8, edited)
 
 
-def _table_scales(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, npt.NDArray[np.float64]]:
+def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, WeightEntry]:
+    """Return the table's weight entries by node, after a look at their shapes."""
     index = Index(prepared)
     result = {}
     for layer in plan.layers:
-        key = weight_key(plan, layer.node)
+        key = plan.weight_key(layer.node, layer.weight)
         entry = table.weights.get(key)
-        if entry is None:
-            continue
-        channels = 1 if layer.axis is None else index.initializers[layer.weight].dims[layer.axis]
-        if entry.axis != layer.axis or len(entry.scales) != channels:
-            raise TableError(
-                f"weight {key!r} has {len(entry.scales)} scales on axis {entry.axis}, the model expects {channels} on "
-                f"axis {layer.axis}",
-                do="remove the entry to have it computed, or calibrate again",
-                tensor=key,
-            )
-        result[layer.node] = np.array(entry.scales, np.float32).astype(np.float64)
+        if entry is not None:
+            channels = 1 if layer.axis is None else index.initializers[layer.weight].dims[layer.axis]
+            entry.require_shape(key, layer.axis, channels)
+            result[layer.node] = entry
     return result
-
-
-def _quantized(
-    model: onnx.ModelProto,
-    plan: Plan,
-    table: CalibrationTable,
-    activations: dict[str, Affine],
-    scales: dict[str, npt.NDArray[np.float64]],
-    deltas: dict[str, npt.NDArray[np.float64]],
-) -> tuple[dict[str, QuantizedLayer], dict[str, str]]:
-    """Quantize the layers, and name those whose scales in the table are for another range of codes, and which."""
-
-    def with_scales(given: dict[str, npt.NDArray[np.float64]]) -> dict[str, QuantizedLayer]:
-        return quantize_layers(
-            model,
-            plan,
-            activations,
-            table_range(table.settings),
-            target=table.settings.get("target", "portable"),
-            scales=given,
-            bias_deltas=deltas,
-        )
-
-    layers = with_scales(scales)
-    spans = {node: table.weights[weight_key(plan, node)].range for node in scales}
-    # the settings were edited: scales of s8 would clip half of s7, and so on
-    stale = {node: span for node, span in spans.items() if span != layers[node].range}
-    if stale:
-        layers = with_scales({node: value for node, value in scales.items() if node not in stale})
-    return layers, stale
 
 
 def _check_corrections(

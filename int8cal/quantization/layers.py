@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,9 +18,12 @@ from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
     import onnx
 
+    from int8cal.calibration.table import WeightEntry
     from int8cal.graph.plan import Layer, Plan
     from int8cal.job import Target, WeightRange
     from int8cal.numerics.affine import Affine
@@ -35,7 +39,7 @@ def quantize_layers(
     weights: WeightRange,
     *,
     target: Target = "portable",
-    scales: dict[str, npt.NDArray[np.float64]] | None = None,
+    entries: Mapping[str, WeightEntry] = MappingProxyType({}),
     bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
 ) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs.
@@ -46,7 +50,8 @@ def quantize_layers(
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
         weights: Range of the codes.
         target: Decides which weights meet in one instruction, for the range "paired".
-        scales: Weight scales by node name that win over the computed ones (from a table).
+        entries: A table's weights by node name: scales that win over the computed ones, where they are for the range
+            that the codes have now.
         bias_deltas: Added to a node's float bias (from a correction).
 
     Returns:
@@ -58,8 +63,8 @@ def quantize_layers(
     index = Index(model)
 
     def quantized(layer: Layer) -> QuantizedLayer:
-        given, delta = (scales or {}).get(layer.node), (bias_deltas or {}).get(layer.node)
-        return _quantized(index, layer, activations[layer.input].scale, weights, target, given, delta)
+        entry, delta = entries.get(layer.node), (bias_deltas or {}).get(layer.node)
+        return _quantized(index, layer, activations[layer.input].scale, weights, target, entry, delta)
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         return dict(zip((layer.node for layer in plan.layers), pool.map(quantized, plan.layers), strict=True))
@@ -71,22 +76,16 @@ def _quantized(
     input_scale: float,
     weights: WeightRange,
     target: Target,
-    given: npt.NDArray[np.float64] | None,
+    entry: WeightEntry | None,
     delta: npt.NDArray[np.float64] | None,
 ) -> QuantizedLayer:
-    weight = index.constant(layer.weight).astype(np.float32)
-    if not np.isfinite(weight).all():
-        raise NonFiniteError(
-            f"weight {layer.weight!r} of node {layer.node!r} holds NaN or infinity",
-            do="export the model again, or leave the node out with --exclude",
-            tensor=layer.weight,
-            node=layer.node,
-        )
+    weight = finite_weight(index, layer.weight, layer.node)
     reduction = reduction_of(layer.op_type, layer.axis, layer.group)
     rows = reduction.rows(weight)
     span, links = code_range(layer, rows, weights, target)
     dtype = WEIGHT_TYPES[span]
-    chosen = given if given is not None else choose_scales(rows, dtype, links)
+    given = None if entry is None else entry.scales_for(span)
+    chosen = choose_scales(rows, dtype, links) if given is None else given
     _check_products(chosen, input_scale, layer)
     bias_codes = None
     raised = np.zeros(len(chosen), np.bool_)
@@ -102,6 +101,23 @@ def _quantized(
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     codes = reduction.restore(round_codes(rows, chosen, dtype, links), weight.shape)
     return QuantizedLayer(codes, chosen, bias_codes, int(raised.sum()), span)
+
+
+def finite_weight(index: Index, name: str, node: str) -> npt.NDArray[np.float32]:
+    """Return a weight's values.
+
+    Raises:
+        NonFiniteError: It holds NaN or infinity; names it and its node.
+    """
+    weight = index.constant(name).astype(np.float32)
+    if not np.isfinite(weight).all():
+        raise NonFiniteError(
+            f"weight {name!r} of node {node!r} holds NaN or infinity",
+            do="export the model again, or leave the node out with --exclude",
+            tensor=name,
+            node=node,
+        )
+    return weight
 
 
 def _check_products(scales: npt.NDArray[np.float64], input_scale: float, layer: Layer) -> None:

@@ -16,13 +16,14 @@ import onnx
 from onnx import helper, numpy_helper
 
 from int8cal.calibration.table import WeightEntry
-from int8cal.errors import NonFiniteError, TableError
+from int8cal.errors import TableError
 from int8cal.graph.index import Index, outer_references
 from int8cal.graph.recurrent import KERNEL_TARGETS, KERNELS, Form
 from int8cal.numerics.recurrent import gate_scales, quantize_gates
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.protos import copied
 from int8cal.quantization.emit import free_name, tensor_names
+from int8cal.quantization.layers import finite_weight
 from int8cal.runtime.targets import table_range
 
 if TYPE_CHECKING:
@@ -92,17 +93,10 @@ def quantize_recurrent(model: onnx.ModelProto, plan: Plan, table: CalibrationTab
             continue
         form = forms[layer.node]
         span = _range(form, table)
-        keys = {name: _key(plan, layer, name) for name in layer.tensors}
+        keys = {name: plan.weight_key(layer.node, name) for name in layer.tensors}
         gates = {}
         for name in layer.tensors:
-            weight = index.constant(name).astype(np.float32)
-            if not np.isfinite(weight).all():
-                raise NonFiniteError(
-                    f"weight {name!r} of node {layer.node!r} holds NaN or infinity",
-                    do="export the model again, or leave the node out with --exclude",
-                    tensor=name,
-                    node=layer.node,
-                )
+            weight = finite_weight(index, name, layer.node)
             given = _given_scales(table, keys[name], weight.shape[:2], span)
             scales = gate_scales(weight, WEIGHT_TYPES[span]) if given is None else given
             gates[name] = quantize_gates(weight, scales, WEIGHT_TYPES[span])
@@ -247,26 +241,12 @@ def _range(form: Form, table: CalibrationTable) -> Literal["s8", "s7"]:
     return "s8" if table_range(table.settings) == "s8" else "s7"
 
 
-def _key(plan: Plan, layer: Recurrent, tensor: str) -> str:
-    readers = [other.node for other in plan.layers if other.weight == tensor]
-    readers += [other.node for other in plan.recurrent if tensor in other.tensors]
-    return tensor if readers == [layer.node] else f"{tensor}@{layer.node}"
-
-
 def _given_scales(
     table: CalibrationTable, key: str, shape: tuple[int, ...], span: str
 ) -> npt.NDArray[np.float64] | None:
     entry = table.weights.get(key)
     if entry is None:
         return None
-    rows = shape[0] * shape[1]
-    if entry.axis != _AXIS or len(entry.scales) != rows:
-        raise TableError(
-            f"weight {key!r} has {len(entry.scales)} scales on axis {entry.axis}, the model expects {rows} on axis "
-            f"{_AXIS}",
-            do="remove the entry to have it computed, or calibrate again",
-            tensor=key,
-        )
-    if entry.range != span:
-        return None  # the form or the settings were edited: scales of s8 would clip half of s7
-    return np.array(entry.scales, np.float32).astype(np.float64).reshape(shape)
+    entry.require_shape(key, _AXIS, shape[0] * shape[1])
+    given = entry.scales_for(span)
+    return None if given is None else given.reshape(shape)

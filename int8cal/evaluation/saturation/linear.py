@@ -9,7 +9,8 @@ import numpy as np
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
-from int8cal.numerics.pairs import Reduction, Rows
+from int8cal.graph.reduction import reduction_of
+from int8cal.numerics.pairs import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.saturation.constants import Codes, Constants
     from int8cal.evaluation.saturation.forms import Form
     from int8cal.evaluation.saturation.outer_scale import OuterScale
+    from int8cal.numerics.pairs import Reduction
 
 Runtime = Literal["onnxruntime", "onednn"]
 # between a layer and the Q that takes its result; an Add of two layers' results too: steps are those of the Q
@@ -86,11 +88,8 @@ class Linear:
     @property
     def reduction(self) -> Reduction:
         """How the weights are stored; for matrices of two axes and convolutions."""
-        if self.form.kind == "Conv":
-            return Reduction(0, 1)
-        if self.form.kind == "ConvTranspose":
-            return Reduction(1, 0, self.group)
-        return Reduction(0, 1) if attribute(self.proto, "transB", 0) else Reduction(1, 0)
+        axis = 0 if attribute(self.proto, "transB", 0) else 1
+        return reduction_of(self.form.kind, axis, self.group)
 
     def rows(self) -> Rows:
         """Lay out the codes in the order of reduction: (scales, outputs per scale, K).

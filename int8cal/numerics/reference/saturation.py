@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from int8cal.errors import ModelError
 from int8cal.numerics.compiled import compiled
+from int8cal.numerics.pairs import SAFE_SUM, one_sign
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 S16_MIN, S16_MAX = -32768, 32767
-U8_MAX = 255
 _BLOCK = 512  # columns that stay in the first-level cache with their sums
 
 
@@ -76,9 +76,7 @@ def risky_pairs(rows: npt.NDArray[np.int8], pair_starts: npt.ArrayLike) -> Risky
     """
     starts = check_pairs(pair_starts, rows.shape[1])
     first, second = rows[:, starts].astype(np.int32), rows[:, starts + 1].astype(np.int32)
-    most = U8_MAX * (np.maximum(first, 0) + np.maximum(second, 0))
-    least = U8_MAX * (np.minimum(first, 0) + np.minimum(second, 0))
-    row, index = np.nonzero((most > S16_MAX) | (least < S16_MIN))
+    row, index = np.nonzero(one_sign(first, second) > SAFE_SUM)
     return RiskyPairs(row.astype(np.int64), starts[index], first[row, index], second[row, index])
 
 

@@ -8,7 +8,7 @@ from int8cal.calibration.table import WeightEntry
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.quantization.build import affines_of, build_model, weight_key, with_weights
+from int8cal.quantization.build import affines_of, build_model, with_weights
 
 HEAD = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 POOLED = "c = Conv(x, W, B) m = MaxPool <kernel_shape = [2, 2]> (c) y = Conv(m, V)"
@@ -153,7 +153,7 @@ def test_a_bias_correction_moves_the_bias_by_its_delta(pooled):
 def test_shared_weights_have_an_entry_per_layer(bench):
     model = bench.text(f"{HEAD} {{ c = Conv(x, W) y = Conv(c, W) }}", W=(4, 4, 3, 3))
     _, plan, table, built = bench.quantized(model)
-    assert [weight_key(plan, layer.node) for layer in plan.layers] == ["W@Conv_c", "W@Conv_y"]
+    assert [plan.weight_key(layer.node, layer.weight) for layer in plan.layers] == ["W@Conv_c", "W@Conv_y"]
     assert set(with_weights(table, plan, built).weights) == {"W@Conv_c", "W@Conv_y"}
 
 
