@@ -17,8 +17,7 @@ from int8cal.evaluation.saturation.layers import with_names
 from int8cal.evaluation.saturation.on_data import measure_on_data
 from int8cal.evaluation.saturation.repair import repair
 from int8cal.evaluation.saturation.worst_case import judge_layers
-from int8cal.graph.index import walk
-from int8cal.graph.load import QUANTIZED_OPS, load_model, save_model
+from int8cal.graph.load import is_quantized, load_model, save_model
 from int8cal.graph.signature import signature_of
 from int8cal.pipeline import require_apart, require_free
 
@@ -99,11 +98,6 @@ def audit_file(
         audit = replace(audit, repaired=Repaired(str(fix), repairs, after))
     subject = audit.repaired.audit if audit.repaired else audit
     return replace(audit, gates=tuple(hold(gate, FIGURES[gate.name.removeprefix(PREFIX)](subject)) for gate in parsed))
-
-
-def is_quantized(model: onnx.ModelProto) -> bool:
-    """Whether a model holds a node that makes, takes or multiplies codes, in its subgraphs too."""
-    return any(node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear") for node in walk(model.graph))
 
 
 def _gate(text: str, *, with_data: bool) -> ParsedGate:

@@ -54,14 +54,14 @@ def _kind(path: Path) -> Callable[[Path], list[str]] | None:
 
 
 def _model(path: Path) -> list[str]:
-    from int8cal.graph.load import load_model
+    from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
 
     model = load_model(path)
     signature = signature_of(model)
     ops = collections.Counter(node.op_type for node in model.graph.node)
     opsets = ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in model.opset_import)
-    quantized = sum(ops[name] for name in ("QuantizeLinear", "QLinearConv", "QLinearMatMul", "DynamicQuantizeLSTM"))
+    quantized = is_quantized(model)
     lines = [
         f"model        {path.name}, {path.stat().st_size:,} bytes, {'int8' if quantized else 'float'}",
         f"made by      {model.producer_name or 'unknown'} {model.producer_version}".rstrip(),

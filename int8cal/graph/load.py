@@ -112,13 +112,22 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
     """
     inside = (node for function in model.functions for node in function.node)
     for node in itertools.chain(walk(model.graph), inside):
-        if node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear"):
+        if _handles_codes(node):
             raise ModelError(
                 f"is already quantized (node {node.name!r} is {node.op_type})",
                 where=where,
                 do="give the FP32 model it was made from",
                 node=node.name,
             )
+
+
+def is_quantized(model: onnx.ModelProto) -> bool:
+    """Whether a model holds a node that makes, takes or multiplies codes, in its subgraphs too."""
+    return any(_handles_codes(node) for node in walk(model.graph))
+
+
+def _handles_codes(node: onnx.NodeProto) -> bool:
+    return node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear")
 
 
 def file_sha256(path: Path) -> str:

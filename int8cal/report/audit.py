@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FORMAT = "int8cal/audit"
 VERSION = 1
-_NAME = 48
 _Cells = tuple[str, ...]
 
 
@@ -128,8 +127,7 @@ def audit_lines(audit: Audit) -> list[str]:
         lines += [*_table(audit, integer), ""]
     rows = [*_totals(audit), *_float_row(audit), *_data_rows(audit), *_repair_rows(audit), *_gate_rows(audit)]
     rows.append(("Verdict", _verdict(audit)))
-    width = max(len(label) for label, _ in rows)
-    return lines + [f"{label:{width}}  {text}" for label, text in rows]
+    return lines + wording.aligned(rows)
 
 
 def _table(audit: Audit, layers: list[AuditedLayer]) -> list[str]:
@@ -172,9 +170,9 @@ def _data_cells(audit: Audit, layer: AuditedLayer) -> _Cells:
 
 
 def _named(layer: LayerSaturation) -> str:
-    node = _clean(layer.node)
-    short = node if len(node) <= _NAME else f"…{node[1 - _NAME :]}"
-    return f"{short} ({_clean(layer.op_type)})" + (f", {_clean(layer.why)}" if layer.why else "")
+    return f"{wording.shortened(_clean(layer.node))} ({_clean(layer.op_type)})" + (
+        f", {_clean(layer.why)}" if layer.why else ""
+    )
 
 
 def _totals(audit: Audit) -> list[tuple[str, str]]:

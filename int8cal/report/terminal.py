@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _BAR = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_NAME = 48
 _Row = tuple[str, str]
 
 
@@ -40,7 +39,7 @@ def summary_lines(report: Report) -> list[str]:
         Aligned plain text: accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
     """
     document = document_of(report)
-    return _aligned(
+    return wording.aligned(
         [
             *_headline_rows(document),
             *_layer_rows(document),
@@ -63,13 +62,13 @@ def report_lines(document: Document) -> list[str]:
     samples = document.get("samples")
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
     lines = [f"{title}, {wording.count(samples, 'sample')}" if samples else title, ""]
-    lines += _aligned([*_origin_rows(document), *_headline_rows(document)])
+    lines += wording.aligned([*_origin_rows(document), *_headline_rows(document)])
     lines += ["", *_bars(document)]
     fusion = document["fusion"]
-    lines += ["", *_aligned(_float_rows(document))]
+    lines += ["", *wording.aligned(_float_rows(document))]
     if fusion:
         lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
-    lines += ["", *_aligned([*_optimized_rows(document), *_verdict_rows(document)])]
+    lines += ["", *wording.aligned([*_optimized_rows(document), *_verdict_rows(document)])]
     if document["decisions"]:
         lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
     return lines
@@ -149,7 +148,7 @@ def _bars(document: Document) -> list[str]:
     if reason:
         lines.append(f"clipped {wording.NOT_MEASURED}: {_clean(reason)}")
     for index, layer in layers:
-        tensor, op_type = _shortened(_clean(layer["tensor"])), _clean(layer["op_type"])
+        tensor, op_type = wording.shortened(_clean(layer["tensor"])), _clean(layer["op_type"])
         if layer["sqnr_db"] is None:
             reason = _clean(why(document, *layer_paths(index, layer, "sqnr_db")))
             lines.append(
@@ -178,16 +177,6 @@ def _layers_reason(document: Document) -> str:
     if not document["layers"]:
         return why(document, "layers")
     return why(document, *layer_paths(0, document["layers"][0], "sqnr_db"))
-
-
-def _aligned(rows: list[_Row]) -> list[str]:
-    width = max((len(label) for label, _ in rows), default=0)
-    return [f"{label:{width}}  {text}" for label, text in rows]
-
-
-def _shortened(name: str) -> str:
-    """Cut a long name at its front: graph names differ at the end."""
-    return name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
 
 
 def _clean(text: str) -> str:

@@ -101,6 +101,17 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
+def shortened(name: str, most: int = 48) -> str:
+    """Cut a long name at its front: graph names differ at the end."""
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def aligned(rows: list[tuple[str, str]]) -> list[str]:
+    """Write labels and texts in two columns."""
+    width = max((len(label) for label, _ in rows), default=0)
+    return [f"{label:{width}}  {text}" for label, text in rows]
+
+
 def _signless_zero(value: float) -> str:
     text = f"{value:.2f}"
     return "0.00" if text == "-0.00" else text

@@ -10,7 +10,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from harness import HASWELL, Machine, cpu_flags
+from harness import HASWELL, Machine
+
+from int8cal.runtime.cpu import cpu_flags
 
 
 @pytest.fixture(scope="session")

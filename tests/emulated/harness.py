@@ -91,10 +91,3 @@ def _result(job: dict[str, str]) -> Result:
     if primitives.is_file():
         return Result(outputs, tuple(json.loads(primitives.read_text())))
     return Result(outputs, tuple(node.op_type for node in onnx.load(job["optimized"]).graph.node))
-
-
-def cpu_flags() -> frozenset[str]:
-    """Feature names of this CPU as Linux spells them; empty elsewhere."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return frozenset(next((line.split(":")[1] for line in lines if line.startswith("flags")), "").split())
