@@ -9,12 +9,12 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import say
-from int8cal.cli.outcome import shown_path
+from int8cal.cli.outcome import require_held, shown_path
 from int8cal.cli.progress import Progress
-from int8cal.errors import GateError
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
+    from int8cal.evaluation.result import Gate
     from int8cal.evaluation.saturation.audit import Audit
     from int8cal.job import DataSettings
 
@@ -102,7 +102,7 @@ def command(
             say(message)
         else:
             click.echo(message)
-    _require_gates(audit)
+    require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))
 
 
 def _data(model: str, data: str, samples: int | None, config: str | None, *, skip_bad: bool) -> DataSettings:
@@ -128,17 +128,8 @@ def _show(audit: Audit, *, quiet: bool, as_json: bool) -> None:
             click.echo(line)
 
 
-def _require_gates(audit: Audit) -> None:
-    failed = [gate for gate in audit.gates if not gate.passed]
-    if failed:
-        told = ", ".join(
-            f"{gate.gate} (is {'unknown' if gate.value is None else f'{gate.value:g}'})" for gate in failed
-        )
-        raise GateError(
-            f"{len(failed)} of {len(audit.gates)} failed: {told}",
-            do=_advice(audit),
-            gates=tuple(gate.gate for gate in failed),
-        )
+def _value(gate: Gate) -> str:
+    return f"is {'unknown' if gate.value is None else f'{gate.value:g}'}"
 
 
 def _advice(audit: Audit) -> str:

@@ -11,6 +11,8 @@ import click
 from int8cal.errors import GateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from int8cal.evaluation.result import Gate, Report
 
 
@@ -52,14 +54,30 @@ def require_gates(report: Report) -> None:
     Raises:
         GateError: Names every gate that failed, with the value it was held against.
     """
-    failed = [gate for gate in report.gates if not gate.passed]
+    require_held(
+        report.gates,
+        lambda index: _value(index, report),
+        lambda failed: f"the results are kept; {_advice(failed)}",
+    )
+
+
+def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Callable[[list[Gate]], str]) -> None:
+    """Fail when a gate did not hold.
+
+    Args:
+        gates: All gates.
+        shown: The value of the gate at a position, as text.
+        advice: What to do about those that failed.
+
+    Raises:
+        GateError: Names every gate that failed, with its value.
+    """
+    failed = [gate for gate in gates if not gate.passed]
     if failed:
-        told = ", ".join(
-            f"{gate.gate} ({_value(index, report)})" for index, gate in enumerate(report.gates) if not gate.passed
-        )
+        told = ", ".join(f"{gate.gate} ({shown(index)})" for index, gate in enumerate(gates) if not gate.passed)
         raise GateError(
-            f"{len(failed)} of {len(report.gates)} failed: {told}",
-            do=f"the results are kept; {_advice(failed)}",
+            f"{len(failed)} of {len(gates)} failed: {told}",
+            do=advice(failed),
             gates=tuple(gate.gate for gate in failed),
         )
 

@@ -10,6 +10,7 @@ from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
 from int8cal.numerics.reference.convolution import convolve
 from int8cal.numerics.reference.matmul import gemm, matmul
+from int8cal.numerics.reference.requantize import quantize_dynamically
 from int8cal.numerics.reference.transposed import convolve_transposed
 from int8cal.numerics.reference.windows import Window
 
@@ -54,7 +55,7 @@ def compute(
     Raises:
         ModelError: Shapes or types do not fit.
     """
-    codes = quantize(x) if layer.form.quantizes else x
+    codes = quantize_dynamically(x)[0] if layer.form.quantizes else x
     weight = second if layer.weight is None else layer.weight.values
     if weight is None:
         raise ModelError("has no second operand of codes", where=f"node {layer.node!r}", do="audit without --data")
@@ -95,14 +96,3 @@ def _window(node: onnx.NodeProto, kernel: tuple[int, ...], sizes: tuple[int, ...
         before.append(small if auto == "SAME_UPPER" else total - small)
         behind.append(total - before[-1])
     return Window.of(kernel, strides, dilations, [*before, *behind])
-
-
-def quantize(x: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Quantize as DynamicQuantizeLinear does, in float32."""
-    low, high = np.float32(min(x.min(), 0)), np.float32(max(x.max(), 0))
-    scale = (high - low) / np.float32(255)
-    if scale == 0:
-        return np.zeros(x.shape, np.uint8)
-    zero_point = np.rint(np.clip(-low / scale, 0, 255))
-    codes: npt.NDArray[np.uint8] = np.clip(np.rint(x / scale) + zero_point, 0, 255).astype(np.uint8)
-    return codes

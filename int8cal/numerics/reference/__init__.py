@@ -8,9 +8,10 @@
 | `convolution.py` | `convolve`, and weights as rows |
 | `transposed.py` | `convolve_transposed`, and its weights as rows |
 | `matmul.py` | `matmul` (weights, or two activations) and `gemm` |
-| `requantize.py` | s32 to 8 bits: onnxruntime's bits, and oneDNN's formula with post-ops |
+| `requantize.py` | s32 to 8 bits: onnxruntime's bits, and oneDNN's formula with post-ops; dynamic quantization |
 | `elementwise.py` | Add and Mul: the formula, and onnxruntime's float32 bits |
 | `pooling.py` | average in s32, onnxruntime's average pools, maximum |
+| `cells.py` | LSTM, GRU and RNN, with float products, onnxruntime's dynamic ones and oneDNN's |
 
 A layer gives `Sums`: the sums as the hardware leaves them, the exact ones, how many pairs saturated and the largest sum
 per output channel. `requantize` turns sums into codes.

@@ -124,3 +124,18 @@ def byte_limits(dtype: npt.DTypeLike) -> np.iinfo[Any]:
     if found not in (np.dtype(np.uint8), np.dtype(np.int8)):
         raise ModelError(f"the result must be uint8 or int8, not {found}", do="choose one of them")
     return np.iinfo(found)
+
+
+def quantize_dynamically(values: Float32) -> tuple[npt.NDArray[np.uint8], np.float32, int]:
+    """Quantize to u8 by the values' own range, in float32, as DynamicQuantizeLinear does.
+
+    Args:
+        values: float32, finite.
+
+    Returns:
+        Codes, their scale (1 where all values are 0) and their zero point.
+    """
+    low, high = np.float32(min(values.min(initial=0), 0)), np.float32(max(values.max(initial=0), 0))
+    scale = np.float32((high - low) / np.float32(255)) if high > low else np.float32(1)
+    zero_point = int(np.rint(np.clip(-low / scale, 0, 255)))
+    return np.clip(np.rint(values / scale) + zero_point, 0, 255).astype(np.uint8), scale, zero_point

@@ -14,7 +14,7 @@ from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.load import require_float
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.numerics.recurrent_cells import Cell, dynamic_products, float_products, run_cell
+from int8cal.numerics.reference.cells import Cell, dynamic_products, float_products, run_cell
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.recurrent import FORMS_KEY
 from int8cal.quantization.recurrent_choice import ENOUGH_DB, LOSS_DB, choose_forms

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.numerics.recurrent import HIDDEN, GateCodes, hidden_codes
+from int8cal.numerics.reference.requantize import quantize_dynamically
 
 Float64 = npt.NDArray[np.float64]
 Product = Callable[[Float64], Float64]
@@ -123,12 +124,8 @@ def _float_product(weight: Float64, rows: Float64) -> Float64:
 
 
 def _dynamic_product(codes: npt.NDArray[np.int64], scales: npt.NDArray[np.float32], rows: Float64) -> Float64:
-    values = rows.astype(np.float32)
-    low, high = min(values.min(initial=0), np.float32(0)), max(values.max(initial=0), np.float32(0))
-    scale = np.float32((high - low) / np.float32(255)) if high > low else np.float32(1)
-    zero_point = np.rint(np.clip(-low / scale, 0, 255))
-    quantized = np.clip(np.rint(values / scale) + zero_point, 0, 255).astype(np.int64)
-    sums = (quantized - int(zero_point)) @ codes
+    quantized, scale, zero_point = quantize_dynamically(rows.astype(np.float32))
+    sums = (quantized.astype(np.int64) - zero_point) @ codes
     result: Float64 = (sums.astype(np.float32) * (scale * scales)).astype(np.float64)
     return result
 

@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.numerics.affine import S7, S8
 from int8cal.numerics.recurrent import gate_scales, quantize_gates
-from int8cal.numerics.recurrent_cells import Cell, dynamic_products, float_products, hidden_products, run_cell
+from int8cal.numerics.reference.cells import Cell, dynamic_products, float_products, hidden_products, run_cell
 from int8cal.runtime.sessions import Session
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
