@@ -14,6 +14,7 @@ COMMANDS = {
     "inference": "Latency of int8 models against FP32.",
     "thresholds": "Time per tensor of every threshold method.",
     "scaling": "Calibration over numbers of samples and of tensors: seconds, peak memory, plots.",
+    "accuracy": "Accuracy after 5, 10 and 50 calibration batches, by method and recipe.",
     "kernels": "Nanoseconds per element of the statistics kernels.",
 }
 

@@ -16,6 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 56, 366, 44, 214
 BAR = 24
 LABELS = 270  # room for the bars' names
 INK, FAINT, POINT, OTHER = "#222222", "#d8d8d8", "#1f5fa8", "#b0b7c0"
+COLOURS = ("#8a5a2b", "#6b7280", "#2e7d5b", "#a04468", "#7a6f00", "#545b9c", "#9c5454")  # all but the own curve
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,58 @@ class Bar:
     low: float
     high: float
     own: bool = False
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line: at each place of the axis (median, low, high), or None; the `own` curve stands out."""
+
+    label: str
+    values: tuple[tuple[float, float, float] | None, ...]
+    own: bool = False
+
+
+def curves(title: str, axis: str, places: Sequence[str], rows: Sequence[Curve]) -> str:
+    """Draw lines over named places, each with its spread; this y axis does not start at 0.
+
+    Args:
+        title: Of the whole, with the unit of y.
+        axis: What the places are.
+        places: Names along x, at equal distances.
+        rows: At least one curve, together at least one value; a curve has as many values as there are places.
+    """
+    known = [value for row in rows for value in row.values if value is not None]
+    low, high = min(value[1] for value in known), max(value[2] for value in known)
+    margin = 0.05 * (high - low) or 1.0
+    y = Scale(low - margin, high + margin)
+    right = LEFT + 400
+
+    def across(index: int) -> float:
+        return round(LEFT + 20 + (right - LEFT - 40) * index / max(len(places) - 1, 1), 1)
+
+    def up(value: float) -> float:
+        return round(BOTTOM - (BOTTOM - TOP) * y.at(value) / 100, 1)
+
+    parts = [_text(14, 18, title, size=14)]
+    for value in nice_values(y.low, y.high):
+        parts.append(f'<path d="M{LEFT} {up(value)}H{right}" stroke="{FAINT}"/>')
+        parts.append(_text(LEFT - 6, up(value) + 4, f"{value:.6g}", anchor="end"))
+    parts += [_text(across(index), BOTTOM + 16, place, anchor="middle") for index, place in enumerate(places)]
+    parts.append(_text((LEFT + right) / 2, BOTTOM + 34, axis, anchor="middle"))
+    # the names stand beside the ends of their lines, pushed apart where lines end together
+    order = sorted(rows, key=lambda row: -next((value[0] for value in reversed(row.values) if value), low))
+    for place, row in enumerate(order):
+        colour = POINT if row.own else COLOURS[rows.index(row) % len(COLOURS)]
+        beside = 3 * (place - (len(order) - 1) / 2)  # spreads would hide each other
+        at = [(across(index) + beside, value) for index, value in enumerate(row.values) if value is not None]
+        line = "L".join(f"{x} {up(value[0])}" for x, value in at)
+        parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="{3 if row.own else 1.5}"/>')
+        parts += [f'<path d="M{x} {up(value[1])}V{up(value[2])}" stroke="{colour}"/>' for x, value in at]
+        parts += [f'<circle cx="{x}" cy="{up(value[0])}" r="3" fill="{colour}"/>' for x, value in at]
+        name = round(TOP + (BOTTOM - TOP) * place / max(len(order) - 1, 1), 1)
+        parts.append(f'<path d="M{at[-1][0] + 6} {up(at[-1][1][0])}L{right + 24} {name}" stroke="{FAINT}"/>')
+        parts.append(f'<text x="{right + 28}" y="{name + 4}" font-size="12" fill="{colour}">{escape(row.label)}</text>')
+    return _svg(right + 220, HEIGHT, title, parts)
 
 
 def chart(title: str, axis: str, panels: Sequence[Points]) -> str:

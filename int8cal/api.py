@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,12 @@ _CALIBRATE = {
     "ranges": "quantization.ranges",
     "uint8_input": "quantization.uint8_input",
     "optimize": "quantization.optimize",
+    "latency_allowance": "quantization.latency_allowance",
+    "explain": "quantization.explain",
+    "budget": "quantization.budget",
+    "fallback": "quantization.fallback",
+    "gates": "evaluation.gates",
+    "eval_data": "evaluation.data.path",
     "samples": "data.samples",
     "seed": "data.seed",
     "skip_bad": "data.skip_bad",
@@ -69,7 +76,9 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         **settings: As on the command line: method, percentile, recipe, target, activations, weights, exclude, include,
             samples, seed, batch_size, threads, skip_bad; and ranges {tensor: (low, high)}, preprocess {resize: …}, and
             uint8_input (raw pixels go into the int8 model; with feeds, preprocess then says how they were made), and
-            optimize="latency" (layers that are slower in int8 on this machine stay float).
+            optimize="latency" (layers that are slower in int8 on this machine stay float), and latency_allowance in
+            percent. budget (percent) and fallback leave layers in float until gates hold, on eval_data (a path) or on
+            the data itself.
 
     Returns:
         The table; `quantize` builds the model from it.
@@ -79,6 +88,10 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
     """
     path, stream = _source(data)
     job = _job(model, path, settings, _CALIBRATE)
+    if job.evaluation.gates and job.quantization.budget is None:
+        raise UsageError("gates without a budget decide nothing in calibrate", do="give budget, or call evaluate")
+    if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
+        raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     calibrated, _ = calibrate_model(job, _model(model), stream=stream)
     return calibrated.corrected.table
 

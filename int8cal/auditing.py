@@ -19,7 +19,7 @@ from int8cal.evaluation.saturation.repair import repair
 from int8cal.evaluation.saturation.worst_case import judge_layers
 from int8cal.graph.load import is_quantized, load_model, save_model
 from int8cal.graph.signature import signature_of
-from int8cal.pipeline import require_apart, require_free
+from int8cal.output_paths import require_apart, require_free
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

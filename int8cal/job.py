@@ -17,6 +17,7 @@ Target = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tenso
 ActivationType = Literal["u8", "s8"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
+Fallback = Literal["float", "planes"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,12 @@ class QuantizationSettings:
         weights: Range of the weights' codes; None for the target's own.
         ranges: Tensor name -> (low, high) in real units, wins over statistics.
         optimize: "latency" leaves layers in float that are slower in int8 on this machine; None measures nothing.
+        latency_allowance: Percent of the int8 model's estimated time that may be spent on accuracy: second planes of
+            inputs, and float in nodes between the layers.
+        budget: Percent of the int8 model's estimated time that layers outside int8 may add so that gates hold; None
+            leaves it at judging.
+        fallback: What such layers become: float, or first int8 with a second plane of their input's codes.
+        explain: Judge every step of the recipe, and write down in table, model and report what each gave.
         uint8_input: The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.
     """
 
@@ -99,6 +106,10 @@ class QuantizationSettings:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     uint8_input: bool = False
     optimize: Goal | None = None
+    latency_allowance: float = 10.0
+    explain: bool = False
+    budget: float | None = None
+    fallback: Fallback = "float"
 
 
 @dataclass(frozen=True)

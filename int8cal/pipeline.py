@@ -3,55 +3,69 @@
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import int8cal
-from int8cal.atomic import atomic_path, staged_directory
-from int8cal.calibration.engines.local import collect
+from int8cal.atomic import staged_directory
+from int8cal.calibration.engines.local import Collected, collect
 from int8cal.calibration.statistics import Statistics, merge
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
-from int8cal.calibration.table import CalibrationTable
+from int8cal.calibration.table import Step
 from int8cal.calibration.table_file import load_table, save_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
-from int8cal.errors import ModelError, OutputError, TableError
+from int8cal.errors import ModelError, TableError
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
-from int8cal.evaluation.result import Evaluation, Optimization, Report
+from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
+from int8cal.evaluation.steps import steps_of
 from int8cal.graph.chains import find_chains
+from int8cal.graph.costs import inference_us
 from int8cal.graph.load import load_model, save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
+from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
+from int8cal.output_paths import require_apart, require_free
+from int8cal.quantization.balance import balance, balance_measured
+from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import Corrected, balance, find_ranges, make_table
+from int8cal.quantization.correct import (
+    Corrected,
+    Kept,
+    Start,
+    explained,
+    find_ranges,
+    make_table,
+    split_kept,
+)
 from int8cal.quantization.left_out import left_of
-from int8cal.quantization.recipes import RECIPES, RecipeRule
+from int8cal.quantization.recipes import MEASURED_GAIN_DB, PLAIN, RECIPES, WIDEST_GAIN_DB, RecipeRule
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.write import write_reports
 from int8cal.runtime.simplify import simplify
-from int8cal.runtime.targets import weight_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import onnx
 
+    from int8cal.calibration.table import CalibrationTable
     from int8cal.data.sample import Sample
-    from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
-    from int8cal.job import DataSettings, Job
+    from int8cal.job import DataSettings, Job, Method
+    from int8cal.quantization.balance import Balanced
     from int8cal.quantization.build import Built
 
 T = TypeVar("T")
@@ -74,12 +88,12 @@ class Calibrated:
     """What calibration found out; the models themselves are not kept."""
 
     signature: Signature
-    plan: Plan
     statistics: Statistics
     corrected: Corrected
     skipped: tuple[str, ...]
     timing_s: dict[str, float]
     optimize: Optimization | None = None
+    mixed: MixedPrecision | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +132,8 @@ def calibrate_model(
     *,
     progress: Progress = _silent,
     stream: Callable[[], object] | None = None,
+    engine: Callable[..., Collected] = collect,
+    desk: Desk | None = None,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
 
@@ -126,6 +142,8 @@ def calibrate_model(
         source: The FP32 model.
         progress: Shows the pass over the data.
         stream: Yields feed dicts, in place of the job's data path.
+        engine: Does the pass over the data; called as `collect` is.
+        desk: Where a job with a budget keeps its best result; None for memory alone.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -142,45 +160,87 @@ def calibrate_model(
         feeds = _open(job.data, prepared.signature, stream)
         samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
     with clock.station("calibrate"):
-        collected = collect(
+        collected = engine(
             prepared.model,
             prepared.signature,
             taps,
             progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate"),
             model_sha256=prepared.sha256,
             threads=job.calibration.threads,
-            keep=rule.judge_samples or (1 if job.quantization.optimize else 0),
+            keep=kept_samples(job, rule),
         )
-    blank = _blank_table(job, prepared, collected.statistics)
-    kept, threads = collected.kept[: rule.judge_samples], job.calibration.threads
+    blank = blank_table(job, prepared, collected.statistics)
+    threads = job.calibration.threads
+    elements = {name: each.count / collected.statistics.samples for name, each in collected.statistics.tensors.items()}
+    run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
+    judged, tune = split_kept(collected.kept, rule, run_s)
+    judge = output_judge(prepared.model, prepared.signature, judged, threads=threads)
+    kept = Kept(prepared.signature, tune, judge, judged, feeds_for, threads)
 
-    def tabulated(rule: RecipeRule) -> tuple[Corrected, onnx.ModelProto]:
-        with clock.station("quantize"):
-            balanced = balance(prepared.model, plan, collected.statistics, rule)
+    def starts(name: str, balanced: Balanced, method: Method, *, widest: bool, least_db: float = 0.0) -> list[Start]:
+        methods: list[Method] = [method, "max"] if widest and method == "auto" else [method]
         with clock.station("thresholds"):
-            ranges = find_ranges(plan, balanced, job.calibration, job.quantization, uint8)
-        with clock.station("quantize"):
-            judge = output_judge(prepared.model, prepared.signature, kept, threads=threads)
-            return make_table(prepared.model, plan, balanced, ranges, rule, blank, judge, uint8=uint8)
+            return [
+                Start(
+                    name if each == method else f"{name}, all ranges by {each}",
+                    balanced,
+                    find_ranges(plan, balanced, replace(job.calibration, method=each), job.quantization, uint8),
+                    least_db if each == method else max(WIDEST_GAIN_DB, least_db),
+                )
+                for each in methods
+            ]
 
-    corrected, int8 = tabulated(rule)
+    def tabulated(rule: RecipeRule, method: Method = job.calibration.method) -> Corrected:
+        with clock.station("quantize"):
+            widest = rule.tune_seconds > 0
+            balanced = balance(prepared.model, plan, collected.statistics, rule, job.quantization.ranges)
+            found = starts("ranges", balanced, method, widest=widest)
+            if rule.measured_strength and tune:
+                measured = balance_measured(prepared.model, plan, collected.statistics, prepared.signature, tune, job)
+                found += starts(
+                    "channels rescaled by measured strength", measured, method, widest=widest, least_db=MEASURED_GAIN_DB
+                )
+            return make_table(prepared.model, plan, found, job, blank, kept, rule=rule, uint8=uint8)
+
+    corrected = tabulated(rule)
+    if job.quantization.explain:
+        corrected = explained(prepared.model, corrected, _plain_steps(job, tabulated, kept))
     found = None
     if job.quantization.optimize == "latency":
         tables = (corrected, corrected)
         if corrected.table.corrections.get("equalization"):
-            tables = (corrected, tabulated(RecipeRule(math.inf, bias_correction=False, judge_samples=0))[0])
+            tables = (corrected, tabulated(PLAIN))
         with clock.station("optimize"):
-            faster = leave_slow_layers(prepared, selection, plan, tables, collected.kept[0], threads=threads)
-            plan, corrected, int8, found = faster.plan, faster.corrected, faster.model, faster.found
+            faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=threads)
+            corrected, found = faster.corrected, faster.found
+    mixed = None
+    if job.quantization.budget is not None:
+        with clock.station("mixed precision"):
+            desk = desk or Desk()
+            corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, desk)
     skipped = tuple(feeds.skipped)
-    return Calibrated(prepared.signature, plan, collected.statistics, corrected, skipped, clock.seconds, found), int8
+    calibrated = Calibrated(prepared.signature, collected.statistics, corrected, skipped, clock.seconds, found, mixed)
+    return calibrated, corrected.model
+
+
+def _plain_steps(job: Job, tabulated: Callable[[RecipeRule, Method], Corrected], kept: Kept) -> tuple[Step, ...]:
+    """Judge what there would be without the recipe: ranges alone, first the widest."""
+    if kept.judge is None:
+        return ()
+    methods = dict.fromkeys(("max", job.calibration.method))
+    scores = [kept.judge(tabulated(PLAIN, method).model) for method in methods]
+    return tuple(
+        Step(f"ranges by {method}", before, score, kept=True)
+        for method, before, score in zip(methods, (None, *scores), scores, strict=False)
+    )
 
 
 def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
     Raises:
-        Int8calError: Of the station that failed; nothing was written then. A failed gate is in the report.
+        Int8calError: Of the station that failed; nothing was written then, but with a budget the best model so far and
+            its table. A failed gate is in the report.
     """
     show = progress or _silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
@@ -192,7 +252,8 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     require_free(directory, overwrite=job.output.overwrite, directory=True)
     require_apart(written, (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
-    calibrated, int8 = calibrate_model(job, job.model, progress=show)
+    desk = Desk(directory, names, REPORT_FILES, f"{stem}.search.json")
+    calibrated, int8 = calibrate_model(job, job.model, progress=show, desk=desk)
     clock = _Clock(calibrated.timing_s)
     feeds = open_feeds(job.evaluation.data or job.data, calibrated.signature)
     with staged_directory(directory) as stage:
@@ -206,6 +267,8 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
         report = _report(job, calibrated, evaluation, clock.seconds)
         report = replace(report, gates=judge(gates, evaluation))
         write_reports(report, stage)
+    if desk.state_path is not None and calibrated.mixed is not None:
+        desk.state_path.unlink(missing_ok=True)
     return CalibrationOutcome(directory, report, written)
 
 
@@ -308,6 +371,7 @@ def evaluate_models(
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=_skipped(feeds.skipped),
+        steps=steps_of(int8),
     )
 
 
@@ -347,51 +411,6 @@ def _open(data: DataSettings, signature: Signature, stream: Callable[[], object]
     return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
 
 
-def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> None:
-    """Refuse an output that exists without --overwrite, is of the wrong kind, or cannot be written; creates nothing.
-
-    Raises:
-        OutputError: Says which of these.
-    """
-    if path.exists():
-        if directory != path.is_dir():
-            kind = "a file" if directory else "a directory"
-            raise OutputError(f"is {kind}", where=str(path), do="give another output path")
-        if not overwrite:
-            raise OutputError("exists", where=str(path), do="give --overwrite, or another output path")
-    parent = path if path.is_dir() else next((each for each in path.absolute().parents if each.exists()), Path("/"))
-    if not directory and not path.parent.is_dir():
-        raise OutputError(f"its directory {path.parent} does not exist", where=str(path), do="create it first")
-    if not parent.is_dir():
-        raise OutputError(f"{parent} is not a directory", where=str(path), do="give another output path")
-    # access rights alone do not tell (read-only mounts, root): try to create a file
-    if directory:
-        _probe(parent, path)
-
-
-def require_apart(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Refuse to write over what is read, with --overwrite too.
-
-    Raises:
-        OutputError: Names the output.
-    """
-    read = {path.resolve() for path in inputs}
-    for path in outputs:
-        if path.resolve() in read:
-            raise OutputError("is also an input", where=str(path), do="give another output path")
-
-
-def _probe(parent: Path, path: Path) -> None:
-    try:
-        with atomic_path(parent / ".int8cal-probe") as temporary:
-            temporary.write_bytes(b"")
-        (parent / ".int8cal-probe").unlink()
-    except OSError as error:
-        raise OutputError(
-            f"cannot be written ({error.strerror})", where=str(path), do="give another output path"
-        ) from error
-
-
 def versions() -> dict[str, str]:
     """Return the versions that figures depend on."""
     libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
@@ -400,31 +419,6 @@ def versions() -> dict[str, str]:
 
 def _stem(job: Job) -> str:
     return job.model.name.removesuffix(".onnx")
-
-
-def _blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
-    settings: dict[str, Any] = {
-        "method": job.calibration.method,
-        "percentile": job.calibration.percentile,
-        "recipe": job.quantization.recipe,
-        "target": job.quantization.target,
-        "activations": job.quantization.activations,
-        "weights": weight_range(job.quantization),
-        "include": list(job.quantization.include),
-        "exclude": list(job.quantization.exclude),
-        "uint8_input": job.quantization.uint8_input,
-        "ranges": {name: list(ends) for name, ends in job.quantization.ranges.items()},
-        "preprocess": asdict(job.data.preprocess) if job.data.preprocess is not None else None,
-    }
-    if job.quantization.optimize is not None:
-        settings["optimize"] = job.quantization.optimize
-    return CalibrationTable(
-        model={"sha256": prepared.sha256, "name": prepared.name},
-        data={"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples},
-        settings=settings,
-        tensors={},
-        weights={},
-    )
 
 
 def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress) -> Evaluation:
@@ -447,7 +441,7 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
-    stay = (item for item in calibrated.plan.left if item.node not in gone)
+    stay = (item for item in calibrated.corrected.plan.left if item.node not in gone)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     return Report(
         model={
@@ -470,6 +464,8 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
             calibrated.corrected.tensors, table, job.quantization.activations, job.calibration.percentile
         ),
         optimize=calibrated.optimize,
+        steps=calibrated.corrected.steps if job.quantization.explain else (),
+        mixed=calibrated.mixed,
     )
 
 

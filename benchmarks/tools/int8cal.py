@@ -1,4 +1,4 @@
-"""int8cal as a contestant. This is the only file of the benchmarks that knows int8cal's insides."""
+"""int8cal as a contestant. Only this file and its neighbours int8cal_*.py know int8cal's insides."""
 
 from __future__ import annotations
 

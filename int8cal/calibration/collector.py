@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics, add_counts
+from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.loglinear import BINS
+from int8cal.numerics.rescaled import add_counts
 from int8cal.numerics.sparse_memory import untouched_zeros
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum
-from int8cal.numerics.kernels import COARSE_BINS, COARSE_SHIFT
 from int8cal.numerics.loglinear import SHIFT, Spectrum, spectrum
+from int8cal.numerics.rescaled import add_counts, moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +25,6 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 FINGERPRINT_MODULUS = 1 << 128
-_COARSE_OCTAVE = 1 << (23 - COARSE_SHIFT)
-_COARSE_LAST = (0x7F800000 >> COARSE_SHIFT) - 1  # the last bin of finite magnitudes
 
 
 @dataclass(frozen=True)
@@ -118,14 +116,15 @@ class TensorStatistics:
             return spectrum(self.bins, self.counts, 1, (0.0, 0.0))
         return spectrum(self.bins, self.counts, self.zeros, (self.minimum, self.maximum), SHIFT)
 
-    def equalized(self, exponents: npt.NDArray[np.int64]) -> TensorStatistics:
+    def equalized(self, exponents: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> TensorStatistics:
         """Return the statistics of the tensor whose channel c is multiplied by 2**exponents[c].
 
-        Multiplying by a power of two shifts a log-linear histogram by whole octaves, so this is exact up to the coarser
-        bins of the per-channel histogram.
+        A whole exponent shifts a log-linear histogram by octaves, so extremes, means and the per-channel histogram are
+        exact then, and the tensor's own histogram is so up to the coarser bins of the per-channel one. With any other
+        exponent a bin's values are taken as spread evenly, here too; extremes and means are exact up to rounding.
 
         Args:
-            exponents: int64 (C,).
+            exponents: (C,), whole or multiples of 1 / 16.
 
         Raises:
             StatisticsError: the tensor has no per-channel histogram.
@@ -133,36 +132,23 @@ class TensorStatistics:
         channels = self.channels
         if channels is None or not self.by_channel:
             raise StatisticsError("the statistics hold no per-channel histogram", do="calibrate again")
-        channel, bins = np.divmod(channels.bins, COARSE_BINS)
-        sign, magnitude = np.divmod(bins, COARSE_BINS // 2)
-        # what leaves the range of float32 stays in its outermost bin, and never changes its sign
-        magnitude = np.clip(magnitude + exponents[channel] * _COARSE_OCTAVE, 0, _COARSE_LAST)
-        moved = sign * (COARSE_BINS // 2) + magnitude
-        nothing = np.zeros(0, np.int64)
-        coarse, counts = add_counts((moved, channels.counts), (nothing, nothing))
-        # back to fine bins: a coarse bin's values are taken as spread evenly
-        ratio = 1 << (COARSE_SHIFT - SHIFT)
-        below = np.rint(counts[:, None] * (np.arange(ratio + 1) / ratio)).astype(np.int64)
-        spread = np.diff(below, axis=1).reshape(-1)
-        fine = (coarse[:, None] * ratio + np.arange(ratio)).reshape(-1)
-        factor = np.exp2(exponents.astype(np.float64))
+        factor = np.exp2(np.asarray(exponents, np.float64))
         low, high = channels.low * factor, channels.high * factor
-        flat, of_channel = add_counts((channel * COARSE_BINS + moved, channels.counts), (nothing, nothing))
+        fine, coarse = moved(channels.bins, channels.counts, np.asarray(exponents, np.float64))
+        whole = np.rint(exponents).astype(np.int64)
+        if (whole == exponents).all():
+            total, square = exactsum.scaled(channels.total, whole), exactsum.scaled(channels.square, 2 * whole)
+        else:
+            total, square = exactsum.zeros(len(factor)), exactsum.zeros(len(factor))
+            exactsum.add(total, exactsum.value(channels.total) * factor)
+            exactsum.add(square, exactsum.value(channels.square) * factor**2)
+            total, square = exactsum.canonical(total), exactsum.canonical(square)
         return TensorStatistics(
-            fine[spread > 0],
-            spread[spread > 0],
+            *fine,
             self.zeros,
             float(low.min()),
             float(high.max()),
-            ChannelStatistics(
-                low.astype(np.float32),
-                high.astype(np.float32),
-                channels.count,
-                exactsum.scaled(channels.total, exponents),
-                exactsum.scaled(channels.square, 2 * exponents),
-                flat,
-                of_channel,
-            ),
+            ChannelStatistics(low.astype(np.float32), high.astype(np.float32), channels.count, total, square, *coarse),
         )
 
     @property
@@ -269,11 +255,3 @@ def _add_tensors(name: str, first: TensorStatistics, second: TensorStatistics) -
         return first + second
     except StatisticsError as error:
         raise StatisticsError(error.what, where=f"tensor {name!r}", do=error.do, tensor=name) from error
-
-
-def add_counts(first: tuple[Int64, Int64], second: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    """Add two sparse histograms (bins, counts), int64 (N,) each; bins ascend in the sum."""
-    bins, index = np.unique(np.concatenate([first[0], second[0]]), return_inverse=True)
-    counts = np.zeros(len(bins), np.int64)
-    np.add.at(counts, index, np.concatenate([first[1], second[1]]))
-    return bins, counts

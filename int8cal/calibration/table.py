@@ -87,6 +87,22 @@ class WeightEntry:
         return np.array(self.scales, np.float32).astype(np.float64) if self.range == codes else None
 
 
+@dataclass(frozen=True)
+class Step:
+    """What one step of a recipe gave.
+
+    Attributes:
+        name: The step.
+        before_db, after_db: SQNR of the outputs on kept samples without and with it; before is None at the start.
+        kept: Whether it was kept; a step that does not help is taken back.
+    """
+
+    name: str
+    before_db: float | None
+    after_db: float
+    kept: bool
+
+
 @dataclass(frozen=True, repr=False)
 class CalibrationTable:
     """Everything that `quantize` needs besides the FP32 model.
@@ -96,7 +112,8 @@ class CalibrationTable:
         data: {"fingerprint", "samples"}.
         settings: What the plan and the weights were made with, and the preprocessing.
         tensors, weights: Entries by tensor name; a weight read by two layers has one entry per layer, "weight@node".
-        corrections: What a recipe changed: "equalization" {tensor: exponents}, "bias" {node: deltas}.
+        corrections: What a recipe changed: "equalization" {tensor: exponents}, "bias" {node: deltas},
+            "rounding" {node: codes as text, see quantization.corrections.codes_text}.
         warnings: What the user should know, by tensor.
     """
 

@@ -110,11 +110,12 @@ def _settings(settings: Any, where: str) -> dict[str, Any]:
             raise TableError(
                 f"settings.{key} is {patterns!r}, expected a list of patterns", where=where, do="correct it"
             )
-    left = result.get("left_for_latency", {})
-    if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
-        raise TableError(
-            f"settings.left_for_latency is {left!r}, expected node names with reasons", where=where, do="correct it"
-        )
+    for key in ("left_for_latency", "left_for_accuracy"):
+        left = result.get(key, {})
+        if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
+            raise TableError(
+                f"settings.{key} is {left!r}, expected node names with reasons", where=where, do="correct it"
+            )
     forms = result.get("recurrent", {})
     if not isinstance(forms, dict) or not all(form in ("kernel", "weights") for form in forms.values()):
         raise TableError(
@@ -132,14 +133,25 @@ def _settings(settings: Any, where: str) -> dict[str, Any]:
 
 def _corrections(corrections: Any, where: str) -> dict[str, Any]:
     result = dict(corrections)
+    for part in ("equalization", "bias", "remainder", "rounding"):
+        if not isinstance(result.get(part, {}), dict):
+            raise TableError(
+                f"corrections.{part} is {str(result[part])[:40]}, expected an object", where=where, do="correct it"
+            )
     for part, limit in (("equalization", 64.0), ("bias", sys.float_info.max)):
         for name, values in dict(result.get(part, {})).items():
             place = f"{where}: corrections.{part} of {name!r}"
             if not isinstance(values, list):
                 raise TableError(f"is {str(values)[:40]}, expected a list of numbers", where=place, do="correct it")
             for value in values:
-                if abs(_number(value, "a value", place)) > limit or (part == "equalization" and value != int(value)):
+                if abs(_number(value, "a value", place)) > limit or (part == "equalization" and value % 0.0625):
                     raise TableError(f"{str(value)[:40]} is out of range", where=place, do="correct it")
+    for name, text in dict(result.get("rounding", {})).items():
+        if not isinstance(text, str):
+            place = f"{where}: corrections.rounding of {name!r}"
+            raise TableError(
+                f"is {str(text)[:40]}, expected the text that calibration wrote", where=place, do="remove it"
+            )
     return result
 
 

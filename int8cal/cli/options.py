@@ -12,6 +12,7 @@ from int8cal.evaluation.gates import UNITS
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
+    Fallback,
     Goal,
     Method,
     QuantizationSettings,
@@ -233,6 +234,35 @@ quantization = together(
         key="quantization.optimize",
         type=_choice(get_args(Goal)),
         help="Measure each layer here, and leave in float what is slower in int8 (default: measure nothing).",
+    ),
+    _setting(
+        "--explain",
+        key="quantization.explain",
+        is_flag=True,
+        help="Report what each step of the recipe gave, here and in later evaluations of the model.",
+    ),
+    _setting(
+        "--latency-allowance",
+        key="quantization.latency_allowance",
+        type=float,
+        metavar="PERCENT",
+        help="Time that better accuracy may cost, of the int8 model's estimated time "
+        f"(default {_QUANTIZATION.latency_allowance:g}).",
+    ),
+    _setting(
+        "--budget",
+        key="quantization.budget",
+        type=float,
+        metavar="PERCENT",
+        help="Leave the fewest layers in float that make the gates hold; all of them may add so much to the int8 "
+        "model's estimated time. Needs --gate; not with --optimize (default: gates only judge).",
+    ),
+    _setting(
+        "--fallback",
+        key="quantization.fallback",
+        type=_choice(get_args(Fallback)),
+        help="With --budget: float, or first a second plane of codes for layers whose input exists as float "
+        f"(default {_QUANTIZATION.fallback}).",
     ),
 )
 

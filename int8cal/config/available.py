@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from int8cal.errors import ConfigError
+from int8cal.errors import ConfigError, UsageError
+from int8cal.evaluation.gates import on_outputs, parse_gate
+from int8cal.quantization.recipes import RECIPES
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 # Section and key -> the choices that are built. Everything else is refused, never replaced by something near it.
 AVAILABLE: dict[tuple[str, str], tuple[str, ...]] = {
-    ("quantization", "recipe"): ("fast",),
+    ("quantization", "recipe"): tuple(RECIPES),
     ("quantization", "target"): tuple(TARGETS),
     ("calibration", "engine"): ("local",),
 }
@@ -26,6 +28,7 @@ def require_available(job: Job) -> None:
 
     Raises:
         ConfigError: Names the setting, its value and what is available.
+        UsageError: A budget without a gate that it could be spent on, or beside optimize.
     """
     for (section, key), available in AVAILABLE.items():
         value = getattr(getattr(job, section), key)
@@ -37,3 +40,27 @@ def require_available(job: Job) -> None:
                 key=f"{section}.{key}",
                 value=value,
             )
+    if job.quantization.budget is not None:
+        _require_use_for_budget(job)
+
+
+def _require_use_for_budget(job: Job) -> None:
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    if not gates:
+        raise UsageError(
+            "a budget is spent until the gates hold, but there is no gate",
+            where=job.name,
+            do='give --gate, for example --gate "sqnr_db>=30", or leave --budget out',
+        )
+    if not on_outputs(gates):
+        raise UsageError(
+            f'a budget buys accuracy, but no gate is about it ("{gates[0].text}")',
+            where=job.name,
+            do='give one that is, for example --gate "sqnr_db>=30", or leave --budget out',
+        )
+    if job.quantization.optimize is not None:
+        raise UsageError(
+            "budget spends time on accuracy by estimates, optimize saves time by measuring: not both in one job",
+            where=job.name,
+            do="leave one of them out",
+        )

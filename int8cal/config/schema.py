@@ -15,6 +15,7 @@ from int8cal.job import (
     ActivationType,
     CalibrationSettings,
     EvaluationSettings,
+    Fallback,
     Goal,
     Method,
     OutputSettings,
@@ -161,6 +162,10 @@ class QuantizationSection(Section):
     ranges: dict[str, Range] = {}
     uint8_input: bool = _QUANTIZATION.uint8_input
     optimize: Goal | None = _QUANTIZATION.optimize
+    explain: bool = _QUANTIZATION.explain
+    latency_allowance: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = _QUANTIZATION.latency_allowance
+    budget: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = _QUANTIZATION.budget
+    fallback: Fallback = _QUANTIZATION.fallback
 
 
 class EvaluationSection(Section):

@@ -12,6 +12,7 @@ from int8cal.evaluation.element_types import ElementTypes
 from int8cal.evaluation.optimized_ops import trait
 from int8cal.evaluation.original_names import OriginalNames
 from int8cal.evaluation.result import FloatNode, Fusion
+from int8cal.evaluation.taps import remainder_of
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.runtime.sessions import Session
@@ -128,6 +129,9 @@ class _Optimized:
 
     def reason(self, node: onnx.NodeProto, names: OriginalNames) -> str:
         """Why the node runs in float, as far as the graph shows it."""
+        whole = remainder_of(self._index, node)
+        if whole:
+            return f"it takes the first plane from {names.tensor(whole)}, for the second one"
         known = trait(node.op_type)
         op = known.twin or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)

@@ -154,6 +154,11 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
             )
 
 
+def on_outputs(gates: Iterable[ParsedGate]) -> tuple[ParsedGate, ...]:
+    """Return the gates about the models' outputs: those that accuracy alone decides."""
+    return tuple(gate for gate in gates if not gate.name.startswith(("latency.", "size.", "saturation.", "fusion.")))
+
+
 def judge(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
     """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
     return tuple(hold(gate, FIGURES[gate.name](evaluation)) for gate in gates)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import SampleLike
 
 
+HELD_BYTES = 128_000_000
+
+
 def output_judge(
     fp32: onnx.ModelProto, signature: Signature, samples: Sequence[SampleLike], *, threads: int = 0
 ) -> Callable[[onnx.ModelProto], float] | None:
@@ -28,11 +31,12 @@ def output_judge(
     Args:
         fp32: The prepared model; run once, on the first call.
         signature: Its inputs.
-        samples: The samples to judge on, as the FP32 model takes them.
+        samples: The samples to judge on, as the FP32 model takes them; as many as have outputs of HELD_BYTES.
         threads: Threads of the runtime.
 
     Returns:
-        A function from an int8 model to the mean SQNR in dB over its float outputs; None when there are no samples.
+        A function from an int8 model to the mean SQNR in dB over its float outputs, -inf where quantization decides the
+        shape of one; None when there are no samples.
     """
     if not samples:
         return None
@@ -40,15 +44,20 @@ def output_judge(
 
     def judge(int8: onnx.ModelProto) -> float:
         if not reference:
-            session = Session(fp32, threads=threads)
-            reference.extend(outputs for _, outputs in run_each(session, signature, samples))
+            held = 0
+            for _, outputs in run_each(Session(fp32, threads=threads), signature, samples):
+                reference.append(outputs)
+                held += sum(value.nbytes for value in outputs.values())
+                if held > HELD_BYTES:
+                    break
         session = Session(int8, threads=threads)
         sums: dict[str, ErrorSums] = {}
-        for expected, (_, actual) in zip(
-            reference, run_each(session, signature, feeds_for(int8, samples)), strict=True
-        ):
+        feeds = feeds_for(int8, samples[: len(reference)])
+        for expected, (_, actual) in zip(reference, run_each(session, signature, feeds), strict=True):
             for name, value in expected.items():
                 if value.dtype.kind == "f":
+                    if value.shape != actual[name].shape:
+                        return float("-inf")
                     part = error_sums(value, actual[name])
                     sums[name] = sums[name] + part if name in sums else part
         ratios = [each.sqnr_db for each in sums.values() if each.sqnr_db is not None]

@@ -8,35 +8,30 @@ from typing import TYPE_CHECKING
 from int8cal.evaluation.optimize import optimize_latency
 from int8cal.graph.prepared import require_layers
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.correct import Corrected
-from int8cal.quantization.left_out import without_layers
+from int8cal.quantization.left_out import left_of, without_layers
 
 if TYPE_CHECKING:
-    import onnx
-
     from int8cal.calibration.table import CalibrationTable
     from int8cal.evaluation.result import Optimization
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepared import Prepared
     from int8cal.graph.select import Selection
     from int8cal.quantization.build import Built
+    from int8cal.quantization.correct import Corrected
     from int8cal.runtime.batching import SampleLike
 
 
 @dataclass(frozen=True)
 class Faster:
-    """What calibration gives when layers stay float: plan, table, model, and what was measured."""
+    """What calibration gives when layers stay float, and what was measured."""
 
-    plan: Plan
     corrected: Corrected
-    model: onnx.ModelProto
     found: Optimization
 
 
 def leave_slow_layers(
     prepared: Prepared,
     selection: Selection,
-    plan: Plan,
     tables: tuple[Corrected, Corrected],
     sample: SampleLike,
     *,
@@ -47,7 +42,6 @@ def leave_slow_layers(
     Args:
         prepared: The prepared model.
         selection: What the user allows.
-        plan: The plan made with it.
         tables: The plan's table as calibrated, and without equalization.
         sample: What to run.
         threads: Threads of the runtime; 0 for all CPUs.
@@ -56,11 +50,12 @@ def leave_slow_layers(
         ModelError: onnxruntime cannot load a model.
     """
     whole, unscaled = tables
+    plan = whole.plan
 
     def rebuilt(left: dict[str, str]) -> tuple[Plan, CalibrationTable, Built]:
         if not left:
             return plan, whole.table, build_model(prepared.model, plan, whole.table)
-        smaller = require_layers(prepared, replace(selection, left=tuple(left.items())))
+        smaller = require_layers(prepared, replace(selection, left=(*left_of(whole.table), *left.items())))
         table = without_layers(prepared.model, whole.table, unscaled.table, (plan, smaller), left)
         built = build_model(prepared.model, smaller, table)
         return smaller, with_weights(table, smaller, built), built
@@ -77,4 +72,4 @@ def leave_slow_layers(
         for name, value in whole.tensors.items()
         if name in table.tensors
     }
-    return Faster(smaller, Corrected(table, statistics, whole.decisions), built.model, found)
+    return Faster(replace(whole, table=table, tensors=statistics, plan=smaller, model=built.model), found)

@@ -6,6 +6,10 @@ A figure that could not be computed is None, and `Result.reasons` says why, keye
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from int8cal.calibration.table import Step
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,63 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class MixedLayer:
+    """A layer that a budget could have left out of int8.
+
+    Attributes:
+        contribution: Share of the noise of all layers at the outputs that it makes by itself.
+        estimated_percent: What float in it adds to the int8 model's estimated time, or a second plane where it has one.
+        decision: In words.
+    """
+
+    node: str
+    op_type: str
+    contribution: float
+    estimated_percent: float
+    decision: str
+
+
+@dataclass(frozen=True)
+class MixedPoint:
+    """One model that was evaluated in search of one for which the gates hold.
+
+    Attributes:
+        layers_left, planes: Number of layers in float, and of layers with a second plane of their input's codes.
+        estimated_percent: Time that these add, of the int8 model's estimated time.
+        gates: Those about outputs.
+        metrics: Of its outputs.
+        kept: Whether this one was kept.
+    """
+
+    layers_left: int
+    planes: int
+    estimated_percent: float
+    gates: tuple[Gate, ...]
+    metrics: Metrics
+    kept: bool
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """How a budget was spent so that gates hold.
+
+    Attributes:
+        budget_percent, fallback: As asked for.
+        layers: Every layer, largest contribution first; none where the gates hold with every layer in int8.
+        curve: Models that were evaluated, by estimated time.
+        needed_percent: Budget that the gates would need by estimate; None where they hold, or where it says nothing.
+        outcome: In one sentence.
+    """
+
+    budget_percent: float
+    fallback: str
+    layers: tuple[MixedLayer, ...]
+    curve: tuple[MixedPoint, ...]
+    needed_percent: float | None
+    outcome: str
+
+
+@dataclass(frozen=True)
 class TensorHistogram:
     """For the report's plots: at most 256 linear bins over the observed range, with the chosen clip range."""
 
@@ -196,3 +257,5 @@ class Report:
     decisions: tuple[str, ...] = ()
     histograms: tuple[TensorHistogram, ...] = ()
     optimize: Optimization | None = None
+    steps: tuple[Step, ...] = ()
+    mixed: MixedPrecision | None = None

@@ -63,7 +63,8 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
             continue
         tensor = _reference(source, target, quantize)
         if tensor is None:
-            missing.append(quantize.input[0])
+            if not _second_plane_of(target, quantize):
+                missing.append(quantize.input[0])
         elif tensor not in found:
             producer = source.producer.get(tensor)
             found[tensor] = (
@@ -90,24 +91,39 @@ def int8_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequ
     """Copy the int8 model with each dequantized tensor as an output of the given name.
 
     A DequantizeLinear of its own reads the codes: the graph's own Q and DQ nodes stay as they are, and with them the
-    integer kernels that the runtime makes of their neighbours.
+    integer kernels that the runtime makes of their neighbours. A tensor in two planes is the sum of both.
     """
-    nodes = []
+    index = Index(model)
+    rests = {tensor: node for node in model.graph.node if (tensor := _second_plane_of(index, node))}
+    nodes, outputs = [], []
     for tap, name in zip(taps, names, strict=True):
-        quantize = tap.quantize
-        codes, parameters = quantize.output[0], list(quantize.input[1:])
-        node = helper.make_node("DequantizeLinear", [codes, *parameters], [name], domain=quantize.domain)
-        # DequantizeLinear knows axis and block_size, but not QuantizeLinear's saturate, precision and output type
-        node.attribute.extend(item for item in quantize.attribute if item.name in {"axis", "block_size"})
-        nodes.append(node)
-    return _with_outputs(model, nodes)
+        rest = rests.get(tap.quantize.input[0])
+        if rest is None:
+            nodes.append(_dequantized(tap.quantize, name))
+        else:
+            parts = [f"{name}.first", f"{name}.second"]
+            nodes += [_dequantized(tap.quantize, parts[0]), _dequantized(rest, parts[1])]
+            nodes.append(helper.make_node("Add", parts, [name]))
+        outputs.append(nodes[-1])
+    return _with_outputs(model, nodes, outputs)
 
 
-def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Graft:
+def _dequantized(quantize: onnx.NodeProto, output: str) -> onnx.NodeProto:
+    codes, parameters = quantize.output[0], list(quantize.input[1:])
+    node = helper.make_node("DequantizeLinear", [codes, *parameters], [output], domain=quantize.domain)
+    # DequantizeLinear knows axis and block_size, but not QuantizeLinear's saturate, precision and output type
+    node.attribute.extend(item for item in quantize.attribute if item.name in {"axis", "block_size"})
+    return node
+
+
+def _with_outputs(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Sequence[onnx.NodeProto] | None = None
+) -> Graft:
     result = graft(model)
     result.shell.graph.node.extend(nodes)
     # the runtime infers type and shape of an output that states none
-    result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
+    last = nodes if outputs is None else outputs
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in last)
     return result
 
 
@@ -129,6 +145,23 @@ def _reference(source: Index, target: Index, quantize: onnx.NodeProto) -> str | 
             return name
         name = reader.output[0]
     return None
+
+
+def _second_plane_of(index: Index, quantize: onnx.NodeProto) -> str:
+    """Return the tensor of which a Q writes the second plane, what its first code leaves; "" for any other node."""
+    difference = index.producer.get(quantize.input[0]) if quantize.op_type == "QuantizeLinear" else None
+    return remainder_of(index, difference) if difference is not None else ""
+
+
+def remainder_of(index: Index, difference: onnx.NodeProto) -> str:
+    """Return the tensor from which a node takes its own dequantized codes away; "" where it does something else."""
+    if difference.op_type != "Sub":
+        return ""
+    known = index.producer.get(difference.input[1])
+    first = None if known is None or known.op_type != "DequantizeLinear" else index.producer.get(known.input[0])
+    if first is None or first.op_type != "QuantizeLinear" or first.input[0] != difference.input[0]:
+        return ""
+    return str(difference.input[0])
 
 
 def _is_constant(index: Index, name: str) -> bool:

@@ -1,108 +1,282 @@
-"""Chains of two layers between which each channel may be rescaled without changing the function.
+"""Chains between which each channel may be rescaled without changing the function.
 
-Layer A -> activations that commute with a positive factor -> layer B, and nobody else reads what is in between.
-Multiplying A's output channel c by f > 0 and dividing B's input channel c by f leaves B's output as it was.
+Something that writes channels with constants of their own -> ops that commute with a positive factor -> the layers that
+read them, all of them. Multiplying the constants of channel c by f > 0 and dividing the input channel c of every reader
+by f leaves the readers' outputs as they were.
+
+Where no constants can take the factors, or where float nodes read the tensor too, a Mul in front of the quantized
+readers can: then the chain is `inserted`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from int8cal.graph.index import Index
+from int8cal.graph.channels import axis_behind, constant_operand
+from int8cal.graph.index import Index, attribute
 
 if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.plan import Layer, Plan
 
-# f(s x) = s f(x) for s > 0, and channels stay where they are
-HOMOGENEOUS = frozenset({"Relu", "LeakyRelu", "MaxPool", "AveragePool", "GlobalAveragePool", "Dropout", "Identity"})
-_PRODUCERS = frozenset({"Conv", "Gemm", "MatMul"})
-_CONSUMERS = frozenset({"Conv", "Gemm", "MatMul"})
+_WRITERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_READERS = frozenset({"Conv", "Gemm", "MatMul"})
+_NORMS = frozenset({"InstanceNormalization", "GroupNormalization", "BatchNormalization"})
+_SHIFTS = frozenset({"Add", "Sub"})
+# what may lie between a graph input and a Mul that prepares raw pixels
+_PREPARES = frozenset({"Mul", "Add", "Sub", "Div", "Cast", "Transpose", "Reshape", "Identity", "BatchNormalization"})
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A constant that takes the factors: multiplied by them with `trailing` axes of length 1 behind."""
+
+    name: str
+    trailing: int
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Two layers and the tensors between them, from the first layer's output to the second layer's input."""
+    """The tensors that carry one set of channels, who writes and who reads them.
 
-    first: Layer
-    second: Layer
+    Attributes:
+        node: The node that writes the first tensor.
+        layer: Its layer, None where it is a normalization, a Mul by constants or anything else in float.
+        carriers: The constants that take the factors; () where a Mul has to be inserted.
+        readers: The layers that read the channels, in graph order; their weights take the inverse factors.
+        tensors, axes: Every tensor on the way and where its channels are (-1 for the last axis), in graph order.
+    """
+
+    node: str
+    layer: Layer | None
+    carriers: tuple[Carrier, ...]
+    readers: tuple[Layer, ...]
     tensors: tuple[str, ...]
-
-    @property
-    def channel_axis(self) -> int:
-        """Axis of the channels in its tensors: 1 between convolutions, else the last."""
-        return 1 if self.first.op_type == "Conv" else -1
+    axes: tuple[int, ...]
 
     @property
     def tensor(self) -> str:
-        """The second layer's input."""
-        return self.tensors[-1]
+        """The first reader's input, which names the chain in tables."""
+        return self.readers[0].input
+
+    @property
+    def channels(self) -> int:
+        """Number of channels."""
+        return self.readers[0].channels
+
+    @property
+    def inserted(self) -> bool:
+        """Whether the factors take a Mul of their own, in front of the readers."""
+        return not self.carriers
+
+    @property
+    def axis(self) -> int:
+        """Axis of the channels in `tensor`."""
+        return self.axes[self.tensors.index(self.tensor)]
+
+
+@dataclass
+class _Way:
+    """What a walk down from a tensor has met."""
+
+    carriers: list[Carrier]
+    readers: list[Layer] = field(default_factory=list)
+    axes: dict[str, int] = field(default_factory=dict)
 
 
 def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
-    """Return all chains, in graph order of their second layer.
+    """Return all chains, in graph order of their first tensor; no tensor is in two of them.
 
-    Must not find one where a weight or bias has another reader, where the tensor is a graph output or read twice, or
-    where the first layer's channels are not the second's (a Flatten between them).
+    Must not find one where a weight or another constant has a second reader, where a tensor is a graph output or read
+    inside a subgraph, where anything but a quantized layer or an op that commutes with the factors reads a tensor, or
+    where the written channels are not the read ones (a Flatten between them). A Clip does not commute.
+
+    A Mul is only inserted in front of matrix products that read the output of a float node.
 
     Args:
         model: The prepared model.
         plan: Its plan.
     """
-    index = Index(model)
-    by_output = {index_node(index, layer): layer for layer in plan.layers if layer.op_type in _PRODUCERS}
-    shared = _shared_weights(index, plan)
-    chains = []
-    for second in plan.layers:
-        if second.op_type not in _CONSUMERS or second.weight in shared:
-            continue
-        tensors = _walk_up(index, second, set(by_output))
-        if tensors is None:
-            continue
-        first = by_output[tensors[0]]
-        if {first.weight, first.bias} & shared or first.axis is None or second.axis is None:
-            continue
-        spatial = first.op_type == "Conv"
-        if spatial != (second.op_type == "Conv") or _output_channels(index, first) != second.channels:
-            continue
-        chains.append(Chain(first, second, tensors))
-    return tuple(chains)
+    return _Finder(Index(model), plan).chains()
 
 
-def index_node(index: Index, layer: Layer) -> str:
-    """Return the raw output tensor of a layer's node (before its fused activation)."""
-    producer = index.producer[layer.output]
-    return layer.output if producer.name in {layer.node, layer.bias_add} else producer.input[0]
+class _Finder:
+    def __init__(self, index: Index, plan: Plan) -> None:
+        self.index = index
+        self.plan = plan
+        self.layers = {layer.node: layer for layer in plan.layers}
+        self.order = {node.name: number for number, node in enumerate(index.graph.node)}
+        self.group_sizes = Counter(point.group for point in plan.points)
 
+    def chains(self) -> tuple[Chain, ...]:
+        found = []
+        taken: set[str] = set()
+        for node in self.index.graph.node:
+            chain = self._carried(node)
+            if chain is not None and not taken.intersection(chain.tensors):
+                found.append(chain)
+                taken.update(chain.tensors)
+        for node in self.index.graph.node:
+            found += [
+                chain
+                for name in node.output
+                if name and name not in taken and (chain := self._inserted(node, str(name))) is not None
+            ]
+        return tuple(sorted(found, key=lambda chain: self.order[chain.node]))
 
-def _walk_up(index: Index, second: Layer, outputs: set[str]) -> tuple[str, ...] | None:
-    tensor = second.input
-    reader = second.node
-    path = [tensor]
-    while True:
-        only = index.only_reader(tensor)
-        if only is None or only.name != reader:
+    def _carried(self, node: onnx.NodeProto) -> Chain | None:
+        start = self._start(node)
+        if start is None:
             return None
-        if tensor in outputs:
-            return tuple(reversed(path))
-        producer = index.producer.get(tensor)
+        carriers, axis, channels = start
+        way = _Way(carriers)
+        if not self._walk(str(node.output[0]), axis, channels, way) or not way.readers:
+            return None
+        if any(self.index.only_reader(carrier.name) is None for carrier in way.carriers):
+            return None
+        readers = tuple(sorted(way.readers, key=lambda layer: self.order[layer.node]))
+        layer = self.layers.get(node.name)
+        return Chain(node.name, layer, tuple(way.carriers), readers, tuple(way.axes), tuple(way.axes.values()))
+
+    def _start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
+        """Return the constants that decide the size of a node's output channels, the axis, the number of channels."""
+        layer = self.layers.get(node.name)
+        if layer is not None:
+            return self._layer_start(layer)
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        if node.op_type == "LayerNormalization":
+            rank = self.index.rank(node.output[0])
+            last = attribute(node, "axis", -1) in {-1, (rank or 0) - 1}
+            return self._norm_start(node, -1) if last else None
+        if node.op_type in _NORMS:
+            return None if self._prepares_input(node) else self._norm_start(node, 1)
+        if node.op_type == "Mul":
+            return None if self._prepares_input(node) else self._mul_start(node)
+        return None
+
+    def _layer_start(self, layer: Layer) -> tuple[list[Carrier], int, int] | None:
         if (
-            producer is None
-            or producer.op_type not in HOMOGENEOUS
-            or len([name for name in producer.output if name]) != 1
+            layer.op_type not in _WRITERS
+            or layer.axis is None
+            or (layer.op_type == "ConvTranspose" and layer.group > 1)
         ):
             return None
-        reader, tensor = producer.name, producer.input[0]
-        path.append(tensor)
+        dims = self.index.initializers[layer.weight].dims
+        carriers = [Carrier(layer.weight, len(dims) - 1 - layer.axis)]
+        if layer.bias is not None and not layer.bias_add:  # the walk meets an Add of its own accord
+            carriers.append(Carrier(layer.bias, 0))
+        return carriers, (1 if layer.op_type.startswith("Conv") else -1), int(dims[layer.axis])
 
+    def _norm_start(self, node: onnx.NodeProto, axis: int) -> tuple[list[Carrier], int, int] | None:
+        names = [str(name) for name in node.input[1:3] if name]
+        if not names or not all(self.index.is_constant(name) for name in names):
+            return None
+        shapes = {tuple(self.index.initializers[name].dims) for name in names}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 1 or any(name in self.index.uses for name in node.output[1:]):
+            return None
+        ((channels,),) = shapes
+        written = self._size(str(node.output[0]), axis)
+        return ([Carrier(name, 0) for name in names], axis, channels) if written in (None, channels) else None
 
-def _shared_weights(index: Index, plan: Plan) -> set[str]:
-    """Return the weights and biases with another reader too: a second layer, a float node, a subgraph, an output."""
-    names = {name for layer in plan.layers for name in (layer.weight, layer.bias) if name}
-    return {name for name in names if index.only_reader(name) is None}
+    def _mul_start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
+        name = constant_operand(self.index, node)
+        rank = self.index.rank(node.output[0])
+        if name is None or rank is None:
+            return None
+        dims = list(self.index.initializers[name].dims)
+        wide = [axis for axis, size in enumerate(dims) if size != 1]
+        # one factor for all is no place for many: a constant of a Gelu, which the runtime would no longer know
+        if len(wide) != 1 or len(dims) > rank:
+            return None
+        trailing = len(dims) - 1 - wide[0]
+        axis = rank - 1 - trailing
+        if self._size(str(node.output[0]), axis) != dims[wide[0]]:
+            return None
+        return [Carrier(name, trailing)], (axis if trailing else -1), int(dims[wide[0]])
 
+    def _prepares_input(self, node: onnx.NodeProto) -> bool:
+        """Whether a node only prepares a graph input: scale, mean and std, which raw pixels as input replace."""
+        while node.op_type in _PREPARES:
+            variable = [name for name in node.input if name and not self.index.is_constant(name)]
+            if len(variable) != 1:
+                return False
+            if variable[0] in self.index.inputs:
+                return True
+            node = self.index.producer[variable[0]]
+        return False
 
-def _output_channels(index: Index, layer: Layer) -> int:
-    return int(index.initializers[layer.weight].dims[layer.axis or 0])
+    def _size(self, tensor: str, axis: int) -> int | None:
+        dims = self.index.dims(tensor)
+        return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
+
+    def _walk(self, tensor: str, axis: int, channels: int, way: _Way) -> bool:
+        """Go down all readers of a tensor; False where one of them would notice the factors."""
+        if tensor in self.index.outputs:
+            return False
+        way.axes[tensor] = axis
+        for use in self.index.uses.get(tensor, []):
+            node = use.node
+            if use.slot < 0:
+                return False
+            if node.op_type == "Shape":
+                continue
+            layer = self.layers.get(node.name)
+            if layer is not None:
+                if not self._reads(layer, use.slot, axis, tensor) or layer.channels != channels:
+                    return False
+                way.readers.append(layer)
+                continue
+            behind = self._behind(node, use.slot, axis, channels, way)
+            if behind is None or not self._walk(str(node.output[0]), behind, channels, way):
+                return False
+        return True
+
+    def _behind(self, node: onnx.NodeProto, slot: int, axis: int, channels: int, way: _Way) -> int | None:
+        """Return the axis of the channels behind a node that commutes with their factors, None for any other node."""
+        if node.domain not in ("", "ai.onnx") or any(name in self.index.uses for name in node.output[1:] if name):
+            return None
+        if node.op_type not in _SHIFTS:
+            return axis_behind(self.index, node, slot, axis, channels)
+        name = constant_operand(self.index, node)
+        rank = self.index.rank(node.output[0])
+        if name is None or rank is None or self.index.rank(name) is None:
+            return None
+        if axis != -1 and self.index.rank(node.input[slot]) != rank:
+            return None
+        if self._size(str(node.output[0]), axis) != channels:
+            return None
+        way.carriers.append(Carrier(name, 0 if axis == -1 else rank - 1 - axis))
+        return axis
+
+    def _reads(self, layer: Layer, slot: int, axis: int, tensor: str) -> bool:
+        """Whether a layer reads a tensor's channels as its input channels, and its weight is its own."""
+        if layer.op_type not in _READERS or slot != 0 or layer.axis is None:
+            return False
+        rank = self.index.rank(tensor)
+        expected = {1} if layer.op_type == "Conv" else {-1, (rank or 0) - 1}
+        return axis in expected and self.index.only_reader(layer.weight) is not None
+
+    def _inserted(self, node: onnx.NodeProto, tensor: str) -> Chain | None:
+        """Return the matrix products that read what a float node writes; other float nodes may read it too."""
+        point = self.plan.point(tensor)
+        if point is None or node.name in self.plan.integer_nodes or tensor in self.index.outputs:
+            return None
+        if self.group_sizes[point.group] > 1 or not self.index.rank(tensor):
+            return None
+        readers = []
+        for use in self.index.uses.get(tensor, []):
+            layer = self.layers.get(use.node.name)
+            if use.slot < 0 or (layer is None and use.node.name in self.plan.integer_nodes):
+                return None
+            if layer is None:
+                continue
+            if layer.op_type == "Conv" or not self._reads(layer, use.slot, -1, tensor):
+                return None
+            readers.append(layer)
+        if not readers or len({layer.channels for layer in readers}) > 1:
+            return None
+        return Chain(node.name, None, (), tuple(readers), (tensor,), (-1,))

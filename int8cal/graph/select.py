@@ -51,7 +51,7 @@ class Selection:
         if unknown:
             raise TableError(
                 f"names the node {unknown[0]!r}, which the model does not have",
-                where="settings.left_for_latency",
+                where="settings.left_for_latency, settings.left_for_accuracy, settings.left_for_gates",
                 do="remove it, or calibrate again",
             )
         return names

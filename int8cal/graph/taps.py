@@ -37,7 +37,11 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
         plan: The plan.
         chains: Chains whose channels a correction may rescale; their planned tensors get per-channel histograms.
     """
-    layouts = {tensor: (chain.channel_axis, chain.second.channels) for chain in chains for tensor in chain.tensors}
+    layouts = {
+        tensor: (axis, chain.channels)
+        for chain in chains
+        for tensor, axis in zip(chain.tensors, chain.axes, strict=True)
+    }
     taps = []
     for point in plan.points:
         axis, channels = layouts.get(point.tensor, (point.channel_axis, point.channels))

@@ -16,16 +16,21 @@ from int8cal.data.pixels import UINT8_INPUT_KEY
 from int8cal.errors import TableError
 from int8cal.graph.chains import find_chains
 from int8cal.graph.index import Index
-from int8cal.quantization.corrections.equalize import apply_factors, scaled_tensors
+from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
+from int8cal.quantization.corrections.remainder import planes_of
+from int8cal.quantization.corrections.rescale import apply_factors, as_numbers, scaled_axes, scaled_tensors
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
+from int8cal.quantization.left_out import plan_of_chains
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.uint8_boundary import take_codes
 from int8cal.quantization.uint8_input import uint8_input_of, with_points
 from int8cal.runtime.targets import table_range
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
 
     from int8cal.graph.plan import Plan
@@ -36,16 +41,23 @@ if TYPE_CHECKING:
 
 EQUALIZATION_KEY = "int8cal.equalization"
 TABLE_KEY = "int8cal.table"
+STEPS_KEY = "int8cal.steps"
 
 
 @dataclass(frozen=True)
 class Built:
-    """The int8 model, the integers of its layers and of its recurrent nodes by node, and warnings."""
+    """The int8 model, the integers of its layers and of its recurrent nodes by node, and warnings.
+
+    Attributes:
+        floats, plan: The float model that the integers stand for, corrections applied, and its plan.
+    """
 
     model: onnx.ModelProto
     layers: dict[str, QuantizedLayer]
     warnings: tuple[str, ...]
     recurrent: dict[str, QuantizedRecurrent]
+    floats: onnx.ModelProto
+    plan: Plan
 
 
 def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Built:
@@ -62,17 +74,25 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     uint8 = uint8_input_of(prepared, plan, table.corrections)
     recurrent = quantize_recurrent(prepared, plan, table)
     entries = _entries(prepared, plan, table)
+    rounding = _rounding(plan, table)
     wide: dict[str, str] = {}
+    chained = plan_of_chains(prepared, plan, table)
     if uint8 is not None:
-        prepared, plan, wide = _folded(prepared, plan, uint8, table)
+        alike, floats = chained is plan, prepared
+        prepared, plan, wide = _folded(floats, plan, uint8, table)
+        chained = plan if alike else _folded(floats, chained, uint8, table)[1]
         if any(table.tensors[name].source == "user" for name in (*uint8.tensors, *wide)):
             # these weights follow an edited scale of the pixels, so the table's scales for them no longer fit
             entries = {node: entry for node, entry in entries.items() if node not in uint8.nodes}
+            rounding = {node: text for node, text in rounding.items() if node not in uint8.nodes}
     activations = affines_of(plan, table)
-    exponents = {name: np.array(values, np.int64) for name, values in table.corrections.get("equalization", {}).items()}
-    deltas = {name: np.array(values, np.float64) for name, values in table.corrections.get("bias", {}).items()}
-    _check_corrections(prepared, plan, exponents, deltas)
-    equalized = apply_factors(prepared, plan, exponents) if exponents else prepared
+    exponents, deltas = (
+        {name: np.array(values, np.float64) for name, values in table.corrections.get(part, {}).items()}
+        for part in ("equalization", "bias")
+    )
+    _check_corrections(prepared, (plan, chained), exponents, deltas)
+    planes = planes_of(plan, table, () if uint8 is None else uint8.nodes)
+    equalized = apply_factors(prepared, chained, exponents) if exponents else prepared
     layers = quantize_layers(
         equalized,
         plan,
@@ -81,6 +101,8 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         target=table.settings.get("target", "portable"),
         entries=entries,
         bias_deltas=deltas,
+        rounding=rounding,
+        planes=planes,
     )
     warnings = tuple(
         f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
@@ -92,23 +114,22 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         for name, entry in entries.items()
         if entry.range != layers[name].range
     )
-    metadata = {TABLE_KEY: _digest(activations, layers, recurrent)}
+    steps = table.settings.get("steps")
+    metadata = {TABLE_KEY: _digest(activations, layers, recurrent, rounding)}
+    if steps:
+        metadata[STEPS_KEY] = json.dumps(steps)
     if exponents:
-        scaled = scaled_tensors(prepared, plan, exponents)
-        axes = {name: chain.channel_axis for chain in find_chains(prepared, plan) for name in chain.tensors}
+        scaled = scaled_tensors(prepared, chained, exponents)
+        axes = scaled_axes(prepared, chained)
         metadata[EQUALIZATION_KEY] = json.dumps(
-            {
-                name: {"axis": axes[name], "exponents": values.tolist()}
-                for name, values in sorted(scaled.items())
-                if name in axes
-            }
+            {name: {"axis": axes[name], "exponents": as_numbers(values)} for name, values in sorted(scaled.items())}
         )
     if uint8 is not None:
         metadata[UINT8_INPUT_KEY] = json.dumps(uint8.pixels.to_dict())
-    model = emit(equalized, plan, activations, layers, metadata)
+    model = emit(equalized, plan, activations, layers, metadata, planes=planes)
     if uint8 is not None:
         model = take_codes(model, {*uint8.tensors, *wide}, dict.fromkeys(wide, uint8.ones or 0))
-    return Built(emit_recurrent(model, recurrent), layers, warnings, recurrent)
+    return Built(emit_recurrent(model, recurrent), layers, warnings, recurrent, equalized, plan)
 
 
 def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
@@ -188,13 +209,28 @@ def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> 
     return result
 
 
+def _rounding(plan: Plan, table: CalibrationTable) -> dict[str, str]:
+    """Return the table's codes by node, as text, after a look at their nodes."""
+    result: dict[str, str] = table.corrections.get(ROUNDING, {})
+    layers = {layer.node for layer in plan.layers}
+    unknown = next((node for node in result if node not in layers), None)
+    if unknown is not None:
+        raise TableError(
+            f"corrections.{ROUNDING} names {unknown!r}, which is not a quantized layer",
+            do="remove it, or calibrate again",
+            node=unknown,
+        )
+    return result
+
+
 def _check_corrections(
     prepared: onnx.ModelProto,
-    plan: Plan,
-    exponents: dict[str, npt.NDArray[np.int64]],
+    plans: tuple[Plan, Plan],
+    exponents: dict[str, npt.NDArray[np.float64]],
     deltas: dict[str, npt.NDArray[np.float64]],
 ) -> None:
-    known = {chain.tensor: chain.second.channels for chain in find_chains(prepared, plan)} if exponents else {}
+    plan, chained = plans
+    known = {chain.tensor: chain.channels for chain in find_chains(prepared, chained)} if exponents else {}
     for name, values in exponents.items():
         if known.get(name) != len(values):
             raise TableError(
@@ -220,13 +256,16 @@ def _check_corrections(
 
 
 def _digest(
-    activations: dict[str, Affine], layers: dict[str, QuantizedLayer], recurrent: dict[str, QuantizedRecurrent]
+    activations: dict[str, Affine],
+    layers: dict[str, QuantizedLayer],
+    recurrent: dict[str, QuantizedRecurrent],
+    rounding: Mapping[str, str],
 ) -> str:
     digest = hashlib.sha256()
     for name, affine in activations.items():
         digest.update(f"{name}\0{affine.scale!r}\0{affine.zero_point}\0{affine.dtype.name}\n".encode())
     for node, layer in layers.items():
-        digest.update(f"{node}\n".encode() + layer.scales.tobytes())
+        digest.update(f"{node}\n".encode() + layer.scales.tobytes() + rounding.get(node, "").encode())
     for node, each in recurrent.items():
         digest.update(f"{node}\n{each.form}\n".encode())
         for gates in each.gates.values():

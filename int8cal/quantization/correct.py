@@ -2,76 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
+from int8cal.calibration.table import Step
+from int8cal.graph.chains import find_chains
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
-from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
+from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
+from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.corrections.second_order import refine_layers
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
+from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
+from int8cal.quantization.precision import Precision
 from int8cal.quantization.recurrent_choice import choose_forms
 from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
 from int8cal.quantization.uint8_table import pixel_entries, pixel_statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     import onnx
 
-    from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.calibration.statistics import TensorStatistics
     from int8cal.calibration.table import CalibrationTable
     from int8cal.graph.plan import Plan
-    from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.graph.signature import Signature
+    from int8cal.job import CalibrationSettings, Job, QuantizationSettings
+    from int8cal.numerics.affine import Affine
+    from int8cal.quantization.balance import Balanced
     from int8cal.quantization.recipes import RecipeRule
     from int8cal.quantization.uint8_input import Uint8Input
+    from int8cal.runtime.batching import SampleLike
 
     Judge = Callable[[onnx.ModelProto], float]
 
 
+S = TypeVar("S")
+
+MOST_PARTS = 16  # in which corrections of layers are judged by themselves
+JUDGE_S, LEAST_JUDGED = 0.25, 32  # estimated seconds of one verdict, and samples that are judged on where that is short
+LEAST_TUNE = 8  # samples; fewer are not worth fitting anything on
+
+
 @dataclass(frozen=True)
 class Corrected:
-    """The finished table, the statistics its ranges come from (none for raw pixels), and what was decided."""
+    """A finished table.
+
+    Attributes:
+        table: Every scale and zero point, and the corrections.
+        tensors: The statistics that its ranges come from (none for raw pixels).
+        decisions: What was decided, in lines.
+        plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
+        model: The int8 model.
+        steps: What each step gave.
+        start_db: SQNR on kept samples before the first of them; None where nothing was judged.
+    """
 
     table: CalibrationTable
     tensors: dict[str, TensorStatistics]
     decisions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Balanced:
-    """The prepared model and its statistics after corrections that come before ranges, and what these were."""
-
+    plan: Plan
     model: onnx.ModelProto
-    tensors: dict[str, TensorStatistics]
-    corrections: dict[str, Any]
-    decisions: tuple[str, ...]
-
-
-def balance(prepared: onnx.ModelProto, plan: Plan, statistics: Statistics, rule: RecipeRule) -> Balanced:
-    """Equalize channels where the recipe's gain is promised.
-
-    Args:
-        prepared: The prepared model.
-        plan: Its plan.
-        statistics: Counts of every planned tensor.
-        rule: The recipe.
-    """
-    chosen = choose_factors(prepared, plan, statistics, least_gain_db=rule.equalize_gain_db)
-    if not chosen:
-        return Balanced(prepared, dict(statistics.tensors), {}, ())
-    factors = {item.chain.tensor: item.exponents for item in chosen}
-    tensors = dict(statistics.tensors)
-    for name, exponents in scaled_tensors(prepared, plan, factors).items():
-        if name in tensors:
-            tensors[name] = tensors[name].equalized(exponents)
-    decisions = tuple(
-        f"equalized {item.chain.first.node} and {item.chain.second.node}: powers of two per channel, "
-        f"predicted gain {item.gain_db:.1f} dB"
-        for item in chosen
-    )
-    corrections = {"equalization": {name: values.tolist() for name, values in factors.items()}}
-    return Balanced(apply_factors(prepared, plan, factors), tensors, corrections, decisions)
+    steps: tuple[Step, ...] = ()
+    start_db: float | None = None
 
 
 def find_ranges(
@@ -90,67 +87,318 @@ def find_ranges(
     return choose_ranges(ranged, balanced.tensors, calibration, quantization)
 
 
+@dataclass(frozen=True)
+class Kept:
+    """Calibration samples that were kept: what corrections are fitted on, and what they are judged on, apart.
+
+    Attributes:
+        signature: The model's inputs.
+        tune: Samples to fit on; empty where there are too few to keep both apart.
+        judge: Returns the SQNR in dB of an int8 model's outputs on the other samples; None where there are none, then
+            nothing that needs judging is done.
+        judged: These other samples.
+        as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    signature: Signature
+    tune: Sequence[SampleLike]
+    judge: Judge | None
+    judged: Sequence[SampleLike] = ()
+    as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples
+    threads: int = 0
+
+
+def split_kept(samples: Sequence[S], rule: RecipeRule, run_s: float = 0.0) -> tuple[tuple[S, ...], tuple[S, ...]]:
+    """Split kept samples into those to judge on and those to fit on.
+
+    The recipe's numbers; with fewer samples about half each; and with so few that nothing can be fitted, all are there
+    to judge on. A few samples make a poor judge, so there are as many as run in JUDGE_S.
+
+    Args:
+        samples: The kept samples.
+        rule: The recipe.
+        run_s: Estimated time of one inference.
+    """
+    judged = rule.judge_samples
+    if run_s > 0:
+        judged = min(judged, max(int(JUDGE_S / run_s), LEAST_JUDGED))
+    if rule.tune_samples and len(samples) >= 2 * LEAST_TUNE:
+        fitted = min(rule.tune_samples, len(samples) // 2)
+        judged = min(judged, len(samples) - fitted)
+        return tuple(samples[:judged]), tuple(samples[judged : judged + rule.tune_samples])
+    return tuple(samples[:judged]), tuple(samples[judged:])
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the search for a table starts from.
+
+    Attributes:
+        name: For the report.
+        balanced: The model with its channels rescaled, or not.
+        ranges: For that model.
+        least_db: By how much it has to be better than what was best before.
+    """
+
+    name: str
+    balanced: Balanced
+    ranges: Ranges
+    least_db: float = 0.0
+
+
 def make_table(
     prepared: onnx.ModelProto,
     plan: Plan,
-    balanced: Balanced,
-    ranges: Ranges,
-    rule: RecipeRule,
+    starts: Sequence[Start],
+    job: Job,
     blank: CalibrationTable,
-    judge: Judge | None,
+    kept: Kept,
     *,
+    rule: RecipeRule,
     uint8: Uint8Input | None = None,
-) -> tuple[Corrected, onnx.ModelProto]:
+) -> Corrected:
     """Turn ranges into a table and its model.
 
     Args:
         prepared: The prepared model.
         plan: Its plan.
-        balanced: What `balance` made of it.
-        ranges: What `find_ranges` chose.
-        rule: The recipe.
+        starts: What `balance` and `find_ranges` gave; the first is what others have to be better than.
+        job: Its settings.
         blank: A table with model, data and settings filled in.
-        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None when there are none, then
-            corrections that need judging are left out.
+        kept: Samples for corrections that are fitted or judged.
+        rule: The recipe.
         uint8: How the int8 model takes raw pixels; None where it takes floats.
     """
-    decisions = list(balanced.decisions)
-    corrections = dict(balanced.corrections)
-    equalized, tensors = balanced.model, balanced.tensors
-    entries = ranges.entries
-    layers, figures = plan, tensors
-    if uint8 is not None:
-        affine = pixel_affine(uint8.layers)
-        equalized, layers, wide = fold_pixels(equalized, plan, uint8, affine)
-        entries |= pixel_entries(uint8, affine, tensors, wide)
-        entries = {point.tensor: entries[point.tensor] for point in layers.points}
-        figures = tensors | pixel_statistics(uint8, affine, tensors, wide)
-        tensors = {name: value for name, value in tensors.items() if name not in uint8.tensors}
-        corrections[CORRECTION] = uint8.record()
-        decisions.append(describe(uint8, affine))
-    table = replace(blank, tensors=entries, corrections=corrections, warnings=(*blank.warnings, *ranges.warnings))
-    built = build_model(prepared, plan, table)
-    warnings = built.warnings
-    # what follows changes no weight: their scales are searched for once
-    table = replace(table, weights=weight_entries(plan, built.layers))
-    if plan.recurrent:
-        table, chosen = choose_forms(prepared, plan, table, judge)
-        decisions.extend(chosen)
-        built = build_model(prepared, plan, table)
-    if rule.bias_correction and judge is not None:
-        deltas = bias_deltas(equalized, layers, figures, built.layers)
+    return _Search(prepared, plan, starts, job, blank, kept, rule, uint8).run()
+
+
+def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Step, ...]) -> Corrected:
+    """Write down what each step gave, in the table and in the model.
+
+    Args:
+        prepared: The prepared model.
+        corrected: A finished table.
+        before: What was judged without the recipe; the recipe's own steps follow.
+    """
+    steps = [*before]
+    if corrected.start_db is not None and before and "equalization" in corrected.table.corrections:
+        steps.append(
+            Step("channels rescaled where much is promised", before[-1].after_db, corrected.start_db, kept=True)
+        )
+    steps += corrected.steps
+    settings = {**corrected.table.settings, "steps": [asdict(step) for step in steps]}
+    table = replace(corrected.table, settings=settings)
+    return replace(corrected, table=table, model=build_model(prepared, corrected.plan, table).model, steps=tuple(steps))
+
+
+class _Search:
+    """One table that gets better step by step; a step that does not help on the judge's samples is taken back."""
+
+    def __init__(
+        self,
+        prepared: onnx.ModelProto,
+        plan: Plan,
+        starts: Sequence[Start],
+        job: Job,
+        blank: CalibrationTable,
+        kept: Kept,
+        rule: RecipeRule,
+        uint8: Uint8Input | None,
+    ) -> None:
+        self.prepared, self.plan, self.job, self.blank = prepared, plan, job, blank
+        self.kept, self.rule, self.uint8 = kept, rule, uint8
+        self.steps: list[Step] = []
+        self.score: float | None = None
+        self.start, *self.others = starts
+        self.table, noted = self._first_table(self.start)
+        self.decisions = [*self.start.balanced.decisions, *noted]
+        self.built = build_model(prepared, plan, self.table)
+        self.warnings = self.built.warnings
+        # scales of weights are searched for once; a step that changes weights drops their entries
+        self.table = replace(self.table, weights=weight_entries(plan, self.built.layers))
+
+    def run(self) -> Corrected:
+        for start in self.others if self.kept.judge is not None else ():
+            table, _ = self._first_table(start)
+            rescaled = start.balanced is not self.start.balanced
+            if not rescaled:
+                table = replace(table, weights=self.table.weights)
+            if self._offer(start.name, table, least_db=start.least_db):
+                if rescaled:
+                    self.decisions.extend(start.balanced.decisions)
+                self.start = start
+                self.table = replace(self.table, weights=weight_entries(self.plan, self.built.layers))
+        if self.plan.recurrent:
+            self.table, chosen = choose_forms(self.prepared, self.plan, self.table, self.kept.judge)
+            self.decisions.extend(chosen)
+            self.built = build_model(self.prepared, self.plan, self.table)
+            self.score = None
+        if self.rule.tune_seconds and self.kept.judge is not None and len(self.kept.tune) >= LEAST_TUNE:
+            self._tune()
+            if self.rule.second_order:
+                self._refine()
+        if self.rule.bias_correction and self.kept.judge is not None:
+            self._correct_bias()
+        table = replace(self.table, warnings=tuple(dict.fromkeys((*self.table.warnings, *self.warnings))))
+        table = with_weights(table, self.plan, self.built)
+        raw = self.uint8.tensors if self.uint8 is not None else ()
+        tensors = {
+            name: value
+            for name, value in self.start.balanced.tensors.items()
+            if name in table.tensors and name not in raw
+        }
+        steps = tuple(self.steps)
+        first = steps[0].before_db if steps else self.score
+        return Corrected(table, tensors, tuple(self.decisions), self.plan, self.built.model, steps, first)
+
+    def _first_table(self, start: Start) -> tuple[CalibrationTable, tuple[str, ...]]:
+        entries, corrections = start.ranges.entries, dict(start.balanced.corrections)
+        noted: tuple[str, ...] = ()
+        if self.uint8 is not None:
+            uint8, tensors = self.uint8, start.balanced.tensors
+            affine = pixel_affine(uint8.layers)
+            _, layers, wide = fold_pixels(start.balanced.model, self.plan, uint8, affine)
+            entries = entries | pixel_entries(uint8, affine, tensors, wide)
+            entries = {point.tensor: entries[point.tensor] for point in layers.points}
+            corrections[CORRECTION] = uint8.record()
+            noted = (describe(uint8, affine),)
+        warnings = (*self.blank.warnings, *start.ranges.warnings)
+        return replace(self.blank, tensors=entries, corrections=corrections, warnings=warnings), noted
+
+    def _offer(self, name: str, table: CalibrationTable, plan: Plan | None = None, *, least_db: float = 0.0) -> bool:
+        """Build and judge a table; it is kept if it is better."""
+        judge = self.kept.judge
+        if judge is None:
+            raise ValueError("nothing can be judged without kept samples")
+        if self.score is None:
+            self.score = judge(self.built.model)
+        built = build_model(self.prepared, plan or self.plan, table)
+        before, after = self.score, judge(built.model)
+        taken = after > before + least_db
+        verdict = "kept" if taken else "dropped"
+        self.decisions.append(f"{name} {verdict}: {before:.2f} dB without, {after:.2f} dB with, on kept samples")
+        self.steps.append(Step(name, before, after, taken))
+        if taken:
+            self.table, self.built, self.score = table, built, after
+            self.plan = plan or self.plan
+            self.warnings = (*self.warnings, *built.warnings)
+        return taken
+
+    def _tune(self) -> None:
+        """Other ranges, second planes and float between layers, by the noise that single errors make at the outputs."""
+        ranged = self.plan if self.uint8 is None else without_points(self.plan, self.uint8)
+        precision = Precision(
+            self.start.balanced.model,
+            ranged,
+            self.kept.signature,
+            self.start.balanced.tensors,
+            self.kept.tune,
+            seen=self.table.data["samples"],
+            seconds=self.rule.tune_seconds,
+            threads=self.kept.threads,
+        )
+        sweep = precision.sweep(self._affines(ranged))
+        better, lines = precision.better_ranges(sweep, self.start.ranges, self.job.calibration, self.job.quantization)
+        if lines:
+            self.decisions.extend(lines)
+            if self._offer("ranges by output error", replace(self.table, tensors=self.table.tensors | better.entries)):
+                sweep = precision.sweep(self._affines(ranged))
+        settings = self.job.quantization
+        allowance, unsigned = settings.latency_allowance / 100, settings.activations == "u8"
+        taken, lines = precision.upgrades(sweep, allowance, planes=unsigned)
+        self.decisions.extend(lines)
+        planes = [node for each in taken for node in each.planes]
+        if planes:
+            table = with_planes(self.table, self.plan, planes)
+            wide = [layer for layer in self.plan.layers if layer.node in planes]
+            keys = {self.plan.weight_key(layer.node, layer.weight) for layer in wide}
+            weights = {key: entry for key, entry in table.weights.items() if key not in keys}
+            self._offer("second planes of inputs", replace(table, weights=weights))
+        left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
+        if left:
+            self._offer_floats(left)
+
+    def _offer_floats(self, left: dict[str, str]) -> None:
+        selection = Selection(self.job.quantization.include, self.job.quantization.exclude, tuple(left.items()))
+        smaller = make_plan(self.prepared, selection)
+        # without factors on either side: no chain of the smaller plan may have lost one
+        lost = {chain.tensor for chain in find_chains(self.prepared, self.plan)}
+        lost -= {chain.tensor for chain in find_chains(self.prepared, smaller)}
+        known, needed = ({point.tensor for point in plan.points} for plan in (self.plan, smaller))
+        if lost & set(self.table.corrections.get("equalization", {})) or not known >= needed:
+            return
+        # raw pixels have entries that no plan of the prepared model knows, and lack some that it has
+        tensors = {name: entry for name, entry in self.table.tensors.items() if name not in known - needed}
+        settings = {**self.table.settings, LEFT_FOR_ACCURACY: left}
+        self._offer("float between layers", replace(self.table, settings=settings, tensors=tensors), smaller)
+
+    def _affines(self, plan: Plan) -> dict[str, Affine]:
+        return {point.tensor: self.table.tensors[point.tensor].affine for point in plan.points}
+
+    def _correct_bias(self) -> None:
+        model, plan, figures = self.start.balanced.model, self.plan, self.start.balanced.tensors
+        if self.uint8 is not None:  # the statistics of the model behind the fold of pixels
+            affine = pixel_affine(self.uint8.layers)
+            figures = figures | pixel_statistics(self.uint8, affine, figures, self._wide())
+            model, plan = self.built.floats, self.built.plan
+        deltas = bias_deltas(model, plan, figures, self.built.layers)
         if deltas:
-            candidate = replace(
-                table, corrections={**corrections, "bias": {node: delta.tolist() for node, delta in deltas.items()}}
-            )
-            rebuilt = build_model(prepared, plan, candidate)
-            before, after = judge(built.model), judge(rebuilt.model)
-            kept = after > before
-            decisions.append(
-                f"bias correction {'kept' if kept else 'dropped'}: "
-                f"{before:.2f} dB without, {after:.2f} dB with, on kept samples"
-            )
-            if kept:
-                table, built = candidate, rebuilt
-    table = replace(table, warnings=tuple(dict.fromkeys((*table.warnings, *warnings, *built.warnings))))
-    return Corrected(with_weights(table, plan, built), tensors, tuple(decisions)), built.model
+            found = {node: delta.tolist() for node, delta in deltas.items()}
+            corrections = {**self.table.corrections, "bias": found}
+            self._offer_layers("bias correction", replace(self.table, corrections=corrections), ("bias",))
+
+    def _wide(self) -> dict[str, str]:
+        if self.uint8 is None:
+            return {}
+        _, _, wide = fold_pixels(self.start.balanced.model, self.plan, self.uint8, pixel_affine(self.uint8.layers))
+        return wide
+
+    def _refine(self) -> None:
+        """Second-order rounding, by what the layers of the int8 model read."""
+        samples = (list(self.kept.as_int8(self.built.model, each)) for each in (self.kept.tune, self.kept.judged))
+        table, lines = refine_layers(self.built, self.table, *samples, threads=self.kept.threads)
+        self.decisions.extend(lines)
+        self._offer_layers("second-order rounding", table, (ROUNDING, "bias"))
+
+    def _offer_layers(self, name: str, table: CalibrationTable, parts: tuple[str, ...]) -> None:
+        """Offer corrections of layers: all together, and if that does not help, those that do no harm by themselves.
+
+        What lowers the error of a layer's output may still raise that of the model's: errors of Q and K meet in one
+        product, and some errors cancel others.
+
+        Args:
+            name: The step.
+            table: With the corrections.
+            parts: Their names in the table; each is keyed by node.
+        """
+        plain = {part: self.table.corrections.get(part, {}) for part in parts}
+        whole = {part: table.corrections.get(part, {}) for part in parts}
+        changed = [
+            layer.node
+            for layer in self.plan.layers
+            if any(plain[part].get(layer.node) != whole[part].get(layer.node) for part in parts)
+        ]
+
+        def with_only(nodes: Collection[str]) -> CalibrationTable:
+            mixed = {}
+            for part in parts:
+                values = {node: value for node, value in plain[part].items() if node not in nodes}
+                values |= {node: value for node, value in whole[part].items() if node in nodes}
+                mixed[part] = {each.node: values[each.node] for each in self.plan.layers if each.node in values}
+            rest = {part: value for part, value in self.table.corrections.items() if part not in parts}
+            return replace(self.table, corrections=rest | {part: value for part, value in mixed.items() if value})
+
+        judge = self.kept.judge
+        if not changed or judge is None or self._offer(name, with_only(changed)) or len(changed) == 1:
+            return
+        size = -(-len(changed) // MOST_PARTS)
+        groups = [changed[first : first + size] for first in range(0, len(changed), size)]
+        harmless = []
+        for group in groups:
+            score = judge(build_model(self.prepared, self.plan, with_only(group)).model)
+            if self.score is not None and score >= self.score:
+                harmless += group
+        dropped = [node for node in changed if node not in harmless]
+        if harmless and self._offer(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless)):
+            self.decisions.append(f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}")

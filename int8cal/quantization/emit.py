@@ -9,14 +9,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.index import Index, outer_references, subgraphs
+from int8cal.graph.index import Index, attribute, outer_references, subgraphs
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
 from int8cal.protos import copied, without_weights
+from int8cal.quantization.corrections.remainder import FACTOR
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.rows import Names, from_rows, to_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from int8cal.graph.plan import Layer, Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
@@ -36,6 +39,8 @@ def emit(
     activations: dict[str, Affine],
     layers: dict[str, QuantizedLayer],
     metadata: dict[str, str],
+    *,
+    planes: Collection[str] = (),
 ) -> onnx.ModelProto:
     """Build the QDQ model.
 
@@ -49,16 +54,22 @@ def emit(
         activations: Affine of every planned tensor.
         layers: Integers of every layer, by node name.
         metadata: Entries for metadata_props.
+        planes: Nodes of layers whose input comes in two planes (see corrections.remainder).
 
     Returns:
         The int8 model; onnx.checker passes where it passed for the input.
     """
-    return _Emitter(model, plan, activations, layers).build(metadata)
+    return _Emitter(model, plan, activations, layers, planes).build(metadata)
 
 
 class _Emitter:
     def __init__(
-        self, model: onnx.ModelProto, plan: Plan, activations: dict[str, Affine], layers: dict[str, QuantizedLayer]
+        self,
+        model: onnx.ModelProto,
+        plan: Plan,
+        activations: dict[str, Affine],
+        layers: dict[str, QuantizedLayer],
+        planes: Collection[str],
     ) -> None:
         self.model, self.plan, self.activations = model, plan, activations
         self.integers = layers
@@ -72,8 +83,11 @@ class _Emitter:
         # with s8 activations the runtime's Gemm takes three times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
+        self.planes = planes
+        self.both: dict[tuple[str, int], str] = {}  # tensor and axis -> its codes in two planes
         self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
         self.reshaped: set[str] = set()
+        self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -110,7 +124,12 @@ class _Emitter:
         copy = copied(node)
         for slot, name in enumerate(node.input):
             if name and self._reads_integers(node, slot, name):
-                copy.input[slot] = self._dequantize(name, self._fresh(f"{name}_dequantized"))
+                codes = self._codes(layer) if layer is not None else ""
+                value = self._dequantize(name, self._fresh(f"{name}_dequantized"), codes)
+                channels = 0 if layer is not None or slot else float_channels(self.index, node)
+                if channels > 1:
+                    self._per_channel(name, channels)
+                copy.input[slot] = value
         if layer is not None:
             self._weights(copy, layer)
         if owner is not None:
@@ -129,11 +148,12 @@ class _Emitter:
         output = self.renamed.get(result, result)
         names = Names(self._fresh, self._fresh_node)
         dims = self.index.dims(layer.input) or ()
-        codes = self.parameters[layer.input].codes
+        codes = self._codes(layer)
         rows, product = codes, output
         if len(dims) > 2:
             if codes not in self.rows:
-                self.rows[codes] = self._append(to_rows(codes, layer.channels, names))
+                width = layer.channels * (2 if layer.node in self.planes else 1)
+                self.rows[codes] = self._append(to_rows(codes, width, names))
             rows, product = self.rows[codes], self._fresh(f"{node.output[0]}_rows")
         value = self._dequantize(layer.input, self._fresh(f"{layer.input}_dequantized"), rows)
         gemm = helper.make_node("Gemm", [value, "", ""], [product], name=node.name)
@@ -192,6 +212,32 @@ class _Emitter:
         if tensor in self.renamed:
             self._dequantize(tensor, tensor)
 
+    def _codes(self, layer: Layer) -> str:
+        """Return the codes that a layer reads: its input's, or these and those of the remainder side by side."""
+        tensor = layer.input
+        first = self.parameters[tensor]
+        if layer.node not in self.planes:
+            return first.codes
+        axis = 1 if layer.op_type == "Conv" else -1
+        if (tensor, axis) not in self.both:
+            affine = self.activations[tensor]
+            fine, left = self._fresh(f"{tensor}_remainder_scale"), self._fresh(f"{tensor}_remainder")
+            self._constant(fine, np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32))
+            known = self._dequantize(tensor, self._fresh(f"{tensor}_dequantized"))
+            codes, both = self._fresh(f"{left}_quantized"), self._fresh(f"{tensor}_planes")
+            source = self.renamed.get(tensor, tensor)
+            for op_type, inputs, output in (
+                ("Sub", [source, known], left),
+                ("QuantizeLinear", [left, fine, first.zero_point], codes),
+                ("Concat", [first.codes, codes], both),
+            ):
+                self.nodes.append(
+                    helper.make_node(op_type, inputs, [output], name=self._fresh_node(f"{output}_{op_type}"))
+                )
+            self.nodes[-1].attribute.append(helper.make_attribute("axis", axis))
+            self.both[tensor, axis] = both
+        return self.both[tensor, axis]
+
     def _affine_parameters(self, tensor: str, affine: Affine) -> _Parameters:
         if tensor not in self.parameters:
             names = _Parameters(*(self._fresh(f"{tensor}_{part}") for part in ("quantized", "scale", "zero_point")))
@@ -219,6 +265,21 @@ class _Emitter:
             )
         )
         return output
+
+    def _per_channel(self, tensor: str, channels: int) -> None:
+        """Give the last DQ one scale per channel, all alike, so that the runtime leaves the layer behind it in float.
+
+        Behind a DQ with one scale, onnxruntime's WeightBiasQuantization gives float weights int8 codes of its own, with
+        one scale for the whole tensor: on depthwise layers that is far worse than any int8 model of ours.
+        """
+        if tensor not in self.repeated:
+            affine = self.activations[tensor]
+            scales, zeros = self._fresh(f"{tensor}_channel_scales"), self._fresh(f"{tensor}_channel_zero_points")
+            self._constant(scales, np.full(channels, affine.scale, np.float32))
+            self._constant(zeros, np.full(channels, affine.zero_point, affine.dtype.name))
+            self.repeated[tensor] = (scales, zeros)
+        self.nodes[-1].input[1], self.nodes[-1].input[2] = self.repeated[tensor]
+        self.nodes[-1].attribute.append(helper.make_attribute("axis", 1))
 
     def _weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         integers = self.integers[layer.node]
@@ -278,6 +339,16 @@ class _Emitter:
         kept = [value for value in graph.value_info if value.name in alive]
         del graph.value_info[:]
         graph.value_info.extend(kept)
+
+
+def float_channels(index: Index, node: onnx.NodeProto) -> int:
+    """Return the input channels of a layer with constant weights that the runtime could quantize by itself; else 0."""
+    if node.op_type not in ("Conv", "ConvTranspose", "Gemm") or not index.is_constant(node.input[1]):
+        return 0
+    dims = index.initializers[node.input[1]].dims
+    if node.op_type == "Conv":
+        return int(dims[1]) * int(attribute(node, "group", 1))
+    return int(dims[1 if attribute(node, "transB", 0) else 0])
 
 
 def tensor_names(graph: onnx.GraphProto) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,11 +15,13 @@ from int8cal.graph.reduction import reduction_of
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, quantize_bias
+from int8cal.quantization.corrections.codes_text import codes_from_text
+from int8cal.quantization.corrections.remainder import choose_plane_scales, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
     import onnx
@@ -26,10 +29,34 @@ if TYPE_CHECKING:
     from int8cal.calibration.table import WeightEntry
     from int8cal.graph.plan import Layer, Plan
     from int8cal.job import Target, WeightRange
-    from int8cal.numerics.affine import Affine
-    from int8cal.numerics.pairs import Links, Rows
+    from int8cal.numerics.affine import Affine, QType
+    from int8cal.numerics.pairs import Links, Reduction, Rows
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """Weights to round, and what their codes must keep to.
+
+    Attributes:
+        rows: Float values in the order of reduction.
+        reduction: How they are stored.
+        shape: As stored.
+        span: "s8", "s7" or "paired".
+        links: Neighbours that must stay safe.
+    """
+
+    rows: Rows
+    reduction: Reduction
+    shape: tuple[int, ...]
+    span: WeightRange
+    links: Links
+
+    @property
+    def dtype(self) -> QType:
+        """Range of the codes."""
+        return WEIGHT_TYPES[self.span]
 
 
 def quantize_layers(
@@ -41,6 +68,8 @@ def quantize_layers(
     target: Target = "portable",
     entries: Mapping[str, WeightEntry] = MappingProxyType({}),
     bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
+    planes: Collection[str] = (),
+    rounding: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs.
 
@@ -53,18 +82,24 @@ def quantize_layers(
         entries: A table's weights by node name: scales that win over the computed ones, where they are for the range
             that the codes have now.
         bias_deltas: Added to a node's float bias (from a correction).
+        planes: Nodes whose input comes in two planes (see corrections.remainder); their codes have twice the channels.
+        rounding: A table's codes by node name, see corrections.codes_text; others are rounded without data.
 
     Returns:
         Integers by node name.
 
     Raises:
+        TableError: A text of `rounding` does not fit.
         NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
     index = Index(model)
 
     def quantized(layer: Layer) -> QuantizedLayer:
         entry, delta = entries.get(layer.node), (bias_deltas or {}).get(layer.node)
-        return _quantized(index, layer, activations[layer.input].scale, weights, target, entry, delta)
+        double = layer.node in planes
+        source = layer_weights(index, layer, weights, target, double=double)
+        text = rounding.get(layer.node)
+        return _quantized(index, layer, source, activations[layer.input].scale, entry, delta, text, double=double)
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         return dict(zip((layer.node for layer in plan.layers), pool.map(quantized, plan.layers), strict=True))
@@ -73,19 +108,18 @@ def quantize_layers(
 def _quantized(
     index: Index,
     layer: Layer,
+    source: LayerWeights,
     input_scale: float,
-    weights: WeightRange,
-    target: Target,
     entry: WeightEntry | None,
     delta: npt.NDArray[np.float64] | None,
+    text: str | None,
+    *,
+    double: bool,
 ) -> QuantizedLayer:
-    weight = finite_weight(index, layer.weight, layer.node)
-    reduction = reduction_of(layer.op_type, layer.axis, layer.group)
-    rows = reduction.rows(weight)
-    span, links = code_range(layer, rows, weights, target)
-    dtype = WEIGHT_TYPES[span]
+    choose, rounded = (choose_plane_scales, round_planes) if double else (choose_scales, round_codes)
+    rows, span, links, dtype = source.rows, source.span, source.links, source.dtype
     given = None if entry is None else entry.scales_for(span)
-    chosen = choose_scales(rows, dtype, links) if given is None else given
+    chosen = choose(rows, dtype, links) if given is None else given
     _check_products(chosen, input_scale, layer)
     bias_codes = None
     raised = np.zeros(len(chosen), np.bool_)
@@ -99,8 +133,31 @@ def _quantized(
         reserve = 255 * dtype.qmax * rows.values.shape[-1]
         chosen, raised = guard_bias(chosen, largest, input_scale, reserve=reserve)
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
-    codes = reduction.restore(round_codes(rows, chosen, dtype, links), weight.shape)
-    return QuantizedLayer(codes, chosen, bias_codes, int(raised.sum()), span)
+    codes = rounded(rows, chosen, dtype, links)
+    if text is not None:
+        codes = codes_from_text(text, codes, links, dtype, layer.node)
+    return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, bias_codes, int(raised.sum()), span)
+
+
+def layer_weights(index: Index, layer: Layer, weights: WeightRange, target: Target, *, double: bool) -> LayerWeights:
+    """Lay out a layer's weights, and say what their codes must keep to.
+
+    Args:
+        index: Of the model that the codes are to stand for.
+        layer: The layer.
+        weights, target: As in `quantize_layers`.
+        double: Its input comes in two planes.
+
+    Raises:
+        NonFiniteError: The weight holds NaN or infinity; names it and its node.
+    """
+    weight = finite_weight(index, layer.weight, layer.node)
+    reduction = reduction_of(layer.op_type, layer.axis, layer.group)
+    if double:
+        weight = widened(weight, reduction)
+    rows = reduction.rows(weight)
+    span, links = code_range(layer, rows, weights, target)
+    return LayerWeights(rows, reduction, weight.shape, span, links)
 
 
 def finite_weight(index: Index, name: str, node: str) -> npt.NDArray[np.float32]:

@@ -112,9 +112,9 @@ def histogram_chart(histogram: TensorHistogram) -> HistogramChart | None:
     if not high > low:
         # A constant tensor: give its one bar a width.
         low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
-    x = _axis(low, high, LEFT, RIGHT)
+    x = axis(low, high, LEFT, RIGHT)
     top = max(math.log10(1 + max(counts)), 1.0)
-    y = _axis(0.0, top, BOTTOM, TOP)
+    y = axis(0.0, top, BOTTOM, TOP)
     inside = [histogram.low <= (edges[i] + edges[i + 1]) / 2 <= histogram.high for i in range(len(counts))]
     ranges = _ranges(histogram, x)
     return HistogramChart(
@@ -129,7 +129,8 @@ def histogram_chart(histogram: TensorHistogram) -> HistogramChart | None:
     )
 
 
-def _axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+def axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Return the map from values between low and high to SVG units between start and end."""
     return lambda value: round(start + (end - start) * (value - low) / (high - low), 1)
 
 

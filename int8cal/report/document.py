@@ -11,9 +11,12 @@ import re
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from int8cal.report.mixed import mixed_document
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from int8cal.calibration.table import Step
     from int8cal.evaluation.result import Drop, Evaluation, LayerSaturation, Optimization, Report, Saturation
 
 FORMAT = "int8cal/report"
@@ -54,12 +57,14 @@ def document_of(report: Report) -> Document:
         "model": _sorted(report.model),
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
-        **_measurements(evaluation, report.optimize.left if report.optimize else {}),
+        **_measurements(evaluation, _left(report)),
         "timing_s": _timing(report.timing_s),
         "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
         "warnings": report.warnings,
         "decisions": report.decisions,
+        **({"steps": [_step(step) for step in report.steps]} if report.steps else {}),
         **({} if report.optimize is None else {"optimize": _optimization(report.optimize)}),
+        **({} if report.mixed is None else {"mixed_precision": mixed_document(report.mixed)}),
     }
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
     document: Document = {key: _plain(value, key, reasons) for key, value in raw.items()}
@@ -124,7 +129,7 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
 
     Args:
         evaluation: What was measured.
-        left: Nodes that `optimize: latency` left in float -> the reason, which the runtime's graph does not show.
+        left: Nodes that were left in float -> the reason, which the runtime's graph does not show.
     """
     metrics, saturation = evaluation.metrics, evaluation.saturation
     fusion, latency = evaluation.fusion, evaluation.latency
@@ -165,6 +170,13 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
     }
 
 
+def _left(report: Report) -> dict[str, str]:
+    """Return the nodes that measuring left in float, and why."""
+    for_gates = report.settings.get("left_for_gates", {})
+    left = dict(report.optimize.left) if report.optimize else {}
+    return left | {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else left
+
+
 def _saturation(found: Saturation) -> Document:
     document: Document = {"target": found.target, "unsafe_channels": found.unsafe_channels}
     if found.channels is not None:
@@ -189,6 +201,10 @@ def layer_saturation(layer: LayerSaturation) -> Document:
         "unsafe_pairs": layer.unsafe_pairs,
         "worst_sum": layer.worst_sum,
     }
+
+
+def _step(step: Step) -> Document:
+    return {"step": step.name, "before_db": step.before_db, "sqnr_db": step.after_db, "kept": step.kept}
 
 
 def _optimization(found: Optimization) -> Document:

@@ -44,6 +44,24 @@ _LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIO
 _GATE = {"gate": (str,), "value": _OPTIONAL, "passed": (bool,)}
 _NODE = {"node": (str,), "op_type": (str,), "reason": (str,)}
 _SATURATION = {"node": (str,), "op_type": (str,), "verdict": (str,), "channels": _NUMBER, "unsafe_channels": _NUMBER}
+_STEP = {"step": (str,), "before_db": _OPTIONAL, "sqnr_db": _OPTIONAL, "kept": (bool,)}
+_MIXED = {"budget_percent": _NUMBER, "fallback": (str,), "outcome": (str,), "layers": (list,), "curve": (list,)}
+_MIXED_LAYER = {
+    "node": (str,),
+    "op_type": (str,),
+    "contribution": _NUMBER,
+    "estimated_percent": _NUMBER,
+    "decision": (str,),
+}
+_MIXED_POINT = {
+    "layers_left": (int,),
+    "planes": (int,),
+    "estimated_percent": _NUMBER,
+    "gates": (dict,),
+    "sqnr_db": _OPTIONAL,
+    "kept": (bool,),
+}
+_MIXED_GATE = {"value": _OPTIONAL, "passed": (bool,)}
 _AGAIN = "evaluate again to write a sound report"
 
 
@@ -96,6 +114,9 @@ def _check(path: Path, document: Document) -> None:
         _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
     _table(path, "layers", document["layers"], _LAYER)
     _table(path, "gates", document["gates"], _GATE)
+    if "steps" in document:
+        _keys(path, "", document, {"steps": (list,)})
+        _table(path, "steps", document["steps"], _STEP)
     _keys(path, "saturation", document["saturation"], {"target": (str,), "unsafe_channels": _OPTIONAL})
     if "layers" in document["saturation"]:  # reports of 0.1 have none
         _keys(path, "saturation", document["saturation"], {"channels": _NUMBER, "layers": (list,)})
@@ -106,10 +127,22 @@ def _check(path: Path, document: Document) -> None:
         _table(path, "fusion.nodes", document["fusion"]["nodes"], _NODE)
     if document["latency_ms"] is not None:
         _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(("fp32", "int8", "speedup"), _OPTIONAL))
+    if "mixed_precision" in document:
+        _mixed(path, document["mixed_precision"])
     _each(path, "timing_s", list(document["timing_s"].values()), _OPTIONAL)
     _each(path, "reasons", list(document.get("reasons", {}).values()), (str,))
     for key in ("warnings", "decisions"):
         _each(path, key, document.get(key, []), (str,))
+
+
+def _mixed(path: Path, found: Any) -> None:
+    _keys(path, "mixed_precision", found, _MIXED)
+    _table(path, "mixed_precision.layers", found["layers"], _MIXED_LAYER)
+    _table(path, "mixed_precision.curve", found["curve"], _MIXED_POINT)
+    if any(list(point["gates"]) != list(found["curve"][0]["gates"]) for point in found["curve"]):
+        raise _error(path, "mixed_precision.curve has points with different gates", _AGAIN)
+    for index, point in enumerate(found["curve"]):
+        _table(path, f"mixed_precision.curve.{index}.gates", list(point["gates"].values()), _MIXED_GATE)
 
 
 def _table(path: Path, place: str, rows: list[Any], kinds: Mapping[str, tuple[type, ...]]) -> None:

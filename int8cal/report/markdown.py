@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
 from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.mixed import curve_heads, curve_rows, layer_rows, sentence
 from int8cal.report.reading import (
     evaluation_data,
     headline,
@@ -14,6 +15,7 @@ from int8cal.report.reading import (
     name_of,
     optimized_sentence,
     slowest_first,
+    step_rows,
     verdict,
     versions,
     why,
@@ -50,7 +52,9 @@ def report_to_markdown(report: Report) -> str:
         _worst_layers(document),
         _float_nodes(document),
         _unsafe_layers(document),
+        _steps(document),
         _optimized(document),
+        _mixed(document),
         _bullets("Warnings", document["warnings"]),
         _listed("Made with", versions(document)),
     ]
@@ -140,6 +144,13 @@ def _unsafe_layers(document: Document) -> str:
     return f"### Can saturate on x86 CPUs without VNNI\n\n{table}{more}"
 
 
+def _steps(document: Document) -> str:
+    rows = [[_escape(name), sqnr, _escape(gain)] for name, sqnr, gain in step_rows(document)]
+    return (
+        "### What each step gave, on kept samples\n\n" + _table(["step", "SQNR", ""], rows, right={1}) if rows else ""
+    )
+
+
 def _optimized(document: Document) -> str:
     found = document.get("optimize")
     if not found:
@@ -154,6 +165,22 @@ def _optimized(document: Document) -> str:
         text += f"\n\n{table}"
     if len(found["rows"]) > _FLOAT_NODES:
         text += f"\n\nand {len(found['rows']) - _FLOAT_NODES} more, in report.json."
+    return text
+
+
+def _mixed(document: Document) -> str:
+    found = document.get("mixed_precision")
+    if not found:
+        return ""
+    points = [[_escape(cell) for cell in row] for row in curve_rows(found)]
+    heads = [_escape(head) for head in curve_heads(found)]
+    text = f"### Mixed precision\n\n{_escape(sentence(found))}\n\n{_table(heads, points)}"
+    layers = [[_code(row[0]), *(_escape(cell) for cell in row[1:])] for row in layer_rows(found)]
+    if layers:
+        table = _table(["layer", "op", "share of the noise", "time", "decision"], layers[:_FLOAT_NODES], right={2, 3})
+        text += f"\n\n{table}"
+    if len(layers) > _FLOAT_NODES:
+        text += f"\n\nand {len(layers) - _FLOAT_NODES} more, in report.json."
     return text
 
 

@@ -14,6 +14,7 @@ from int8cal.report.charts import (
     interval_scale,
 )
 from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.mixed import MixedView, mixed_view
 from int8cal.report.reading import (
     Figure,
     evaluation_data,
@@ -23,6 +24,7 @@ from int8cal.report.reading import (
     name_of,
     optimized_sentence,
     slowest_first,
+    step_rows,
     verdict,
     versions,
     why,
@@ -111,8 +113,10 @@ class Page:
     saturation_reason: str
     layers_reason: str
     clipped_reason: str
+    steps: list[tuple[str, str, str]]
     optimized: str
     measured: list[dict[str, Any]]
+    mixed: MixedView | None
 
 
 def page_of(report: Report) -> Page:
@@ -149,8 +153,10 @@ def page_of(report: Report) -> Page:
         saturation_reason=why(document, "saturation.unsafe_channels", "saturation"),
         layers_reason=why(document, "layers"),
         clipped_reason=why_nothing_clipped(document),
+        steps=step_rows(document),
         optimized=optimized_sentence(document["optimize"]) if "optimize" in document else "",
         measured=slowest_first(document["optimize"]["rows"]) if "optimize" in document else [],
+        mixed=mixed_view(document["mixed_precision"]) if "mixed_precision" in document else None,
     )
 
 

@@ -177,3 +177,15 @@ def optimized_sentence(found: Mapping[str, Any]) -> str:
 def slowest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Order measured layers: those that lose most in int8 first."""
     return sorted(rows, key=lambda row: row["fp32_us"] - row["int8_us"])
+
+
+def step_rows(document: Document) -> list[tuple[str, str, str]]:
+    """Say what each step of the recipe gave: its name, the SQNR with it, and the difference or that it was dropped."""
+    rows = []
+    for step in document.get("steps", []):
+        before, after = step["before_db"], step["sqnr_db"]
+        gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
+        if not step["kept"]:
+            gain = f"dropped ({gain})" if gain else "dropped"
+        rows.append((step["step"], wording.decibel(after), gain))
+    return rows

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from int8cal.report import wording
 from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
     evaluation_data,
     headline,
     int8_name,
     name_of,
     optimized_sentence,
+    step_rows,
     verdict,
     versions,
     why,
@@ -21,6 +23,8 @@ from int8cal.report.reading import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
 
@@ -44,7 +48,9 @@ def summary_lines(report: Report) -> list[str]:
             *_headline_rows(document),
             *_layer_rows(document),
             *_float_rows(document),
+            *_step_rows(document),
             *_optimized_rows(document),
+            *_mixed_rows(document),
             *_verdict_rows(document),
         ]
     )
@@ -68,7 +74,9 @@ def report_lines(document: Document) -> list[str]:
     lines += ["", *wording.aligned(_float_rows(document))]
     if fusion:
         lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
-    lines += ["", *wording.aligned([*_optimized_rows(document), *_verdict_rows(document)])]
+    lines += _mixed_lines(document)
+    rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document), *_verdict_rows(document)]
+    lines += ["", *wording.aligned(rows)]
     if document["decisions"]:
         lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
     return lines
@@ -118,9 +126,38 @@ def _float_rows(document: Document) -> list[_Row]:
     return [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
 
 
+def _step_rows(document: Document) -> list[_Row]:
+    rows = step_rows(document)
+    wide = max((len(name) for name, _, _ in rows), default=0)
+    told = [f"{_clean(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in rows]
+    return [("Steps" if index == 0 else "", line) for index, line in enumerate(told)]
+
+
 def _optimized_rows(document: Document) -> list[_Row]:
     found = document.get("optimize")
     return [] if found is None else [("Optimized", _clean(optimized_sentence(found).rstrip(".")))]
+
+
+def _mixed_rows(document: Document) -> list[_Row]:
+    found = document.get("mixed_precision")
+    return [] if found is None else [("Mixed precision", _clean(found["outcome"]))]
+
+
+def _mixed_lines(document: Document) -> list[str]:
+    """Show what was evaluated in search of a model for which the gates hold, and the loudest layers."""
+    found = document.get("mixed_precision")
+    if found is None:
+        return []
+    lines = ["", *_columns([curve_heads(found), *curve_rows(found)])]
+    if found["layers"]:
+        lines += ["", *_columns([("layer", "op", "noise", "time", "decision"), *layer_rows(found)])]
+    return lines
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    shown = [[_clean(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
 def _verdict_rows(document: Document) -> list[_Row]:

@@ -89,8 +89,6 @@ def test_gates_that_hold_end_with_0(here, pipeline, gated):
 @pytest.mark.parametrize(
     ("option", "value", "available"),
     [
-        ("--recipe", "balanced", "use fast"),
-        ("--recipe", "accurate", "use fast"),
         ("--engine", "ray", "use local"),
         ("--target", "openvino", "use portable or x86-avx2 or x86-vnni or arm64"),
         ("--target", "tensorrt", "use portable or x86-avx2 or x86-vnni or arm64"),

@@ -93,7 +93,7 @@ def test_overwrite_reaches_every_job(here, pipeline, batch):
     ("second", "message"),
     [
         ("model: x.onnx\ndata: d\nqiet: true\n", 'second.yaml:3:1: qiet: unknown key "qiet"; did you mean "quiet"?'),
-        ("model: x.onnx\ndata: d\nquantization: {recipe: accurate}\n", '"accurate" is not available'),
+        ("model: x.onnx\ndata: d\nquantization: {target: tensorrt}\n", '"tensorrt" is not available'),
         ("model: x.onnx\ndata: d\noutput: {dir: a-int8}\n", "would both write to a-int8"),
     ],
 )

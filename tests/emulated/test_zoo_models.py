@@ -72,7 +72,7 @@ def test_safe_weights_give_the_same_answers(runs, kind):
 def test_s8_weights_give_others(runs, vnni):
     run = runs[1]["s8"]
     assert len(run.changed()) > len(run.codes) / 2
-    assert max(run.output_steps().values()) > 10
+    assert max(run.output_steps().values()) > 5
 
 
 def same_answers(run):

@@ -48,9 +48,9 @@ def test_it_costs_less_than_a_quarter_of_a_decibel(zoo, runs):
     assert integer >= plain - 0.25
 
 
-def test_the_file_is_less_than_a_third(zoo, runs):
+def test_the_file_is_less_than_two_fifths(zoo, runs):
     whole = zoo.model_path(NAME).stat().st_size
-    assert file(runs, "all").stat().st_size < whole / 3
+    assert file(runs, "all").stat().st_size < whole * 0.4  # one layer has a second plane
     assert file(runs, "float").stat().st_size > whole / 2
 
 

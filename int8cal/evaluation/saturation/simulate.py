@@ -8,15 +8,14 @@ import numpy as np
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import attribute
+from int8cal.graph.window import window_of
 from int8cal.numerics.reference.convolution import convolve
 from int8cal.numerics.reference.matmul import gemm, matmul
 from int8cal.numerics.reference.requantize import quantize_dynamically
 from int8cal.numerics.reference.transposed import convolve_transposed
-from int8cal.numerics.reference.windows import Window
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import onnx
 
     from int8cal.evaluation.saturation.linear import Linear, Runtime
     from int8cal.numerics.reference.dot import Sums
@@ -62,7 +61,7 @@ def compute(
     if layer.form.kind in {"Conv", "ConvTranspose"}:
         if attribute(layer.proto, "channels_last", 0):
             codes = np.ascontiguousarray(np.moveaxis(codes, -1, 1))
-        window = _window(layer.proto, weight.shape[2:], codes.shape[2:])
+        window = window_of(layer.proto, weight.shape[2:], codes.shape[2:])
         if layer.form.kind == "Conv":
             padding = 0 if runtime == "onednn" else None
             sums = convolve(
@@ -80,19 +79,3 @@ def compute(
         return gemm(codes, weight, transpose_a=next(transposed), transpose_b=next(transposed), pair_starts=starts), -1
     rows = codes.reshape(1, -1) if codes.ndim == 1 else codes
     return matmul(rows, weight.reshape(-1, 1) if weight.ndim == 1 else weight, pair_starts=starts), -1
-
-
-def _window(node: onnx.NodeProto, kernel: tuple[int, ...], sizes: tuple[int, ...]) -> Window:
-    strides, dilations = attribute(node, "strides", None), attribute(node, "dilations", None)
-    auto = attribute(node, "auto_pad", b"NOTSET").decode()
-    if auto not in {"SAME_UPPER", "SAME_LOWER"}:
-        return Window.of(kernel, strides, dilations, None if auto == "VALID" else attribute(node, "pads", None))
-    before, behind = [], []
-    for axis, size in enumerate(sizes):
-        stride = strides[axis] if strides else 1
-        reach = (kernel[axis] - 1) * (dilations[axis] if dilations else 1) + 1
-        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
-        small = total // 2
-        before.append(small if auto == "SAME_UPPER" else total - small)
-        behind.append(total - before[-1])
-    return Window.of(kernel, strides, dilations, [*before, *behind])

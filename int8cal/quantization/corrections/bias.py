@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.graph.index import Index, attribute
-from int8cal.quantization.corrections.equalize import input_channels_first
+from int8cal.graph.reduction import reduction_of
+from int8cal.quantization.corrections.remainder import first_plane
+from int8cal.quantization.corrections.rescale import input_channels_first
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +60,10 @@ def bias_deltas(
         integers = layers[layer.node]
         shape = [1] * weight.ndim
         shape[layer.axis] = -1
-        shift = integers.weight * integers.scales.reshape(shape) - weight
+        codes = integers.weight
+        if codes.shape != weight.shape:  # what the second plane of an input holds has the mean 0
+            codes = first_plane(codes, reduction_of(layer.op_type, layer.axis, layer.group))
+        shift = codes * integers.scales.reshape(shape) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
         delta = np.zeros(weight.shape[layer.axis])

@@ -1,7 +1,8 @@
-"""Range equalization by powers of two: channels of very different size between two layers are brought together.
+"""Range equalization by powers of two: channels of very different size in one tensor are brought together.
 
 With factors 2**e the float function stays the same to the last bit, and a log-linear histogram only shifts by octaves,
-so the statistics already collected stay exact: no second pass over the data.
+so the statistics already collected stay exact: no second pass over the data. What a choice is worth is predicted here;
+`strength` measures it.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import numpy_helper
 
-from int8cal.graph.chains import Chain, find_chains, index_node
+from int8cal.graph.chains import Chain, find_chains
 from int8cal.graph.index import Index
+from int8cal.quantization.corrections.rescale import input_channels_first, scale_inputs, scale_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
 
-    from int8cal.calibration.statistics import Statistics, TensorStatistics
-    from int8cal.graph.plan import Layer, Plan
+    import onnx
+
+    from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
+    from int8cal.graph.plan import Plan
 
 Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # how far towards equal activations (1) rather than equal weights (0)
 MAX_EXPONENT = 30
@@ -32,15 +33,32 @@ MAX_EXPONENT = 30
 
 @dataclass(frozen=True)
 class Equalization:
-    """Factors of one chain: exponents (C,), and the predicted gain at the second layer's output in dB."""
+    """Factors of one chain: exponents (C,), and the gain at its readers' outputs in dB.
+
+    Attributes:
+        chain: What is rescaled.
+        exponents: float64 (C,), whole or multiples of 1 / 16.
+        gain_db: Predicted, or measured on samples.
+        how: "predicted" or "measured", and what else a report should say of the choice.
+    """
 
     chain: Chain
-    exponents: Int64
+    exponents: Float64
     gain_db: float
+    how: str = "predicted"
+
+    @property
+    def decision(self) -> str:
+        """Say in one line what was decided."""
+        chain = self.chain
+        readers = ", ".join(layer.node for layer in chain.readers)
+        kind = "powers of two" if (self.exponents == np.rint(self.exponents)).all() else "factors"
+        where = "a Mul in front of" if chain.inserted else f"{chain.node} and"
+        return f"equalized {where} {readers}: {kind} per channel, {self.how} gain {self.gain_db:.1f} dB"
 
 
 def choose_factors(
-    model: onnx.ModelProto, plan: Plan, statistics: Statistics, *, least_gain_db: float
+    model: onnx.ModelProto, plan: Plan, statistics: Statistics, *, least_gain_db: float, fixed: Collection[str] = ()
 ) -> tuple[Equalization, ...]:
     """Choose powers of two per channel for each chain where they pay.
 
@@ -49,6 +67,7 @@ def choose_factors(
         plan: Its plan.
         statistics: With per-channel figures of every chain's tensor.
         least_gain_db: A chain is left alone below this predicted gain.
+        fixed: Tensors whose range the user gives; their chains are left alone.
 
     Returns:
         Accepted chains, in graph order.
@@ -56,48 +75,112 @@ def choose_factors(
     index = Index(model)
     weights = {layer.node: index.constant(layer.weight).astype(np.float64) for layer in plan.layers}
     accepted = []
-    for chain in find_chains(model, plan):
-        tensor = statistics.tensors.get(chain.tensor)
-        if tensor is None or tensor.channels is None or tensor.count == 0:
+    for chain in usable_chains(model, plan, statistics, fixed):
+        tensor = statistics.tensors[chain.tensor]
+        if tensor.channels is None:
             continue
-        by_input = input_channels_first(weights[chain.second.node], chain.second)
-        exponents, gain = _best_exponents(tensor, by_input)
+        by_input = [input_channels_first(weights[layer.node], layer) for layer in chain.readers]
+        exponents, gain = best_exponents(tensor, tensor.channels, by_input)
         if gain < least_gain_db:
             continue
         accepted.append(Equalization(chain, exponents, gain))
         factors = np.exp2(exponents)
-        weights[chain.first.node] = scale_outputs(weights[chain.first.node], chain.first, factors)
-        weights[chain.second.node] = scale_inputs(weights[chain.second.node], chain.second, 1 / factors)
+        if chain.layer is not None:
+            weights[chain.node] = scale_outputs(weights[chain.node], chain.layer, factors)
+        for layer in chain.readers:
+            weights[layer.node] = scale_inputs(weights[layer.node], layer, 1 / factors)
     return tuple(accepted)
 
 
-def _best_exponents(tensor: TensorStatistics, by_input: list[Float64]) -> tuple[Int64, float]:
-    channels = tensor.channels
-    if channels is None:
-        raise ValueError("no per-channel figures")
+def usable_chains(
+    model: onnx.ModelProto, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+) -> tuple[Chain, ...]:
+    """Return the chains with two channels or more, all of whose planned tensors have per-channel histograms.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        statistics: Those collected before these chains were known are without histograms.
+        fixed: Tensors that must stay as they are.
+    """
+
+    def seen(name: str) -> bool:
+        tensor = statistics.tensors.get(name)
+        return tensor is not None and tensor.count > 0 and tensor.by_channel
+
+    return tuple(
+        chain
+        for chain in find_chains(model, plan)
+        if chain.channels > 1
+        and not set(fixed) & set(chain.tensors)
+        and all(seen(name) for name in chain.tensors if plan.point(name) is not None)
+    )
+
+
+def wishes(size: Float64, strength: Float64, alpha: float) -> Float64:
+    """Return the exponents that a strength asks for, before rounding.
+
+    Args:
+        size: Of each channel of the activations, (C,), at least 0.
+        strength: Largest weight that reads each channel, (C,).
+        alpha: 1 makes the activations equal, 0 the weights.
+
+    Returns:
+        log2 of the factors, (C,). The largest channel stays where it is; dead channels are not moved.
+    """
+    alive = (size > 0) & (strength > 0)
+    wish = np.zeros(len(size))
+    if alive.any():
+        wish[alive] = (1 - alpha) * np.log2(strength[alive]) - alpha * np.log2(size[alive])
+        wish[alive] -= wish[alive][np.argmax(size[alive])]
+    return np.clip(wish, -MAX_EXPONENT, MAX_EXPONENT)
+
+
+def largest_weights(by_input: list[list[Float64]]) -> Float64:
+    """Return the largest magnitude with which any reader weighs each channel, (C,)."""
+    return np.max([[np.abs(rows).max(initial=0.0) for rows in reader] for reader in by_input], axis=0)  # type: ignore[no-any-return]
+
+
+def best_exponents(
+    tensor: TensorStatistics, channels: ChannelStatistics, by_input: list[list[Float64]]
+) -> tuple[Float64, float]:
+    """Choose powers of two for a tensor.
+
+    Args:
+        tensor, channels: Its statistics.
+        by_input: For each reader, see `input_channels_first`.
+
+    Returns:
+        Exponents (C,), all 0 where nothing is gained, and the predicted gain in dB.
+    """
     amax, power = channels.amax, channels.mean_square
-    signed = tensor.minimum < 0
-    strength = np.array([np.abs(rows).max(initial=0.0) for rows in by_input])
-    alive = (amax > 0) & (strength > 0)
-    none = np.zeros(len(amax), np.int64)
-    if alive.sum() < 2:
+    strength = largest_weights(by_input)
+    none = np.zeros(len(amax))
+    if ((amax > 0) & (strength > 0)).sum() < 2:
         return none, 0.0
-    before = predicted_noise(amax, power, by_input, none, signed=signed)
-    best, least = none, before
+    signed = tensor.minimum < 0
+    before = [predicted_noise(amax, power, reader, none, signed=signed) for reader in by_input]
+    if min(before) <= 0:
+        return none, 0.0
+    best, least = none, 1.0
     for alpha in STRENGTHS:
-        wish = np.zeros(len(amax))
-        wish[alive] = (1 - alpha) * np.log2(strength[alive]) - alpha * np.log2(amax[alive])
-        # the loudest channel stays where it is; dead channels are not moved
-        wish[alive] -= wish[alive][np.argmax(amax[alive])]
-        exponents = np.clip(np.rint(wish), -MAX_EXPONENT, MAX_EXPONENT).astype(np.int64)
-        noise = predicted_noise(amax, power, by_input, exponents, signed=signed)
+        exponents = np.rint(wishes(amax, strength, alpha))
+        # each reader counts alike, whatever the size of its output
+        noise = np.mean(
+            [
+                predicted_noise(amax, power, reader, exponents, signed=signed) / own
+                for reader, own in zip(by_input, before, strict=True)
+            ]
+        )
         if noise < least:
-            best, least = exponents, noise
-    return best, float(10 * np.log10(before / least)) if least > 0 else 0.0
+            best, least = exponents, float(noise)
+    return best, float(-10 * np.log10(least)) if least > 0 else 0.0
 
 
-def predicted_noise(amax: Float64, power: Float64, by_input: list[Float64], exponents: Int64, *, signed: bool) -> float:
-    """Predict the squared error at the second layer's output per position, from rounding its input and its weights.
+def predicted_noise(
+    amax: Float64, power: Float64, by_input: list[Float64], exponents: Float64, *, signed: bool
+) -> float:
+    """Predict the squared error at a reader's output per position, from rounding its input and its weights.
 
     Args:
         amax, power: Largest magnitude and mean square of each channel before rescaling, (C,).
@@ -108,7 +191,7 @@ def predicted_noise(amax: Float64, power: Float64, by_input: list[Float64], expo
 
     Numerics: a uniform rounding error has variance step**2 / 12.
     """
-    factor = np.exp2(exponents.astype(np.float64))
+    factor = np.exp2(exponents)
     step = (amax * factor).max() * (2 if signed else 1) / 255
     energy = np.array([np.square(rows).sum() for rows in by_input])
     from_input = step**2 / 12 * (energy / factor**2).sum()
@@ -121,84 +204,3 @@ def predicted_noise(amax: Float64, power: Float64, by_input: list[Float64], expo
         spread += power[channel] * factor[channel] ** 2 * np.count_nonzero(rows, axis=1)
     from_weights = ((largest / 127) ** 2 / 12 * spread).sum()
     return float(from_input + from_weights)
-
-
-def input_channels_first(weight: Float64, layer: Layer) -> list[Float64]:
-    """Return, for each input channel, an array (output channels, taps) of the weights that read it, zeros elsewhere."""
-    if layer.op_type != "Conv":
-        matrix = weight if layer.axis == 1 else weight.T
-        return [row.reshape(-1, 1) for row in matrix]
-    outputs = weight.shape[0]
-    per_group, inputs_per_group = outputs // layer.group, weight.shape[1]
-    flat = weight.reshape(outputs, inputs_per_group, -1)
-    if layer.group == 1:
-        return [flat[:, channel] for channel in range(inputs_per_group)]
-    result = []
-    for channel in range(layer.channels):
-        group = channel // inputs_per_group
-        rows = slice(group * per_group, (group + 1) * per_group)
-        full = np.zeros((outputs, flat.shape[2]))
-        full[rows] = flat[rows, channel % inputs_per_group]
-        result.append(full)
-    return result
-
-
-def scale_outputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
-    """Multiply each output channel of a layer's weight by its factor."""
-    shape = [1] * weight.ndim
-    shape[layer.axis or 0] = -1
-    return weight * factors.reshape(shape)
-
-
-def scale_inputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
-    """Multiply each input channel of a layer's weight by its factor."""
-    if layer.op_type != "Conv":
-        return weight * (factors[:, None] if layer.axis == 1 else factors[None, :])
-    outputs, inputs_per_group = weight.shape[:2]
-    by_group = factors.reshape(layer.group, inputs_per_group)
-    rows = np.repeat(by_group, outputs // layer.group, axis=0)
-    return weight * rows.reshape(outputs, inputs_per_group, *[1] * (weight.ndim - 2))
-
-
-def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Int64]) -> onnx.ModelProto:
-    """Rescale the weights and biases of chains.
-
-    Args:
-        model: The prepared model; not changed.
-        plan: Its plan.
-        factors: Second layer's input tensor -> exponents (C,).
-
-    Returns:
-        A model that computes the same function; the named tensors (and those between the two layers) are scaled.
-    """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    index = Index(result)
-    for chain in find_chains(model, plan):
-        exponents = factors.get(chain.tensor)
-        if exponents is None:
-            continue
-        factor = np.exp2(exponents.astype(np.float64))
-        _replace(index, chain.first.weight, lambda w, c=chain, f=factor: scale_outputs(w, c.first, f))
-        if chain.first.bias is not None:
-            _replace(index, chain.first.bias, lambda b, f=factor: b * f)
-        _replace(index, chain.second.weight, lambda w, c=chain, f=factor: scale_inputs(w, c.second, 1 / f))
-    return result
-
-
-def scaled_tensors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Int64]) -> dict[str, Int64]:
-    """Return the exponents of every tensor that `apply_factors` scales, planned or not."""
-    index = Index(model)
-    return {
-        name: factors[chain.tensor]
-        for chain in find_chains(model, plan)
-        if chain.tensor in factors
-        for name in (*chain.tensors, index_node(index, chain.first))
-    }
-
-
-def _replace(index: Index, name: str, change: object) -> None:
-    tensor = index.initializers[name]
-    array = numpy_helper.to_array(tensor)
-    changed = change(array.astype(np.float64))  # type: ignore[operator]
-    tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(changed.astype(array.dtype)), name))

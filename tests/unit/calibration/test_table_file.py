@@ -233,3 +233,16 @@ def test_a_table_saves_and_loads_itself(tools, tmp_path):
     table.save(tmp_path / "t.json")
     assert CalibrationTable.load(tmp_path / "t.json") == table
     assert len(repr(table)) < 200
+
+
+@pytest.mark.parametrize("part", ["equalization", "bias", "remainder", "rounding"])
+@pytest.mark.parametrize("value", [[], ["x"], "x", 3, None])
+def test_a_correction_that_is_no_object_is_refused(document, part, value):
+    document.setdefault("corrections", {})[part] = value
+    refused(document, f"corrections.{part} is .*, expected an object")
+
+
+@pytest.mark.parametrize("value", [["Conv"], "Conv", {"Conv": 3}])
+def test_nodes_left_for_accuracy_have_reasons(document, value):
+    document["settings"]["left_for_accuracy"] = value
+    refused(document, "settings.left_for_accuracy is .*, expected node names with reasons")

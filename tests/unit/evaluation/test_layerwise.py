@@ -188,3 +188,18 @@ def test_a_fixed_batch_gives_the_layers_of_single_samples(tools, make_samples):
         int8 = tools.quantize(fp32, tools.ranges, drop=("Relu_1",), weights=("W", "G"))
         figures.append([layer.sqnr_db for layer in measure_layers(fp32, int8, samples)[0]])
     assert figures[1] == pytest.approx(figures[0], abs=0.05)
+
+
+def test_what_a_second_plane_holds_is_no_layer(tools):
+    fp32 = tools.model("g (float[N,4] x) => (float[N,4] y) { y = Tanh(x) }")
+    int8 = tools.model(
+        "g (float[N,4] x) => (float[N,4] y) { q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) "
+        "left = Sub(x, d) r = QuantizeLinear(left, s, z) e = DequantizeLinear(r, s, z) b = Add(d, e) y = Tanh(b) }",
+        s=np.float32(0.1), z=np.uint8(128),
+    )  # fmt: skip
+    taps, missing = find_layers(fp32, int8)
+    assert ([tap.tensor for tap in taps], missing) == (["x"], ())
+    turned = onnx.ModelProto()
+    turned.CopyFrom(int8)
+    next(node for node in turned.graph.node if node.op_type == "Sub").input[:] = ["d", "x"]  # another difference
+    assert find_layers(fp32, turned)[1] == ("left",)

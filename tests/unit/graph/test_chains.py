@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from int8cal.graph.chains import find_chains
@@ -27,8 +28,8 @@ def chains(bench, head, body, *, exclude=(), **weights):
     ],
 )
 def test_a_chain_runs_through_what_commutes_with_a_positive_factor(bench, body, tensors):
-    _, (chain,) = chains(bench, IMAGE, body, **W, **V, B=(8,))
-    assert (chain.first.node, chain.second.node, chain.tensors) == ("Conv_c", "Conv_y", tensors)
+    _, (chain,) = chains(bench, IMAGE, body, **W, **V, B=(8,), S=(8, 1, 1))
+    assert (chain.node, [layer.node for layer in chain.readers], chain.tensors) == ("Conv_c", ["Conv_y"], tensors)
     assert chain.tensor == tensors[-1]
 
 
@@ -41,7 +42,7 @@ def test_three_layers_make_two_chains_and_depthwise_layers_count(bench):
         **V,
         D=(8, 1, 3, 3),
     )
-    assert [(chain.first.node, chain.second.node) for chain in found] == [("Conv_c", "Conv_d"), ("Conv_d", "Conv_y")]
+    assert [(chain.node, chain.readers[0].node) for chain in found] == [("Conv_c", "Conv_d"), ("Conv_d", "Conv_y")]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_three_layers_make_two_chains_and_depthwise_layers_count(bench):
     [
         ("c = Conv(x, W) r = Clip(c, zero, six) y = Conv(r, V)", {"zero": 0.0, "six": 6.0}),
         ("c = Conv(x, W) r = Sigmoid(c) y = Conv(r, V)", {}),
-        ("c = Conv(x, W) t = Transpose <perm = [0, 1, 3, 2]> (c) y = Conv(t, V)", {}),
+        ("c = Conv(x, W) t = Transpose <perm = [0, 2, 1, 3]> (c) y = Conv(t, V6)", {"V6": (3, 6, 1, 1)}),
         ("c = Conv(x, W) a = Add(c, c) y = Conv(a, V)", {}),
         ("c = Conv(x, W) m, i = MaxPool<kernel_shape = [2, 2]>(c) s = Shape(i) y = Conv(m, V) z = Abs(s)", {}),
         ("c = Conv(x, W) y = ConvTranspose(c, T)", {"T": (8, 3, 2, 2)}),
@@ -106,14 +107,140 @@ def test_matrix_products_chain_along_their_last_axis(bench, body, weights, tenso
     assert (tap.channel_axis, tap.channels, tap.equalizable) == (-1, 8, True)
 
 
-def test_an_addition_between_products_breaks_the_chain(bench):
+def test_an_addition_of_constants_between_products_scales_with_the_channels(bench):
     rows = ROWS.replace("[N,", "[N,5,")
     body = "c = MatMul(x, W) a = Add(c, B) y = MatMul(a, V)"
-    assert chains(bench, rows, body, W=(4, 8), B=(5, 8), V=(8, 3))[1] == ()
+    (chain,) = chains(bench, rows, body, W=(4, 8), B=(5, 8), V=(8, 3))[1]
+    assert ([carrier.name for carrier in chain.carriers], chain.tensors) == (["W", "B"], ("c", "a"))
 
 
 def test_the_bias_of_a_product_is_part_of_the_chain(bench):
     rows = ROWS.replace("[N,", "[N,5,")
     body = "c = MatMul(x, W) a = Add(B, c) r = Relu(a) y = MatMul(r, V)"
     (chain,) = chains(bench, rows, body, W=(4, 8), B=(8,), V=(8, 3))[1]
-    assert (chain.first.bias, chain.tensors) == ("B", ("a", "r"))
+    assert ([carrier.name for carrier in chain.carriers], chain.tensors) == (["W", "B"], ("c", "a", "r"))
+
+
+ATTENTION = "g (float[2,5,8] x) => (float[A,B,C] y)"
+NORM = {"G": (8,), "H": (8,)}
+QKV = {"Q": (8, 4), "K": (8, 4), "V": (8, 6)}
+HEADS = "q = MatMul({t}, Q) k = MatMul({t}, K) v = MatMul({t}, V) y = Concat <axis = -1> (q, k, v)"
+DECOMPOSED = (
+    "m = ReduceMean <axes = [-1]> (x) d = Sub(x, m) p = Mul(d, d) w = ReduceMean <axes = [-1]> (p) e = Add(w, tiny) "
+    "r = Sqrt(e) u = Div(d, r) g = Mul(u, G) n = Add(g, H) "
+)
+
+
+def carriers(chain):
+    return [(carrier.name, carrier.trailing) for carrier in chain.carriers]
+
+
+def readers(chain):
+    return sorted(layer.node for layer in chain.readers)
+
+
+def test_a_normalization_takes_the_factors_of_all_that_read_it(bench):
+    body = "n = LayerNormalization(x, G, H) " + HEADS.format(t="n")
+    plan, (chain,) = chains(bench, ATTENTION, body, **NORM, **QKV)
+    assert readers(chain) == ["MatMul_k", "MatMul_q", "MatMul_v"]
+    assert carriers(chain) == [("G", 0), ("H", 0)]
+    assert (chain.tensors, chain.axes, chain.tensor, chain.channels, chain.inserted) == (("n",), (-1,), "n", 8, False)
+    tap = next(tap for tap in make_taps(plan, (chain,)) if tap.tensor == "n")
+    assert (tap.channel_axis, tap.channels, tap.equalizable) == (-1, 8, True)
+
+
+def test_a_normalization_written_out_is_one_too(bench):
+    _, (chain,) = chains(bench, ATTENTION, DECOMPOSED + HEADS.format(t="n"), tiny=1e-5, **NORM, **QKV)
+    assert readers(chain) == ["MatMul_k", "MatMul_q", "MatMul_v"]
+    assert carriers(chain) == [("G", 0), ("H", 0)]
+    assert chain.tensors == ("g", "n")
+
+
+@pytest.mark.parametrize(
+    ("body", "weights"),
+    [
+        ("n = LayerNormalization(x, G, H) q = MatMul(n, S) y = Add(q, n)", {"S": (8, 8), **NORM}),  # a residual
+        ("n = Mul(x, half) s = Tanh(n) y = MatMul(s, S)", {"S": (8, 8), "half": 0.5}),  # nothing that scales with it
+        ("u = Erf(x) v = Mul(x, u) n = Mul(v, half) y = MatMul(n, S)", {"S": (8, 8), "half": 0.5}),  # a Gelu stays one
+    ],
+)
+def test_a_mul_is_inserted_where_no_constants_can_take_the_factors(bench, body, weights):
+    _, (chain,) = chains(bench, ATTENTION, body, **weights)
+    assert chain.inserted
+    assert (len(chain.readers), chain.layer, chain.tensors) == (1, None, (chain.tensor,))
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "weights"),
+    [
+        (ATTENTION[:-1] + ", float[A,B,C] n)", "n = Tanh(x) y = MatMul(n, S)", {"S": (8, 8)}),
+        (ATTENTION, "n = Tanh(x) q = MatMul(n, S) r = MatMul(n, S) y = Add(q, r)", {"S": (8, 8)}),
+        (ATTENTION, "y = MatMul(x, S)", {"S": (8, 8)}),
+        (IMAGE, "c = Sigmoid(x) y = Conv(c, V4)", {"V4": (3, 4, 1, 1)}),
+    ],
+    ids=["graph output", "shared weight", "graph input", "convolution"],
+)
+def test_no_mul_is_inserted(bench, head, body, weights):
+    assert chains(bench, head, body, **weights)[1] == ()
+
+
+def test_every_branch_of_a_block_is_a_reader(bench):
+    body = (
+        "c = Conv(x, W, B) r = Relu(c) a = Conv(r, V) b = Conv(r, V2) "
+        "m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r) d = Conv(m, V3) y = Concat <axis = 1> (a, b, d)"
+    )
+    _, (chain,) = chains(bench, IMAGE, body, **W, B=(8,), V=(3, 8, 1, 1), V2=(2, 8, 1, 1), V3=(5, 8, 1, 1))
+    assert readers(chain) == ["Conv_a", "Conv_b", "Conv_d"]
+    assert chain.tensors == ("c", "r", "m")
+    assert chain.tensor == chain.readers[0].input
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "c = Conv(x, W) r = Relu(c) a = Conv(r, V) z = Sigmoid(r) y = Concat <axis = 1> (a, z)",
+        "c = Conv(x, W) r = Relu(c) a = Conv(r, V) b = Conv(r, V) y = Concat <axis = 1> (a, b)",
+        "c = Conv(x, W) r = Relu(c) a = Conv(r, V) y = Concat <axis = 1> (a, r)",
+    ],
+    ids=["a float reader", "a shared weight", "a concatenation"],
+)
+def test_one_reader_that_would_notice_spoils_a_chain(bench, body):
+    assert chains(bench, IMAGE, body, **W, **V)[1] == ()
+
+
+def test_channels_are_followed_where_tensors_change_their_shape(bench):
+    head = "g (float[N,4,8,8] x) => (float[A,C] y)"
+    body = "c = Conv(x, W) g = GlobalAveragePool(c) f = Flatten(g) y = Gemm(f, F)"
+    _, (chain,) = chains(bench, head, body, **W, F=(8, 3))
+    assert (chain.tensors, chain.axes) == (("c", "g", "f"), (1, 1, -1))
+    body = "n = LayerNormalization(x, G, H) f = Reshape(n, rows) y = Gemm(f, F)"
+    head = "g (float[2,5,8] x) => (float[A,C] y)"
+    _, (chain,) = chains(bench, head, body, **NORM, F=(8, 3), rows=np.array([-1, 8]))
+    assert (chain.tensors, chain.axes) == (("n", "f"), (-1, -1))
+    body = "n = LayerNormalization(x, G, H) f = Reshape(n, rows) y = MatMul(f, F)"
+    _, found = chains(bench, ATTENTION, body, **NORM, F=(4, 3), rows=np.array([2, 10, 4]))
+    assert [chain.inserted for chain in found] == [True]
+
+
+def test_constants_per_channel_are_written_by_more_than_layers(bench):
+    more = {"M": (8, 1, 1), "A": (8, 1, 1), "T": (4, 8, 2, 2)}
+    body = "c = Conv(x, W) s = Sigmoid(c) m = Mul(s, M) a = Add(m, A) y = Conv(a, V)"
+    _, (chain,) = chains(bench, IMAGE, body, **W, **V, **more)
+    assert carriers(chain) == [("M", 2), ("A", 2)]
+    body = "c = Conv(x, W) n = InstanceNormalization(c, G, H) y = Conv(n, V)"
+    _, (chain,) = chains(bench, IMAGE, body, **W, **V, **NORM)
+    assert carriers(chain) == [("G", 0), ("H", 0)]
+    body = "c = ConvTranspose(x, T, B) y = Conv(c, V)"
+    _, (chain,) = chains(bench, IMAGE, body, **V, **more, B=(8,))
+    assert carriers(chain) == [("T", 2), ("B", 0)]
+
+
+def test_what_prepares_raw_pixels_is_left_to_them(bench):
+    body = "m = Mul(x, M) a = Add(m, A) y = Conv(a, V4)"
+    assert chains(bench, IMAGE, body, V4=(3, 4, 1, 1), M=(4, 1, 1), A=(4, 1, 1))[1] == ()
+
+
+def test_a_constant_with_a_second_reader_keeps_its_value(bench):
+    body = "n = LayerNormalization(x, G, H) q = MatMul(n, S) t = Mul(q, G) y = MatMul(t, U)"
+    _, found = chains(bench, ATTENTION, body, **NORM, S=(8, 8), U=(8, 3))
+    assert all(chain.inserted for chain in found)

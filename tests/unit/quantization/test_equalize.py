@@ -6,7 +6,8 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import Tap, tapped_model
-from int8cal.quantization.corrections.equalize import apply_factors, choose_factors, scaled_tensors
+from int8cal.quantization.corrections.equalize import choose_factors
+from int8cal.quantization.corrections.rescale import apply_factors, scaled_tensors
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 ROWS = "g (float[N,4] x) => (float[N,3] y)"
@@ -62,7 +63,7 @@ def ready(bench, name, **changed):
 def test_powers_of_two_leave_every_bit_of_the_output(bench, name, seed):
     prepared, plan = ready(bench, name)
     rng = np.random.default_rng(seed)
-    factors = {chain.tensor: rng.integers(-6, 7, chain.second.channels) for chain in find_chains(prepared.model, plan)}
+    factors = {chain.tensor: rng.integers(-6, 7, chain.channels) for chain in find_chains(prepared.model, plan)}
     assert len(factors) == (2 if "depthwise" in name else 1)
     before = prepared.model.SerializeToString(deterministic=True)
     scaled = apply_factors(prepared.model, plan, factors)

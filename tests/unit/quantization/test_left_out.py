@@ -8,7 +8,15 @@ import onnx
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.left_out import LEFT_KEY, left_of, without_layers
+from int8cal.quantization.corrections.remainder import CORRECTION, FACTOR, with_planes, with_room
+from int8cal.quantization.left_out import (
+    LEFT_FOR_GATES,
+    LEFT_FOR_LATENCY,
+    left_of,
+    plan_of_chains,
+    without_layers,
+    without_noise_of,
+)
 
 NET = "g (float[N,4,8,8] x) => (float[N,4,8,8] y)"
 BODY = (
@@ -32,7 +40,7 @@ def test_the_plan_says_why_and_the_layer_is_float(bench):
     prepared, plan, table = cut(bench, {}, left)
     assert {item.node: item.reason for item in plan.left} == left
     assert left_of(table) == tuple(left.items())
-    assert table.settings[LEFT_KEY] == left
+    assert table.settings[LEFT_FOR_LATENCY] == left
     model = build_model(prepared.model, plan, table).model
     node = next(node for node in model.graph.node if node.name == "Conv_d")
     assert node.input[1] == "V"
@@ -68,3 +76,48 @@ def test_channels_are_not_rescaled_between_a_float_and_an_integer_layer(bench):
     assert np.isfinite([entry.scale for entry in table.tensors.values()]).all()
     assert prepared.model is not None
     assert plan.layers
+
+
+def test_a_second_plane_keeps_its_room_where_channels_are_no_longer_rescaled(bench):
+    body = "c = Gemm(x, W, B) r = Relu(c) d = Gemm(r, W, B) s = Relu(d) y = Gemm(s, W, B)"
+    prepared = bench.prepared(bench.text(f"g (float[N,6] x) => (float[N,6] y) {{ {body} }}", W=(6, 6), B=(6,)))
+    plan = make_plan(prepared.model, Selection())
+    unscaled = bench.table(prepared, plan)
+    table = replace(unscaled, corrections={"equalization": {"s": [2] * 6}})
+    table = with_planes(table, plan, ["Gemm_c", "Gemm_d", "Gemm_y"])
+    left = {"Gemm_d": "slow"}
+    smaller = make_plan(prepared.model, Selection(left=tuple(left.items())))
+    cut = without_layers(prepared.model, table, unscaled, (plan, smaller), left)
+    assert cut.corrections == {CORRECTION: {"Gemm_c": FACTOR, "Gemm_y": FACTOR}}
+    assert cut.tensors["s"].affine == with_room(unscaled.tensors["s"].affine)
+    assert cut.tensors["x"] == table.tensors["x"]
+    onnx.checker.check_model(build_model(prepared.model, smaller, cut).model, full_check=True)
+
+
+def test_the_runtime_does_not_quantize_a_float_layer_by_itself(bench):
+    # onnxruntime gives float weights behind a DQ of one scale int8 codes of its own
+    prepared, plan, table = cut(bench, {}, {"Conv_d": "slow"})
+    model = build_model(prepared.model, plan, table).model
+    (sample,) = bench.samples(prepared.model, 1)
+    written, run = (bench.run(model, sample.feed, optimization)["y"] for optimization in ("none", "all"))
+    assert np.abs(written - run).max() < 0.02 * np.abs(written).max()
+    ops = {node.output[0]: node for node in model.graph.node}
+    front = next(node for node in model.graph.node if node.name == "Conv_d")
+    assert next(item.i for item in ops[front.input[0]].attribute if item.name == "axis") == 1
+
+
+def test_channels_stay_rescaled_beside_layers_that_are_float_for_gates(bench):
+    prepared = bench.prepared(bench.text(f"{NET} {{ {BODY} }}", **WEIGHTS))
+    plan = make_plan(prepared.model, Selection())
+    table = replace(bench.table(prepared, plan), corrections={"equalization": {"r": [1] * 6, "s": [2] * 6}})
+    left = {"Conv_d": "so that the gates hold"}
+    smaller = make_plan(prepared.model, Selection(left=tuple(left.items())))
+    cut_down = without_noise_of(table, (plan, smaller), left)
+    assert cut_down.corrections == table.corrections
+    assert cut_down.settings[LEFT_FOR_GATES] == left
+    assert plan_of_chains(prepared.model, smaller, cut_down) == plan
+    assert plan_of_chains(prepared.model, plan, table) is plan
+    built = build_model(prepared.model, smaller, cut_down)
+    (sample,) = bench.samples(prepared.model, 1)
+    exact, rescaled = (bench.run(each, sample.feed)["y"] for each in (prepared.model, built.floats))
+    np.testing.assert_allclose(rescaled, exact, rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -16,10 +17,11 @@ from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.job import CalibrationSettings, Preprocess, QuantizationSettings
+from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, QuantizationSettings
 from int8cal.quantization import build
+from int8cal.quantization.balance import balance
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import balance, find_ranges, make_table
+from int8cal.quantization.correct import Kept, Start, find_ranges, make_table
 from int8cal.quantization.recipes import RECIPES
 from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
 from int8cal.runtime.targets import weight_range
@@ -73,14 +75,19 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     samples = samples or list(pixel_samples(taken.pixels, shape))
     statistics = bench.statistics(prepared, plan, samples)
     blank = CalibrationTable(
-        {"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(quantization)}, {}, {}
+        {"sha256": prepared.sha256, "name": "net"},
+        {"samples": len(samples)},
+        {"weights": weight_range(quantization)},
+        {},
+        {},
     )
     pixels, rule = taken if uint8 else None, RECIPES["fast"]
+    job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), quantization)
     balanced = balance(prepared.model, plan, statistics, rule)
-    ranges = find_ranges(plan, balanced, CalibrationSettings(method="max"), quantization, pixels)
-    judge = output_judge(prepared.model, prepared.signature, samples, threads=1)
-    corrected, int8 = make_table(prepared.model, plan, balanced, ranges, rule, blank, judge, uint8=pixels)
-    return prepared, plan, samples, corrected, int8
+    start = Start("ranges", balanced, find_ranges(plan, balanced, job.calibration, quantization, pixels))
+    kept = Kept(prepared.signature, (), output_judge(prepared.model, prepared.signature, samples, threads=1))
+    corrected = make_table(prepared.model, plan, [start], job, blank, kept, rule=rule, uint8=pixels)
+    return prepared, plan, samples, corrected, corrected.model
 
 
 def refused(bench, model, preprocess=IMAGENET, exclude=(), **settings):

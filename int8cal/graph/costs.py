@@ -1,0 +1,120 @@
+"""What nodes cost, as data: estimates that are the same on every machine, so that what is decided by them is too.
+
+Measured with onnxruntime 1.31 on two cores with VNNI. Only ratios matter: a choice is held against the whole model.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from int8cal.graph.index import Index, attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from int8cal.graph.plan import Layer, Plan
+
+NODE_US = 3.5  # one kernel, however small
+INT8_MAC_US = 2.5e-6
+FLOAT_MAC_US = 10e-6
+DEPTHWISE = 8.0  # times as much per product: each is used once
+ELEMENT_US = 0.15e-3  # one pass over a tensor
+STEP_US = 1.0  # one step of a recurrent node, beside its products
+SEQUENCE = 16  # steps, where only the feed decides
+PLANES_US, PLANES_ELEMENT_US = 5.0, 1.2e-3  # a second plane of codes: DQ, Sub, Q, Concat
+
+# Microseconds per element that an op takes longer in float than on integers, its Q and DQ included.
+FLOAT_EXTRA_US: dict[str, float] = {
+    "Add": 0.3e-3,
+    "Mul": 0.3e-3,
+    "Concat": 0.3e-3,
+    "Sigmoid": 1.0e-3,
+    "LeakyRelu": 0.4e-3,
+    "Softmax": 1.0e-3,
+    "AveragePool": 0.3e-3,
+    "GlobalAveragePool": 0.2e-3,
+}
+PASSED_EXTRA_US = 0.3e-3  # ops that only move values move four times as many bytes
+
+
+def products(index: Index, layer: Layer, elements: float) -> float:
+    """Return the number of multiplications of one inference of a layer.
+
+    Args:
+        index: Of the prepared model.
+        layer: The layer.
+        elements: Values of its input per inference.
+    """
+    size = 1
+    for dim in index.initializers[layer.weight].dims:
+        size *= dim
+    positions = elements / max(layer.channels, 1)
+    if layer.op_type == "Conv":
+        node = next(node for node in index.graph.node if node.name == layer.node)
+        for stride in attribute(node, "strides", []):
+            positions /= stride
+    return float(positions * size)
+
+
+def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], *, integer: bool = True) -> float:
+    """Estimate the microseconds of one inference.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        elements: Values per inference of every planned tensor.
+        integer: Of the int8 model; else of the float model.
+    """
+    index = Index(model)
+    total = NODE_US * len(model.graph.node) + ELEMENT_US * sum(elements.values())
+    for each in plan.recurrent:
+        node = next(node for node in model.graph.node if node.name == each.node)
+        dims = index.dims(node.input[0]) or (None,)
+        weights = sum(math.prod(index.initializers[name].dims) for name in each.tensors)
+        total += (dims[1 if attribute(node, "layout", 0) else 0] or SEQUENCE) * (STEP_US + weights * FLOAT_MAC_US)
+    for layer in plan.layers:
+        depthwise = layer.op_type == "Conv" and layer.group == layer.channels > 1
+        per_product = (INT8_MAC_US if integer else FLOAT_MAC_US) * (DEPTHWISE if depthwise and integer else 1.0)
+        total += products(index, layer, elements[layer.input]) * per_product
+    return total
+
+
+def planes_us(index: Index, layer: Layer, elements: float) -> float:
+    """Estimate the microseconds that a second plane of codes adds in front of a layer and in it."""
+    return PLANES_US + PLANES_ELEMENT_US * elements + products(index, layer, elements) * INT8_MAC_US
+
+
+def layer_outputs(index: Index, layer: Layer, elements: float) -> float:
+    """Estimate the number of values that a layer writes per inference.
+
+    Args:
+        index: Of the prepared model.
+        layer: The layer.
+        elements: Values of its input per inference.
+    """
+    dims = tuple(index.initializers[layer.weight].dims)
+    channels = dims[len(dims) - 1 if layer.axis is None else layer.axis]
+    per_output = math.prod(dims) / max(channels, 1)
+    return products(index, layer, elements) / float(max(per_output, 1.0))
+
+
+def layer_float_us(index: Index, layer: Layer, elements: float) -> float:
+    """Estimate the microseconds that a layer takes longer in float than on integers, DQ before and Q behind included.
+
+    Args:
+        index: Of the prepared model.
+        layer: The layer.
+        elements: Values of its input per inference.
+    """
+    depthwise = layer.op_type == "Conv" and layer.group == layer.channels > 1
+    slower = (FLOAT_MAC_US - INT8_MAC_US) * (DEPTHWISE if depthwise else 1.0)
+    moved = elements + layer_outputs(index, layer, elements)
+    return 2 * NODE_US + products(index, layer, elements) * slower + PASSED_EXTRA_US * moved
+
+
+def float_us(op_type: str, elements: float) -> float:
+    """Estimate the microseconds that a node which is no layer takes longer in float than on integers."""
+    return NODE_US + FLOAT_EXTRA_US.get(op_type, PASSED_EXTRA_US) * elements

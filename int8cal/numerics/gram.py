@@ -1,0 +1,218 @@
+"""Second moments of what a layer reads, as exact integers: sum of x x^T over output positions.
+
+A layer's error at its output is e^T G e, with e the error of one output channel's weights and G = sum x x^T. With x as
+integers, code minus zero point, every sum is an integer below 2^53: neither order, nor batches, nor threads change it.
+Products of blocks run in float32, where they are exact as long as no column's sum of squares passes 2^24: by
+Cauchy-Schwarz no partial sum of a block is larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.numerics.reference.windows import Window
+
+Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+_EXACT = float(2**24)  # float32 holds every integer up to here
+_BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
+_WIDE = 1 << 22  # values of one product, at most: 16 MB
+_SMALL = 64  # columns up to which float64 is as fast, and needs no blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Sums over the positions that a layer was seen at; x = code - zero point, in the order of `pairs.Rows`.
+
+    Attributes:
+        gram: (groups, K, K), sum of x x^T.
+        total: (groups, K), sum of x.
+        count: Number of positions.
+    """
+
+    gram: Float64
+    total: Float64
+    count: int
+
+    def __add__(self, other: Moments) -> Moments:
+        """Add what was seen elsewhere."""
+        return Moments(self.gram + other.gram, self.total + other.total, self.count + other.count)
+
+
+class MomentSums:
+    """Adds up rows of a layer's input.
+
+    Args:
+        groups: Groups of the layer.
+        size: K, columns of a row.
+    """
+
+    def __init__(self, groups: int, size: int) -> None:
+        self._gram = np.zeros((groups, size, size))
+        self._total = np.zeros((groups, size))
+        self._count = 0
+        self._waiting: list[Float32] = []
+        self._energy = np.zeros((groups, size))
+
+    def add(self, rows: Float32) -> None:
+        """Add rows: (groups, positions, K), integers of magnitude 255 at most."""
+        self._count += rows.shape[1]
+        self._total += rows.sum(axis=1, dtype=np.float64)
+        if rows.shape[2] <= _SMALL:
+            exact = rows.astype(np.float64)
+            self._gram += exact.transpose(0, 2, 1) @ exact
+            return
+        energy = np.einsum("grk,grk->gk", rows, rows, dtype=np.float64)
+        wide = max(_WIDE // max(rows.shape[0] * rows.shape[2], 1), _BLOCK)
+        fits = rows.shape[1] <= wide and energy.max(initial=0.0) <= _EXACT
+        step = max(rows.shape[1], 1) if fits else _BLOCK
+        for start in range(0, rows.shape[1], step):
+            part = rows[:, start : start + step]
+            new = energy if fits else np.einsum("grk,grk->gk", part, part, dtype=np.float64)
+            waiting = sum(each.shape[1] for each in self._waiting)
+            if (self._energy + new).max(initial=0.0) > _EXACT or waiting + part.shape[1] > wide:
+                self._flush()
+            self._waiting.append(part)
+            self._energy += new
+
+    def result(self) -> Moments:
+        """Return the sums."""
+        self._flush()
+        return Moments(self._gram, self._total, self._count)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        block = np.concatenate(self._waiting, axis=1)
+        for group, rows in enumerate(block):
+            self._gram[group] += rows.T @ rows
+        self._waiting = []
+        self._energy[:] = 0.0
+
+
+def some_of(count: int, limit: int) -> Int64:
+    """Choose up to `limit` of `count` positions, evenly spread and in step with no grid; ascending.
+
+    The same for every sample, so that what is seen does not depend on the order of samples.
+    """
+    places = np.arange(count, dtype=np.int64)
+    if count <= limit:
+        return places
+    # multiples of the golden ratio modulo 1 fill the circle evenly: those in its first limit / count are spread evenly
+    order = np.argsort((places * 2654435761) % 2**32, kind="stable")
+    return np.sort(places[order[:limit]])
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Which inputs each of some output positions reads.
+
+    Attributes:
+        index: (positions, taps): places among the spatial positions of the input, or one past them for none (padding).
+        positions: (positions,): which output positions these are, counted with the last axis fastest.
+    """
+
+    index: Int64
+    positions: Int64
+
+
+def convolution_reads(window: Window, sizes: Sequence[int], limit: int) -> Reads:
+    """Say what a convolution reads.
+
+    Args:
+        window: Kernel, strides, dilations and pads.
+        sizes: Spatial sizes of the input.
+        limit: Largest number of positions.
+
+    Raises:
+        ModelError: The window does not fit.
+    """
+    outputs = window.outputs(sizes)
+    positions = some_of(int(np.prod(outputs)), limit)
+    places = []
+    for axis, at in enumerate(np.unravel_index(positions, outputs)):
+        taps = np.arange(window.kernel[axis]) * window.dilations[axis]
+        places.append(at[:, None] * window.strides[axis] + taps - window.pads[axis])
+    return Reads(_flat(places, sizes), positions)
+
+
+def transposed_reads(window: Window, sizes: Sequence[int], added: Sequence[int], limit: int) -> Reads:
+    """Say what a transposed convolution reads: for output o and tap k the input i with i * stride + k = o + pad.
+
+    Args:
+        window: Kernel, strides, dilations, and the pads that are cut off the output.
+        sizes: Spatial sizes of the input.
+        added: Output padding per axis.
+        limit: Largest number of positions.
+    """
+    outputs = [
+        max((size - 1) * window.strides[axis] + window.dilations[axis] * (window.kernel[axis] - 1) + 1
+            - window.pads[axis] - window.pads[axis + window.rank] + added[axis], 0)
+        for axis, size in enumerate(sizes)
+    ]  # fmt: skip
+    positions = some_of(int(np.prod(outputs)), limit)
+    places = []
+    for axis, at in enumerate(np.unravel_index(positions, outputs)):
+        taps = np.arange(window.kernel[axis]) * window.dilations[axis]
+        steps, rest = np.divmod(at[:, None] + window.pads[axis] - taps, window.strides[axis])
+        places.append(np.where(rest == 0, steps, -1))
+    return Reads(_flat(places, sizes), positions)
+
+
+def _flat(places: Sequence[Int64], sizes: Sequence[int]) -> Int64:
+    """Combine places per axis, (positions, taps of that axis), to flat ones; outside any axis is one past the end."""
+    count = len(places[0])
+    flat, inside = np.zeros((count, 1), np.int64), np.ones((count, 1), np.bool_)
+    for at, size in zip(places, sizes, strict=True):
+        valid = (at >= 0) & (at < size)
+        flat = (flat[:, :, None] * size + at[:, None, :]).reshape(count, -1)
+        inside = (inside[:, :, None] & valid[:, None, :]).reshape(count, -1)
+    return np.where(inside, flat, int(np.prod(sizes)))
+
+
+def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Reads, groups: int) -> Float32:
+    """Cut what output positions read out of codes.
+
+    Args:
+        codes: uint8 or int8 (N, C, spatial...).
+        zero_point: Of the codes; padding counts as it.
+        reads: For these spatial sizes.
+        groups: C is a multiple of it.
+
+    Returns:
+        (groups, N * positions, taps * C / groups), code - zero point.
+    """
+    count, channels = codes.shape[:2]
+    last = np.moveaxis(codes.reshape(count, channels, -1), 1, 2).astype(np.float32)
+    last -= np.float32(zero_point)
+    padded = np.concatenate([last, np.zeros((count, 1, channels), np.float32)], axis=1)
+    found = np.take(padded, reads.index, axis=1)
+    if groups == 1:
+        return found.reshape(1, count * len(reads.index), -1)
+    split = found.reshape(*found.shape[:3], groups, channels // groups)
+    return np.ascontiguousarray(np.moveaxis(split, 3, 0)).reshape(groups, count * len(reads.index), -1)
+
+
+def matrix_rows(codes: npt.NDArray[Any], zero_point: int, places: Int64) -> Float32:
+    """Cut rows out of what a matrix product reads.
+
+    Args:
+        codes: uint8 or int8 (N, rows, K).
+        zero_point: Of the codes.
+        places: Which rows of each sample.
+
+    Returns:
+        (1, N * places, K), code - zero point.
+    """
+    chosen = codes[:, places].astype(np.float32)
+    chosen -= np.float32(zero_point)
+    return chosen.reshape(1, -1, codes.shape[-1])

@@ -1,0 +1,258 @@
+"""Codes of weights chosen by the error that they make on given inputs: e^T G e, with G the inputs' second moments.
+
+Per output channel, q minimizes (q - w)^T H (q - w) over integers, w = weight / scale. With H = L L^T, L lower
+triangular, this is the distance of a point from a lattice. Columns are rounded from the last to the first, each to the
+integer nearest to what makes up for the errors of the columns behind it (GPTQ, which is Babai's nearest plane). Then
+single codes go one step as long as the sum falls. H is G per position, mixed with the moments that `rounding` assumes
+without data, so that few samples do not decide alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.numerics.compiled import compiled, part
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
+from int8cal.numerics.rounding import ALL, SAME_CHANNEL
+
+if TYPE_CHECKING:
+    from int8cal.numerics.affine import QType
+
+Float64 = npt.NDArray[np.float64]
+Int8 = npt.NDArray[np.int8]
+
+# How much of H comes from the model without data: LEAST, and more the fewer positions there are for K inputs. Measured
+# on held-out samples: with 10 positions per input 0.02 to 0.2 are alike, with half a one 0.6 is best
+LEAST_SHARE, SHARE_PER_INPUT, MOST_SHARE = 0.05, 0.25, 0.6
+PASSES = 20  # of single steps over a row, at most
+_COLUMNS = 128  # whose errors reach the columns before them in one product
+
+
+def share_without_data(size: int, count: int) -> float:
+    """Say how much of H to take from the model without data, for K inputs seen at so many positions."""
+    return min(LEAST_SHARE + SHARE_PER_INPUT * size / max(count, 1), MOST_SHARE)
+
+
+def mixed(gram: Float64, count: int, channels: int, share: float | None = None) -> Float64:
+    """Mix moments with those that are assumed without data.
+
+    Args:
+        gram: (groups, K, K), sum over positions; not changed.
+        count: Number of positions.
+        channels: Input channels per group: the channel of column k is k % channels.
+        share: Of the assumed ones; None for `share_without_data`. Their diagonal is the data's, so that the scale of
+            each input stays.
+
+    Returns:
+        (groups, K, K), positive definite.
+    """
+    result = gram / max(count, 1)
+    size = gram.shape[-1]
+    if share is None:
+        share = share_without_data(size, count)
+    for group in range(len(result)):
+        moments = result[group]
+        diagonal = np.diagonal(moments).copy()
+        # an input that was always 0 still gets a part, so that its code stays near its weight
+        diagonal = np.maximum(diagonal, max(diagonal.mean(), 1.0) * 1e-3)
+        spread = np.sqrt(diagonal)
+        moments *= 1.0 - share
+        for channel in range(channels):
+            own = spread[channel::channels] * np.sqrt(share * SAME_CHANNEL / (1.0 + SAME_CHANNEL + ALL))
+            moments[channel::channels, channel::channels] += own[:, None] * own
+        outer = spread * np.sqrt(share * ALL / (1.0 + SAME_CHANNEL + ALL))
+        moments += outer[:, None] * outer
+        moments[np.arange(size), np.arange(size)] += share * diagonal / (1.0 + SAME_CHANNEL + ALL)
+    return result
+
+
+def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> Float64:
+    """Return e^T G e per output channel.
+
+    Args:
+        rows: Weights, (scales, outputs per scale, K).
+        scales: (scales,).
+        codes: Shaped as rows.values.
+        gram: (groups, K, K).
+
+    Returns:
+        float64 shaped as the first two axes of rows.values, in units of the weights squared times those of gram.
+    """
+    errors = grouped(codes * scales[:, None, None] - rows.values.astype(np.float64), len(gram))
+    powers = np.einsum("gok,gok->go", errors @ gram, errors)
+    return ungrouped(powers[:, :, None], rows.values.shape)[:, :, 0]
+
+
+def grouped(values: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
+    """Sort rows (scales, outputs per scale, K) by the group of inputs that they read: (groups, rows, K).
+
+    One output per scale: consecutive outputs belong to one group, as in a Conv. Several: each belongs to another group,
+    as in a ConvTranspose.
+    """
+    if groups == 1:
+        return values.reshape(1, -1, values.shape[-1])
+    if values.shape[1] == 1:
+        return values.reshape(groups, -1, values.shape[-1])
+    return np.ascontiguousarray(values.transpose(1, 0, 2))
+
+
+def ungrouped(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Undo `grouped`; shape is that of the rows, whose last axis may have another length."""
+    length = values.shape[-1]
+    if len(values) == 1 or shape[1] == 1:
+        return values.reshape(*shape[:2], length)
+    return np.ascontiguousarray(values.transpose(1, 0, 2))
+
+
+def round_second_order(rows: Rows, scales: Float64, dtype: QType, links: Links, moments: Float64, start: Int8) -> Int8:
+    """Round weights to codes with a small error on given inputs.
+
+    Args:
+        rows: Weights, (scales, outputs per scale, K).
+        scales: (scales,), positive.
+        dtype: The range of the codes.
+        links: Neighbours that must stay safe, (K - 1,).
+        moments: (groups, K, K), positive definite; see `mixed`.
+        start: Codes in range and safe, shaped as rows.values.
+
+    Returns:
+        int8 codes, in range and safe. Where a weight is 0, so is its code. (q - w)^T moments (q - w) is for no row
+        above that of `start`.
+    """
+    groups = len(moments)
+    exact = grouped(rows.values / scales[:, None, None], groups).astype(np.float64)
+    first = np.ascontiguousarray(grouped(start, groups), np.float64)
+    low, high = float(dtype.qmin), float(dtype.qmax)
+    codes, sums = _descend(exact, columnwise(exact, moments, links, low, high), moments, links, low, high)
+    worse = sums >= _sums(exact, first, moments)
+    if worse.any():
+        codes = np.where(worse[:, :, None], _descend(exact, first, moments, links, low, high)[0], codes)
+    return ungrouped(codes.astype(np.int8), rows.values.shape)
+
+
+def _sums(exact: Float64, codes: Float64, moments: Float64) -> Float64:
+    errors = codes - exact
+    sums: Float64 = np.einsum("gok,gok->go", errors @ moments, errors)
+    return sums
+
+
+def columnwise(exact: Float64, moments: Float64, links: Links, low: float, high: float) -> Float64:
+    """Round column by column from the last, each making up for those behind it; safe and in range.
+
+    Args:
+        exact: (groups, rows, K), weights in units of their scales.
+        moments: (groups, K, K).
+        links: (K - 1,).
+        low, high: Range of the codes.
+    """
+    size = exact.shape[2]
+    # column k of L holds how the errors behind k weigh against its own
+    lower = np.linalg.cholesky(moments)
+    codes, errors = np.empty_like(exact), np.zeros_like(exact)
+    for stop in range(size, 0, -_COLUMNS):
+        begin = max(stop - _COLUMNS, 0)
+        carried = errors[:, :, stop:] @ lower[:, stop:, begin:stop]
+        for k in range(stop - 1, begin - 1, -1):
+            wanted = exact[:, :, k] - carried[:, :, k - begin] / lower[:, None, k, k]
+            code = np.clip(np.rint(wanted), low, high)
+            if k > 0 and links[k - 1]:
+                # the partner is not fixed yet: both give way alike, as `rounding` does
+                near = np.clip(np.rint(exact[:, :, k - 1]), low, high)
+                code = _lowered(code, near, wanted, exact[:, :, k - 1])
+            if k + 1 < size and links[k]:
+                code = _beside(code, codes[:, :, k + 1])
+            code[exact[:, :, k] == 0.0] = 0.0
+            codes[:, :, k] = code
+            errors[:, :, k] = code - exact[:, :, k]
+            carried[:, :, : k - begin] += errors[:, :, k, None] * lower[:, None, k, begin:k]
+    return codes
+
+
+def _lowered(code: Float64, near: Float64, wanted: Float64, other: Float64) -> Float64:
+    sign = np.where(code < 0.0, -1.0, 1.0)
+    mine, theirs = sign * code, sign * near
+    unsafe = (theirs > 0.0) & (mine + theirs > SAFE_SUM)
+    half = np.rint((sign * (wanted - other) + SAFE_SUM) / 2.0)
+    return np.where(unsafe, sign * np.minimum(np.maximum(half, SAFE_SUM - theirs), mine), code)
+
+
+def _beside(code: Float64, fixed: Float64) -> Float64:
+    """Bring codes to where they are safe beside fixed ones."""
+    lowest = np.where(fixed < 0.0, -SAFE_SUM - fixed, -SAFE_SUM)
+    highest = np.where(fixed > 0.0, SAFE_SUM - fixed, SAFE_SUM)
+    return np.clip(code, lowest, highest)
+
+
+def _descend(
+    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float
+) -> tuple[Float64, Float64]:
+    """Step down from codes (groups, rows, K); returns the codes and their sums, (groups, rows)."""
+    codes = np.array(start)
+    slopes = (codes - exact) @ moments
+    _step(exact, moments, links, low, high, slopes, codes)
+    return codes, np.einsum("gok,gok->go", slopes, codes - exact)
+
+
+def _step_loop(exact: Any, moments: Any, links: Any, low: Any, high: Any, slopes: Any, codes: Any) -> None:
+    # slopes: half the gradient, moments @ error, kept up to date
+    size = exact.shape[2]
+    for group in range(len(exact)):
+        for row in range(exact.shape[1]):
+            for _ in range(PASSES):
+                moved = False
+                for k in range(size):
+                    slope, curve = slopes[group, row, k], moments[group, k, k]
+                    step = -1.0 if slope > 0.0 else 1.0
+                    # a hair below zero, so that equal codes do not swap for ever
+                    if 2.0 * slope * step + curve >= -1e-9 * curve or exact[group, row, k] == 0.0:
+                        continue
+                    code = codes[group, row, k] + step
+                    if code < low or code > high or not _safe(codes[group, row], k, code, links):
+                        continue
+                    codes[group, row, k] = code
+                    for j in range(size):
+                        slopes[group, row, j] += step * moments[group, k, j]
+                    moved = True
+                if not moved:
+                    break
+
+
+def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
+    for other in (k - 1, k + 1):
+        if other < 0 or other >= codes.size or not links[min(k, other)]:
+            continue
+        near = codes[other]
+        if max(near, 0.0) + max(code, 0.0) > SAFE_SUM or min(near, 0.0) + min(code, 0.0) < -SAFE_SUM:
+            return False
+    return True
+
+
+def _step_twin(
+    exact: Float64, moments: Float64, links: Links, low: float, high: float, slopes: Float64, codes: Float64
+) -> None:
+    active = np.ones(exact.shape[:2], np.bool_)
+    for _ in range(PASSES):
+        moved = np.zeros(exact.shape[:2], np.bool_)
+        for k in range(exact.shape[2]):
+            slope, curve = slopes[:, :, k], moments[:, None, k, k]
+            step = np.where(slope > 0.0, -1.0, 1.0)
+            code = codes[:, :, k] + step
+            go = active & (2.0 * slope * step + curve < -1e-9 * curve) & (exact[:, :, k] != 0.0)
+            go &= (low <= code) & (code <= high)
+            for other in (k - 1, k + 1):
+                if 0 <= other < exact.shape[2] and links[min(k, other)]:
+                    go &= code == _beside(code, codes[:, :, other])
+            group, row = np.nonzero(go)
+            codes[group, row, k] = code[group, row]
+            slopes[group, row] += step[group, row, None] * moments[group, k]
+            moved |= go
+        active &= moved
+        if not active.any():
+            break
+
+
+_safe = part(_safe_loop)
+_step = compiled(_step_loop, _step_twin)

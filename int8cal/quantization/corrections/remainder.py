@@ -1,0 +1,187 @@
+"""A second code for what the first one leaves: an input in two planes of u8, both through the same integer kernel.
+
+    x = s (q1 - z) + (s / FACTOR) (q2 - z),    q2 the code of the remainder x - s (q1 - z)
+
+Both planes lie beside each other as channels of one tensor of scale s, and the layer's weights are [W, W / FACTOR]. So
+the layer stays one u8 x s8 kernel over twice the channels, and the noise of rounding its input falls by some 17 dB. It
+needs the input as float: a graph input, or what a float node wrote; not what an integer kernel rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.errors import TableError
+from int8cal.numerics.affine import Affine, positive_scale
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
+from int8cal.numerics.rounding import choose_scales, round_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.plan import Layer, Plan
+    from int8cal.numerics.affine import QType
+    from int8cal.numerics.pairs import Reduction
+
+Float64 = npt.NDArray[np.float64]
+
+CORRECTION = "remainder"
+# Weights of the second plane have codes up to 127 / FACTOR: a larger factor rounds them too coarsely, a smaller one
+# leaves more of the input's noise. 8 to 32 are alike.
+FACTOR = 16
+# The first plane's range, times the one that was chosen. With the second plane there is precision to spare, and inputs
+# of the model may go beyond all that calibration saw: clipping those makes more noise than anything else.
+HEADROOM = 2.0
+
+
+def can_have_planes(plan: Plan, layer: Layer) -> bool:
+    """Whether a layer's input may come in two planes: it exists as float, and shares its scale with no other tensor.
+
+    Its codes must be u8 as well: of s8 the runtime makes u8 only right between Q and DQ, and no kernel takes both.
+    """
+    point = plan.point(layer.input)
+    if point is None or point.exclusive or layer.op_type == "ConvTranspose" or layer.group > 1 or layer.axis is None:
+        return False
+    return len(plan.members(point.group)) == 1
+
+
+def with_room(affine: Affine, headroom: float = HEADROOM) -> Affine:
+    """Return the affine with headroom, and a zero point that leaves codes for remainders of either sign.
+
+    A remainder is at most half a step, FACTOR / 2 codes. The step grows where the zero point must move.
+
+    Args:
+        affine: As chosen for one plane.
+        headroom: The range becomes this many times as wide.
+    """
+    room = FACTOR // 2
+    affine = replace(affine, scale=positive_scale(affine.scale * headroom))
+    low, high = affine.zero_point - affine.dtype.qmin, affine.dtype.qmax - affine.zero_point
+    if min(low, high) >= room:
+        return affine
+    usable = affine.dtype.levels - 1 - room
+    scale = positive_scale(affine.scale * max(low, high) / usable)
+    return Affine(scale, affine.dtype.qmin + room if low < room else affine.dtype.qmax - room, affine.dtype)
+
+
+def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> CalibrationTable:
+    """Return the table in which the inputs of some layers come in two planes.
+
+    Ranges get HEADROOM, but for those that the user fixed.
+
+    Args:
+        table: A table.
+        plan: Its plan.
+        nodes: Layers for which `can_have_planes` holds; the table has planes for none of their inputs yet.
+    """
+    inputs, nodes = {layer.node: layer.input for layer in plan.layers}, tuple(nodes)
+    tensors, chosen = dict(table.tensors), dict(table.corrections.get(CORRECTION, {}))
+    chosen |= dict.fromkeys(nodes, FACTOR)
+    for tensor in dict.fromkeys(inputs[node] for node in nodes):
+        entry = tensors[tensor]
+        affine = with_room(entry.affine, 1.0 if entry.source == "user" else HEADROOM)
+        tensors[tensor] = replace(
+            entry, scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high
+        )
+    return replace(table, tensors=tensors, corrections={**table.corrections, CORRECTION: chosen})
+
+
+def planes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ()) -> frozenset[str]:
+    """Return the layers of a table whose inputs come in two planes.
+
+    Args:
+        plan: Its plan.
+        table: With an entry for every planned tensor.
+        pixels: Layers that take raw pixels, of which one code leaves nothing.
+
+    Raises:
+        TableError: The part names a node that cannot have them.
+    """
+    layers = {layer.node: layer for layer in plan.layers}
+    chosen: dict[str, Any] = table.corrections.get(CORRECTION, {})
+    for node, factor in chosen.items():
+        if node not in layers or node in pixels or not can_have_planes(plan, layers[node]):
+            raise TableError(
+                f"corrections.{CORRECTION} names {node!r}, which is no layer with an input of its own in float",
+                do="remove it, or calibrate again",
+                node=node,
+            )
+        if table.tensors[layers[node].input].affine.dtype.qmin < 0:
+            raise TableError(
+                f"corrections.{CORRECTION} names {node!r}, whose input has signed codes, which come in one plane only",
+                do="remove it, or calibrate again",
+                node=node,
+            )
+        if factor != FACTOR or isinstance(factor, bool):
+            raise TableError(
+                f"corrections.{CORRECTION} of {node!r} is {factor}, this version knows {FACTOR}",
+                do="calibrate again",
+                node=node,
+            )
+    return frozenset(chosen)
+
+
+def widened(weight: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
+    """Return [W, W / FACTOR] along the input channels."""
+    return np.concatenate([weight, weight / weight.dtype.type(FACTOR)], axis=reduction.input_axis)
+
+
+def first_plane(codes: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
+    """Return the part of `widened` weights, or of their codes, that the first plane meets."""
+    return np.split(codes, 2, axis=reduction.input_axis)[0]
+
+
+def choose_plane_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
+    """Choose scales as `choose_scales` does, from the first plane alone: its codes are FACTOR times as large.
+
+    Args:
+        rows: `widened` weights.
+        dtype: The range of the codes.
+        links: Neighbours of these rows that must stay safe.
+    """
+    return choose_scales(_first(rows), dtype, _first_links(rows, links))
+
+
+def round_planes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.NDArray[np.int8]:
+    """Round `widened` weights: the first plane as without a second one, the second to the nearest codes.
+
+    Remainders have the mean 0 and nothing to do with each other, so their errors do not add up, and a small code of the
+    second plane makes room where it meets a large one of the first.
+
+    Args:
+        rows, scales, dtype, links: As `round_codes`; of the widened weights.
+    """
+    shape = (*rows.values.shape[:2], rows.positions, rows.channels)
+    half = rows.channels // 2
+    codes = np.empty(shape, np.int8)
+    first = round_codes(_first(rows), scales, dtype, _first_links(rows, links))
+    codes[..., :half] = first.reshape(*shape[:3], half)
+    exact = rows.values.reshape(shape)[..., half:] / scales[:, None, None, None]
+    # with the scales that are chosen here its codes are 127 / FACTOR at most; a table may hold smaller scales
+    most = SAFE_SUM // 2 if links.any() else dtype.qmax
+    codes[..., half:] = np.clip(np.rint(exact), max(dtype.qmin, -most), min(dtype.qmax, most))
+    # the only neighbours across the planes: the last channel of the first and the first of the second
+    meets = np.append(links, False).reshape(rows.positions, rows.channels)[:, half - 1]
+    last, follows = codes[..., half - 1].astype(np.int16), codes[..., half].astype(np.int16)
+    room = SAFE_SUM - np.abs(last)
+    limited = np.where(last * follows > 0, np.sign(follows) * np.minimum(np.abs(follows), room), follows)
+    codes[..., half] = np.where(meets, limited, follows)
+    return codes.reshape(rows.values.shape)
+
+
+def _first(rows: Rows) -> Rows:
+    half = rows.channels // 2
+    split = rows.values.reshape(*rows.values.shape[:2], rows.positions, rows.channels)
+    return Rows(split[..., :half].reshape(*rows.values.shape[:2], -1), half, rows.kernel)
+
+
+def _first_links(rows: Rows, links: Links) -> Links:
+    half = rows.channels // 2
+    by_position = np.append(links, False).reshape(rows.positions, rows.channels)[:, :half].copy()
+    by_position[:, -1] = False  # its neighbour is of the second plane
+    return by_position.reshape(-1)[:-1]

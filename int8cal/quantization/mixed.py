@@ -1,0 +1,270 @@
+"""Which layers leave int8 so that gates hold: those that make most noise per microsecond first, the fewest of them.
+
+Nothing here measures time: costs are estimates that are the same on every machine, so that decisions are too.
+
+A layer in float has exact weights. Its input is exact as well only where that exists as float: not where another
+layer's integer kernel writes codes. So a layer may be taken together with the one in front of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from int8cal.graph.costs import float_us, layer_float_us, planes_us
+from int8cal.graph.index import Index
+from int8cal.graph.injection import rounded_places
+from int8cal.graph.plan import make_plan
+from int8cal.quantization.corrections.remainder import can_have_planes
+from int8cal.quantization.error_model import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import onnx
+
+    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.select import Selection
+
+LEAST_GAIN = 1e-4  # of the noise; less is not worth a layer in float
+MOST_EVALUATIONS = 8
+_FIRST_PART = 16  # the search starts with this part of what the budget allows
+
+
+@dataclass(frozen=True)
+class Open:
+    """What is known of a layer that may stay float.
+
+    Attributes:
+        layer: The layer.
+        freed: Tensors that are written as codes now and would be float.
+        exact: Tensors that are rounded for readers which are no layers, and would not be.
+        us: Estimated microseconds that it takes longer in float, and what falls to float with it.
+        free: Its own input exists as float already.
+    """
+
+    layer: Layer
+    freed: frozenset[str]
+    exact: frozenset[str]
+    us: float
+    free: bool
+
+    @property
+    def node(self) -> str:
+        """The layer's node."""
+        return self.layer.node
+
+
+@dataclass(frozen=True)
+class Rung:
+    """The first so many steps away from int8.
+
+    Attributes:
+        floats, planes: Layers in float, and layers whose input comes in two planes; no layer is in both.
+        percent: Estimated time that is added, of the int8 model's.
+        gain: Share of the noise that is taken away by estimate.
+    """
+
+    floats: tuple[str, ...] = ()
+    planes: tuple[str, ...] = ()
+    percent: float = 0.0
+    gain: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Layers that read one tensor, which may come in two planes.
+
+    Attributes:
+        nodes: The layers.
+        us: Estimated microseconds that it adds.
+    """
+
+    nodes: tuple[str, ...]
+    us: float
+
+
+def open_layers(
+    model: onnx.ModelProto, plan: Plan, selection: Selection, elements: Mapping[str, float], fixed: frozenset[str]
+) -> tuple[Open, ...]:
+    """Look at every layer as if it alone stayed float.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        selection: What the plan was made with.
+        elements: Values per inference of every planned tensor.
+        fixed: Layers that something else needs in int8.
+    """
+    index = Index(model)
+    nodes = {node.name: node for node in model.graph.node}
+    known = {point.tensor for point in plan.points}
+    codes = {point.tensor for point in plan.points if point.exclusive}
+    places = rounded_places(model, plan)
+    found = []
+    for layer in plan.layers:
+        if layer.node in fixed:
+            continue
+        smaller = make_plan(model, replace(selection, left=(*selection.left, (layer.node, "as if"))))
+        if not known >= {point.tensor for point in smaller.points}:
+            continue
+        freed = codes - {point.tensor for point in smaller.points if point.exclusive}
+        gone = places - rounded_places(model, smaller)
+        us = layer_float_us(index, layer, elements[layer.input])
+        for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
+            tensors = (*nodes[name].input, *nodes[name].output)
+            us += float_us(nodes[name].op_type, max((elements.get(tensor, 0.0) for tensor in tensors), default=0.0))
+        exact = frozenset(place.tensor for place in gone if place.readers == "others")
+        found.append(Open(layer, frozenset(freed), exact, us, layer.input not in codes))
+    return tuple(found)
+
+
+def plane_groups(
+    model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], barred: frozenset[str]
+) -> tuple[Planes, ...]:
+    """Return the layers whose input may come in two planes, those of one tensor together.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        elements: Values per inference of every planned tensor.
+        barred: Layers that have them already, or cannot for another reason.
+    """
+    index = Index(model)
+    groups: dict[str, list[Layer]] = {}
+    for layer in plan.layers:
+        groups.setdefault(layer.input, []).append(layer)
+    return tuple(
+        Planes(
+            tuple(layer.node for layer in layers), sum(planes_us(index, layer, elements[tensor]) for layer in layers)
+        )
+        for tensor, layers in groups.items()
+        if all(can_have_planes(plan, layer) and layer.node not in barred for layer in layers)
+    )
+
+
+@dataclass
+class Ladder:
+    """Steps away from int8, each the one that takes away most noise per microsecond.
+
+    Args:
+        layers: Those that may stay float.
+        groups: Those that may have second planes: they get these before any layer becomes float.
+        noise: Shares of the noise: of inputs and weights of layers, and of tensors that other nodes read.
+        whole_us: Estimated microseconds of the int8 model.
+        keep: Number of these layers that stay int8 at least.
+    """
+
+    layers: Sequence[Open]
+    groups: Sequence[Planes]
+    noise: Mapping[Cause, float]
+    whole_us: float
+    keep: int
+    _inputs: dict[str, float] = field(default_factory=dict, init=False, repr=False)
+
+    def rungs(self, budget: float) -> tuple[Rung, ...]:
+        """Add up steps within a budget; one that does not fit is left out, and a cheaper one behind it may still fit.
+
+        Args:
+            budget: In percent of the int8 model's estimated time; inf for all steps.
+
+        Returns:
+            The rungs, from nothing taken on.
+        """
+        rungs = [Rung()]
+        self._inputs = {each.node: self.noise.get(Cause("input", each.node), 0.0) for each in self.layers}
+        for group in sorted(self.groups, key=lambda each: (-self._saved(each) / each.us, each.nodes)):
+            last, saved = rungs[-1], self._saved(group)
+            percent = last.percent + 100 * group.us / self.whole_us
+            if saved >= LEAST_GAIN and percent <= budget:
+                rungs.append(
+                    replace(last, planes=(*last.planes, *group.nodes), percent=percent, gain=last.gain + saved)
+                )
+                self._inputs |= {node: self.noise[Cause("input", node, planes=True)] for node in group.nodes}
+        by_node = {each.node: each for each in self.layers}
+        while True:
+            last = rungs[-1]
+            best = self._best(by_node, last, budget)
+            if best is None:
+                return tuple(rungs)
+            step, gain, us = best
+            floats = (*last.floats, *step)
+            planes = tuple(node for node in last.planes if node not in floats)
+            rungs.append(Rung(floats, planes, last.percent + 100 * us / self.whole_us, min(last.gain + gain, 1.0)))
+
+    def _saved(self, group: Planes) -> float:
+        return math.fsum(
+            self.noise[Cause("input", node)] - self.noise[Cause("input", node, planes=True)] for node in group.nodes
+        )
+
+    def _best(
+        self, by_node: Mapping[str, Open], last: Rung, budget: float
+    ) -> tuple[tuple[str, ...], float, float] | None:
+        """Return the step with most gain per microsecond that fits: its layers, its gain, its microseconds."""
+        taken = [by_node[node] for node in last.floats]
+        before = self._gain(taken)
+        best: tuple[tuple[str, ...], float, float] | None = None
+        for each in self.layers:
+            if each.node in last.floats:
+                continue
+            for step in self._steps(each, last.floats):
+                gain, us = self._gain([*taken, *step]) - before, math.fsum(one.us for one in step)
+                fits = last.percent + 100 * us / self.whole_us <= budget and len(taken) + len(step) <= self.most
+                if fits and gain >= LEAST_GAIN and (best is None or gain / us > best[1] / best[2]):
+                    best = tuple(one.node for one in step), gain, us
+        return best
+
+    @property
+    def most(self) -> int:
+        """Number of layers that may become float."""
+        return len(self.layers) - self.keep
+
+    def _steps(self, each: Open, floats: tuple[str, ...]) -> list[tuple[Open, ...]]:
+        """Return a layer alone, and together with any layer that makes its input float."""
+        before = [one for one in self.layers if each.layer.input in one.freed and one.node not in (*floats, each.node)]
+        alone: list[tuple[Open, ...]] = [(each,)]
+        return alone if each.free else [*alone, *((one, each) for one in before)]
+
+    def _gain(self, floats: Sequence[Open]) -> float:
+        """Return the share of the noise that goes when layers are float."""
+        freed = frozenset[str]().union(*(each.freed for each in floats))
+        exact = frozenset[str]().union(*(each.exact for each in floats))
+        parts = [self.noise.get(Cause("weights", each.node), 0.0) for each in floats]
+        parts += [self._inputs[each.node] for each in floats if each.free or each.layer.input in freed]
+        parts += [self.noise.get(Cause("others", tensor), 0.0) for tensor in sorted(exact)]
+        return math.fsum(parts)
+
+
+def fewest(top: int, holds: Callable[[int], bool]) -> int | None:
+    """Find the lowest rung at which the gates hold: larger and larger steps up, then halving.
+
+    Args:
+        top: The highest rung.
+        holds: Judges a rung above 0; at 0 the gates do not hold. Nearly monotonic.
+
+    Returns:
+        The rung; None where the gates hold at none that was tried, the highest among them.
+    """
+    if top < 1:
+        return None
+    low, high, count = 0, max(1, math.ceil(top / _FIRST_PART)), 1
+    while not holds(high):
+        if high == top:
+            return None
+        low, high, count = high, min(2 * high, top), count + 1
+    while high - low > 1 and count < MOST_EVALUATIONS:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+        count += 1
+    return high
+
+
+def needed(rungs: Sequence[Rung], factor: float) -> Rung | None:
+    """Return the lowest rung that by estimate leaves no more than a part of the noise; None where none does.
+
+    Args:
+        rungs: Of a ladder without budget.
+        factor: Noise that may be left, of that with every layer in int8.
+    """
+    return next((rung for rung in rungs if 1.0 - rung.gain <= factor), None)

@@ -1,0 +1,352 @@
+"""Where eight bits are too few: what the codes of each tensor do to the outputs, and what it costs to do better.
+
+Three ways are open, none of which takes a layer out of int8: another range, a second plane of codes for an input that
+exists as float, and float in optional nodes between the layers. Each is chosen by the noise that single errors really
+make at the outputs (see `sensitivity`), and the last two within an allowance of time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.calibration.choose import choose
+from int8cal.calibration.ranges import group_spectrum
+from int8cal.graph.costs import float_us, inference_us, planes_us
+from int8cal.graph.index import Index
+from int8cal.graph.injection import Place
+from int8cal.quantization.corrections.remainder import can_have_planes
+from int8cal.quantization.sensitivity import Rounding, Sensitivity, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from int8cal.calibration.ranges import Ranges
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.signature import Signature
+    from int8cal.job import CalibrationSettings, Method, QuantizationSettings
+    from int8cal.numerics.affine import Affine
+    from int8cal.runtime.batching import SampleLike
+
+Float64 = npt.NDArray[np.float64]
+
+CANDIDATES: tuple[tuple[Method, float], ...] = (
+    ("max", 100.0),
+    ("percentile", 99.999),
+    ("percentile", 99.99),
+    ("percentile", 99.9),
+)
+LEAST_SHARE = 0.05  # of the noise at the outputs: tensors below it are left alone
+LEAST_GAIN = 0.03  # of the noise: what an upgrade has to take away
+SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another range must be better
+SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 6, 8, 32
+LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
+WITH_ERRORS = 3.0  # how much longer a float inference takes with places for errors, and small tensors in and out
+PLANES_LEAVE = 0.03  # of a tensor's noise, with a second plane
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """Something that makes less noise and takes more time.
+
+    Attributes:
+        what: For the report.
+        planes: Layers whose input gets a second plane.
+        floats: Optional nodes that stay float.
+        gain: Share of the noise at the outputs that it takes away.
+        us: Estimated microseconds.
+    """
+
+    what: str
+    planes: tuple[str, ...]
+    floats: tuple[str, ...]
+    gain: float
+    us: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Shares of the noise at the outputs, of activations alone.
+
+    Attributes:
+        groups: By group of tensors that share a scale.
+        floats: By the optional nodes, joined by what they hand on, that could stay float: what that takes away.
+        total: Squared errors of all, (outputs,).
+        samples: Number that was measured on.
+    """
+
+    groups: Mapping[str, float]
+    floats: Mapping[tuple[str, ...], float]
+    total: Float64
+    samples: int
+
+
+class Precision:
+    """Measures and decides for one model.
+
+    Args:
+        model: The prepared (and equalized) model.
+        plan: Its plan.
+        signature: Its inputs.
+        tensors: Statistics of the planned tensors, equalized likewise.
+        samples: What errors are measured on, the more the better.
+        seconds: Estimated time that measuring may take; decides how many samples are used.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        plan: Plan,
+        signature: Signature,
+        tensors: Mapping[str, TensorStatistics],
+        samples: Sequence[SampleLike],
+        *,
+        seen: int,
+        seconds: float,
+        threads: int = 0,
+    ) -> None:
+        self.model, self.plan, self.tensors, self.samples = model, plan, tensors, samples
+        self.index = Index(model)
+        self.sensitivity = Sensitivity(model, plan, signature, threads)
+        self.elements = {name: value.count / max(seen, 1) for name, value in tensors.items()}
+        self.seconds = seconds
+        self.run_s = WITH_ERRORS * 1e-6 * inference_us(model, plan, self.elements, integer=False)
+        self.regions = optional_regions(self.index, plan)
+
+    def sweep(self, affines: Mapping[str, Affine]) -> Sweep:
+        """Measure what each tensor's codes and each optional region add to the noise.
+
+        Args:
+            affines: Of the planned tensors.
+        """
+        groups = [self._rounding(group, affines[group]) for group in self.plan.groups]
+        regions = [
+            Rounding({place: affines[place.tensor] for place in self._avoidable(region)}) for region in self.regions
+        ]
+        count = self._count(len(groups) + len(regions), SHARE_SAMPLES)
+        errors, _ = self.sensitivity.measure(self.samples[:count], [*groups, *regions])
+        powers = errors.sum(axis=1)
+        total = powers[: len(groups)].sum(axis=0)
+        shares = _shares(powers, total)
+        return Sweep(
+            dict(zip(self.plan.groups, shares[: len(groups)], strict=True)),
+            dict(zip(self.regions, shares[len(groups) :], strict=True)),
+            total / count,
+            count,
+        )
+
+    def better_ranges(
+        self, sweep: Sweep, ranges: Ranges, calibration: CalibrationSettings, quantization: QuantizationSettings
+    ) -> tuple[Ranges, tuple[str, ...]]:
+        """Take another method's range where it surely makes less noise at the outputs.
+
+        Args:
+            sweep: Tells which tensors matter.
+            ranges: What the method chose.
+            calibration, quantization: Ranges that the user fixed stay, and so does a method that was asked for by name.
+
+        Returns:
+            The ranges, and a line per change.
+        """
+        groups = [group for group in self.plan.groups if self._open(group, sweep, ranges, quantization)]
+        count = self._count(len(groups) * (len(CANDIDATES) + 1), RANGE_SAMPLES)
+        if calibration.method != "auto" or not groups or count < LEAST_SAMPLES:
+            return ranges, ()
+        entries, lines = dict(ranges.entries), []
+        for group in groups:
+            affines = [ranges.entries[group].affine]
+            spectrum = group_spectrum(self.plan, self.tensors, group)
+            for method, percentile in CANDIDATES:
+                affines.append(choose(spectrum, method, quantization.activations, percentile).affine)
+            # all on a few samples; then what is best of them on the rest as well
+            first = self._noise(group, affines, self.samples[: min(FIRST_SAMPLES, count)], sweep.total)
+            best = int(_ratios(first).mean(axis=1).argmin())
+            if best == 0:
+                continue
+            rest = self._noise(group, [affines[0], affines[best]], self.samples[FIRST_SAMPLES:count], sweep.total)
+            both = np.concatenate([first[[0, best]], rest], axis=1)
+            if not _surely_less(both):
+                continue
+            now, other = both
+            method, percentile = CANDIDATES[best - 1]
+            affine = affines[best]
+            name = f"{method} {percentile:g}" if method == "percentile" else method
+            for point in self.plan.members(group):
+                entry = entries[point.tensor]
+                spectrum = self.tensors[point.tensor].spectrum
+                entries[point.tensor] = replace(
+                    entry,
+                    scale=affine.scale,
+                    zero_point=affine.zero_point,
+                    low=affine.low,
+                    high=affine.high,
+                    method=method,
+                    clipped=spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2),
+                )
+            lines.append(
+                f"range of {group}: {name} for {ranges.entries[group].method}, its noise at the outputs falls by "
+                f"{10 * math.log10(now.mean() / max(other.mean(), now.mean() * 1e-6)):.1f} dB ({count} samples)"
+            )
+        return replace(ranges, entries=entries), tuple(lines)
+
+    def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], total: Float64) -> Float64:
+        """Return what ranges of one group do, in shares of the whole noise of a sample, (ranges, samples)."""
+        errors, _ = self.sensitivity.measure(samples, [self._rounding(group, affine) for affine in affines])
+        shares: Float64 = (errors / np.where(total > 0, total, np.inf)).mean(axis=2)
+        return shares
+
+    def upgrades(
+        self, sweep: Sweep, allowance: float, *, planes: bool = True
+    ) -> tuple[tuple[Upgrade, ...], tuple[str, ...]]:
+        """Choose second planes and float regions: most noise per microsecond first, as long as the allowance lasts.
+
+        Args:
+            sweep: With the ranges in force.
+            allowance: Fraction of the int8 model's estimated time.
+            planes: Second planes may be taken: activations are u8.
+
+        Returns:
+            What is taken, and a line for everything that was looked at.
+        """
+        whole = inference_us(self.model, self.plan, self.elements)
+        left, taken, lines = allowance * whole, [], []
+        for each in sorted(self._possible(sweep, planes=planes), key=lambda each: -each.gain / each.us):
+            if each.gain < LEAST_GAIN:
+                verdict = "too little"
+            elif each.us > left:
+                verdict = "beyond the allowance"
+            else:
+                verdict = "taken"
+                left -= each.us
+                taken.append(each)
+            percent = 100 * each.us / whole
+            lines.append(f"{each.what}: {100 * each.gain:.0f} % of the noise for {percent:.1f} % time: {verdict}")
+        return tuple(taken), tuple(lines)
+
+    def _possible(self, sweep: Sweep, *, planes: bool) -> list[Upgrade]:
+        result = []
+        inputs: dict[str, list[str]] = {}
+        for layer in self.plan.layers if planes else ():
+            inputs.setdefault(layer.input, []).append(layer.node)
+        layers = {layer.node: layer for layer in self.plan.layers}
+        for tensor, nodes in inputs.items():
+            if not all(can_have_planes(self.plan, layers[node]) for node in nodes):
+                continue
+            if Place(tensor, "others") in self.sensitivity.places:
+                continue  # these would read the first plane alone, with its wider range
+            us = sum(planes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
+            group = next(point.group for point in self.plan.points if point.tensor == tensor)
+            gain = sweep.groups[group] * (1 - PLANES_LEAVE)
+            result.append(Upgrade(f"second plane for {tensor}", tuple(nodes), (), gain, us))
+        for region, gain in sweep.floats.items():
+            if not self._avoidable(region):
+                continue
+            us = sum(float_us(*self._size(node)) for node in region)
+            name = region[0] if len(region) == 1 else f"{region[0]} and {len(region) - 1} more"
+            result.append(Upgrade(f"float for {name}", (), region, gain, us))
+        return result
+
+    def _size(self, node: str) -> tuple[str, float]:
+        proto = next(each for each in self.model.graph.node if each.name == node)
+        sizes = [self.elements.get(name, 0.0) for name in (*proto.input, *proto.output)]
+        return proto.op_type, max(sizes, default=0.0)
+
+    def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
+        members = self.plan.members(group)
+        if any(point.tensor in quantization.ranges or point.tensor not in ranges.entries for point in members):
+            return False
+        return sweep.groups[group] >= LEAST_SHARE
+
+    def _rounding(self, group: str, affine: Affine) -> Rounding:
+        sources = (point.tensor for point in self.plan.members(group) if point.source)
+        return Rounding({place: affine for tensor in sources for place in places_of(self.sensitivity.places, tensor)})
+
+    def _avoidable(self, region: tuple[str, ...]) -> tuple[Place, ...]:
+        """Return where codes are read that nobody needs once the region is in float."""
+        inside = set(region)
+        found = []
+        for tensor in dict.fromkeys(
+            name for node in self.model.graph.node if node.name in inside for name in node.input if name
+        ):
+            point = self.plan.point(tensor)
+            place = Place(tensor, "others")
+            if point is None or not point.source or place not in self.sensitivity.places:
+                continue
+            if not point.exclusive or owner_of(self.index, self.plan, tensor) in inside:
+                found.append(place)
+        return tuple(found)
+
+    def _count(self, runs: int, most: int) -> int:
+        fits = int(self.seconds / max(runs * self.run_s, 1e-9))
+        return max(min(fits, most, len(self.samples)), 1)
+
+
+def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:
+    """Return the nodes on integers that are no layers, joined where one reads what another wrote; in graph order."""
+    optional = [node.name for node in index.graph.node if node.name in plan.integer_nodes]
+    layers = {layer.node for layer in plan.layers}
+    region = {name: name for name in optional if name not in layers}
+
+    def root(name: str) -> str:
+        while region[name] != name:
+            name = region[name]
+        return name
+
+    for node in index.graph.node:
+        if node.name not in region:
+            continue
+        for name in node.input:
+            writer = owner_of(index, plan, name)
+            if writer in region:
+                region[root(node.name)] = root(writer)
+    joined: dict[str, list[str]] = {}
+    for name in region:
+        joined.setdefault(root(name), []).append(name)
+    return tuple(tuple(names) for names in joined.values())
+
+
+def owner_of(index: Index, plan: Plan, tensor: str) -> str:
+    """Return the node on integers whose kernel writes a planned tensor, its activation included; "" for none."""
+    producer = index.producer.get(tensor)
+    if plan.point(tensor) is None or producer is None:
+        return ""
+    if producer.name in plan.integer_nodes:
+        return str(producer.name)
+    before = index.producer.get(producer.input[0]) if producer.input else None
+    return str(before.name) if before is not None and before.name in plan.integer_nodes else ""
+
+
+def _ratios(noise: Float64) -> Float64:
+    """Return log(noise / noise of the first row), (n, samples): loud samples count no more than quiet ones."""
+    logarithms = np.log(np.maximum(noise, np.finfo(np.float64).tiny))
+    result: Float64 = logarithms - logarithms[0]
+    return result
+
+
+def _surely_less(both: Float64) -> bool:
+    """Whether the second row's noise is less than the first's: over all samples, and nearly in each of them.
+
+    Args:
+        both: Noise in shares of the whole, (2, samples). A few loud samples decide its sum, and say little about
+            others; a clipped one that is missing here would speak against it. So both the sum and the ratios must fall.
+    """
+    now, other = both
+    ratios = _ratios(both)[1]
+    error = ratios.std(ddof=1) / math.sqrt(len(ratios))
+    return bool((now - other).mean() > LEAST_SHARE / 5 and ratios.mean() < -max(SURE * error, LEAST_RATIO))
+
+
+def _shares(powers: Float64, total: Float64) -> list[float]:
+    """Return errors (n, outputs) in shares of the noise of each output, averaged over the outputs that have any."""
+    noisy = total > 0
+    if not noisy.any():
+        return [0.0] * len(powers)
+    return [float(value) for value in (powers[:, noisy] / total[noisy]).mean(axis=1)]

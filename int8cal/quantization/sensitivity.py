@@ -1,0 +1,142 @@
+"""What single errors do to the model's outputs: one session, one inference per error and sample, no model built anew.
+
+The error that a tensor's codes make is added to the float model at that tensor alone, and the outputs are compared with
+those without. Errors of different tensors have little to do with each other, so their powers at the output add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.runtime.batching import make_feed
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.signature import Signature
+    from int8cal.numerics.affine import Affine
+    from int8cal.runtime.batching import SampleLike
+
+Float64 = npt.NDArray[np.float64]
+Values = npt.NDArray[Any]
+
+_REAL = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Tensors that are rounded for some of their readers: tensor -> the affine, at `places`."""
+
+    affines: Mapping[Place, Affine]
+
+
+@dataclass
+class Sensitivity:
+    """Measures roundings on a model.
+
+    Args:
+        model: The prepared (and equalized) float model.
+        plan: Its plan.
+        signature: Its inputs.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    model: onnx.ModelProto
+    plan: Plan
+    signature: Signature
+    threads: int = 0
+    _sessions: list[Session] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._injection = make_injection(self.model, self.plan)
+        self._outputs = [
+            value.name
+            for value in self.model.graph.output
+            if value.type.tensor_type.elem_type in _REAL  # others have no error to speak of
+        ]
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Where errors can be added."""
+        return frozenset(self._injection.inputs)
+
+    def measure(self, samples: Sequence[SampleLike], roundings: Sequence[Rounding]) -> tuple[Float64, Float64]:
+        """Run every rounding on every sample.
+
+        Args:
+            samples: One inference each.
+            roundings: What is rounded, each by itself.
+
+        Returns:
+            Squared errors, float64 (roundings, samples, outputs), and squared outputs without, (samples, outputs).
+            Only what is finite in the outputs without counts. A sample whose error is not finite counts as one as large
+            as its outputs.
+        """
+        errors = np.zeros((len(roundings), len(samples), len(self._outputs)))
+        signal = np.zeros((len(samples), len(self._outputs)))
+        if not self._outputs:  # asked for no output, the runtime would compute all
+            return errors, signal
+        for row, sample in enumerate(samples):
+            feed = make_feed(self.signature, [sample])
+            values = self._values(feed)
+            exact = [values[name].astype(np.float64) for name in self._outputs]
+            finite = [np.isfinite(value) for value in exact]
+            signal[row] = [np.square(value[kept]).sum() for value, kept in zip(exact, finite, strict=True)]
+            for index, rounding in enumerate(roundings):
+                added = {
+                    self._injection.inputs[place]: rounding_error(values[place.tensor], affine)
+                    for place, affine in rounding.affines.items()
+                }
+                noisy = self._noisy().run({**feed, **added}, self._outputs)
+                for column, name in enumerate(self._outputs):
+                    error = _power(noisy[name], exact[column], finite[column])
+                    errors[index, row, column] = error if np.isfinite(error) else signal[row, column]
+        return errors, signal
+
+    def _values(self, feed: dict[str, Values]) -> dict[str, Values]:
+        if not self._sessions:
+            taps = tuple(Tap(point.tensor) for point in self.plan.points)
+            tapped = tapped_model(self.model, taps)
+            present = {value.name for value in tapped.shell.graph.output}
+            tapped.shell.graph.output.extend(
+                value for value in self.model.graph.output if value.name in self._outputs and value.name not in present
+            )
+            self._sessions = [
+                Session(tapped, threads=self.threads),
+                Session(self._injection.model, threads=self.threads),
+            ]
+        return {**feed, **self._sessions[0].run(feed)}
+
+    def _noisy(self) -> Session:
+        return self._sessions[1]
+
+
+def _power(noisy: Values, exact: Float64, kept: npt.NDArray[np.bool_]) -> float:
+    """Return the squared error of what is kept; infinity where the error decides the output's shape."""
+    if noisy.shape != exact.shape:
+        return float("inf")
+    with np.errstate(over="ignore"):
+        return float(np.square(noisy[kept].astype(np.float64) - exact[kept]).sum())
+
+
+def rounding_error(values: Values, affine: Affine) -> npt.NDArray[np.float32]:
+    """Return what quantizing changes: the dequantized codes minus the values, float32 of the same shape."""
+    scale, zero = np.float32(affine.scale), np.float32(affine.zero_point)
+    with np.errstate(over="ignore"):  # what leaves float32 is clipped
+        codes = np.clip(np.rint(values / scale) + zero, affine.dtype.qmin, affine.dtype.qmax)
+    error: npt.NDArray[np.float32] = (codes - zero) * scale - values
+    return error
+
+
+def places_of(places: Iterable[Place], tensor: str) -> tuple[Place, ...]:
+    """Return the places of one tensor."""
+    return tuple(place for place in places if place.tensor == tensor and place.readers != "output")

@@ -1,0 +1,144 @@
+"""What the views show of a budget that was spent: the part of the document, its rows, and the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from int8cal.report import wording
+from int8cal.report.charts import BOTTOM, LEFT, RIGHT, TOP, Tick, axis, nice_values
+
+if TYPE_CHECKING:
+    from int8cal.evaluation.result import MixedPrecision
+    from int8cal.report.document import Document
+
+
+@dataclass(frozen=True)
+class CurveChart:
+    """SQNR over estimated time: one point per model that was evaluated, in SVG units; (x, y, kept, text) each."""
+
+    line: str
+    points: tuple[tuple[float, float, bool, str], ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True)
+class MixedView:
+    """What report.html shows; charts None where fewer than two models have an SQNR."""
+
+    sentence: str
+    points: list[tuple[str, ...]]
+    heads: list[str]
+    layers: list[tuple[str, ...]]
+    chart: CurveChart | None
+
+
+def mixed_document(found: MixedPrecision) -> Document:
+    """Lay out how a budget was spent, as report.json has it."""
+    return {
+        "budget_percent": found.budget_percent,
+        "fallback": found.fallback,
+        "needed_percent": found.needed_percent,
+        "outcome": found.outcome,
+        "layers": [
+            {
+                "node": layer.node,
+                "op_type": layer.op_type,
+                "contribution": layer.contribution,
+                "estimated_percent": layer.estimated_percent,
+                "decision": layer.decision,
+            }
+            for layer in found.layers
+        ],
+        "curve": [
+            {
+                "layers_left": point.layers_left,
+                "planes": point.planes,
+                "estimated_percent": point.estimated_percent,
+                "gates": {gate.gate: {"value": gate.value, "passed": gate.passed} for gate in point.gates},
+                "sqnr_db": point.metrics.sqnr_db,
+                "cosine": point.metrics.cosine,
+                "agreement": point.metrics.agreement,
+                "top1_drop": None if point.metrics.top1 is None else point.metrics.top1.drop,
+                "kept": point.kept,
+            }
+            for point in found.curve
+        ],
+    }
+
+
+def layer_rows(found: Document) -> list[tuple[str, ...]]:
+    """Return a row per layer: node, op, share of the noise, estimated time, decision; the loudest first."""
+    return [
+        (
+            row["node"],
+            row["op_type"],
+            f"{100 * row['contribution']:.1f} %",
+            f"{row['estimated_percent']:+.1f} %",
+            row["decision"],
+        )
+        for row in found["layers"]
+    ]
+
+
+def curve_heads(found: Document) -> list[str]:
+    """Return the heads of the columns of `curve_rows`."""
+    gates = list(found["curve"][0]["gates"]) if found["curve"] else []
+    planes = ["second planes"] if any(point["planes"] for point in found["curve"]) else []
+    return ["layers in float", *planes, "estimated time", "SQNR", *gates, ""]
+
+
+def curve_rows(found: Document) -> list[tuple[str, ...]]:
+    """Return a row per model that was evaluated, by estimated time."""
+    planes = any(point["planes"] for point in found["curve"])
+    return [
+        (
+            str(point["layers_left"]),
+            *([str(point["planes"])] if planes else []),
+            f"{point['estimated_percent']:+.1f} %",
+            wording.decibel(point["sqnr_db"]),
+            *(f"{wording.plain(gate['value'])}, {_verdict(gate)}" for gate in point["gates"].values()),
+            "kept" if point["kept"] else "",
+        )
+        for point in found["curve"]
+    ]
+
+
+def mixed_view(found: Document) -> MixedView:
+    """Prepare the part for the template."""
+    return MixedView(sentence(found), curve_rows(found), curve_heads(found), layer_rows(found), _chart(found["curve"]))
+
+
+def sentence(found: Document) -> str:
+    """Say how the search ended, as a sentence."""
+    text = str(found["outcome"])
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _verdict(gate: dict[str, Any]) -> str:
+    return "passed" if gate["passed"] else "failed"
+
+
+def _chart(curve: list[dict[str, Any]]) -> CurveChart | None:
+    known = [point for point in curve if point["sqnr_db"] is not None]
+    if len(known) < 2:
+        return None
+    times, values = ([point[key] for point in known] for key in ("estimated_percent", "sqnr_db"))
+    low, high = min(values), max(values)
+    room = 0.1 * (high - low) or 1.0
+    low, high, last = low - room, high + room, max(times) or 1.0
+    x, y = axis(0.0, last, LEFT, RIGHT), axis(low, high, BOTTOM, TOP)
+    places = [(x(time), y(value)) for time, value in zip(times, values, strict=True)]
+    return CurveChart(
+        line="M" + "L".join(f"{across:g} {up:g}" for across, up in places),
+        points=tuple((*place, bool(point["kept"]), _told(point)) for place, point in zip(places, known, strict=True)),
+        x_ticks=tuple(Tick(x(value), f"+{value:g} %") for value in nice_values(0.0, last)),
+        y_ticks=tuple(Tick(y(value), f"{value:g}") for value in nice_values(low, high, 5)),
+    )
+
+
+def _told(point: dict[str, Any]) -> str:
+    left = wording.count(point["layers_left"], "layer")
+    kept = ", kept" if point["kept"] else ""
+    return f"{left} in float, {point['estimated_percent']:+.1f} %: {wording.decibel(point['sqnr_db'])}{kept}"

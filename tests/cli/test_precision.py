@@ -1,0 +1,113 @@
+"""What is spent on accuracy: `--latency-allowance`, and what a table says of second planes and nodes in float."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+NET = """<ir_version: 8, opset_import: ["" : 17]>
+net (float[N,32] x) => (float[N,8] y) {
+    h = Gemm (x, W)
+    r = Relu (h)
+    y = Gemm (r, V)
+}"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A model whose input dominates the noise, and its data."""
+    rng = np.random.default_rng(4)
+    model = onnx.parser.parse_model(NET)
+    for name, shape in (("W", (32, 32)), ("V", (32, 8))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
+    onnx.save(model, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(70, 32)).astype(np.float32))
+    return tmp_path
+
+
+def calibrate(call, *arguments):
+    return call("calibrate", "net.onnx", "--data", "data.npz", "-o", "out", "--quiet", "--no-latency", *arguments)
+
+
+def edited(path, **parts):
+    """Rewrite a table with other parts under corrections or settings."""
+    table = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in parts.items():
+        table["settings" if name.startswith("left") else "corrections"][name] = value
+    path.write_text(json.dumps(table), encoding="utf-8")
+
+
+def test_with_an_allowance_inputs_get_second_planes_and_the_report_says_so(call, here):
+    assert calibrate(call, "--latency-allowance", "1000").code == 0
+    out = here / "out"
+    table = json.loads((out / "net.table.json").read_text(encoding="utf-8"))
+    assert table["settings"]["latency_allowance"] == 1000
+    assert table["corrections"]["remainder"] == {"Gemm_h": 16, "Gemm_y": 16}
+    decisions = json.loads((out / "report.json").read_text(encoding="utf-8"))["decisions"]
+    assert any(line.startswith("second plane for x: ") and line.endswith(": taken") for line in decisions)
+    assert any(line.startswith("second planes of inputs kept") for line in decisions)
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (here / "again.onnx").read_bytes() == (out / "net.int8.onnx").read_bytes()
+    audited = call("audit", "out/net.int8.onnx")
+    assert audited.code == 0
+    assert "Saturation  0 of 40 channels can saturate, in 0 of 2 integer layers" in audited.out
+
+
+def test_without_one_nothing_is_spent(call, here):
+    assert calibrate(call, "--latency-allowance", "0").code == 0
+    table = json.loads((here / "out" / "net.table.json").read_text(encoding="utf-8"))
+    assert "remainder" not in table["corrections"]
+    assert "left_for_accuracy" not in table["settings"]
+
+
+def test_the_yaml_says_the_same(call, here):
+    (here / "job.yaml").write_text(
+        "model: net.onnx\ndata: data.npz\nquantization: {latency_allowance: 1000}\noutput: {dir: out}\n"
+    )
+    assert call("calibrate", "--config", "job.yaml", "--quiet", "--no-latency").code == 0
+    table = json.loads((here / "out" / "net.table.json").read_text(encoding="utf-8"))
+    assert "remainder" in table["corrections"]
+
+
+def test_an_allowance_that_cannot_be_meant_is_refused(call, here):
+    for value in ("-1", "nan", "1001", "much"):
+        done = calibrate(call, f"--latency-allowance={value}")
+        assert (done.code, (here / "out").exists()) == (2, False)
+        assert "--latency-allowance" in done.message
+
+
+WRONG = [
+    ({"remainder": {"Gemm_nobody": 16}}, "corrections.remainder names 'Gemm_nobody'"),
+    ({"remainder": {"Gemm_h": 4}}, "corrections.remainder of 'Gemm_h' is 4, this version knows 16"),
+    ({"remainder": {"Gemm_h": "a lot"}}, "corrections.remainder of 'Gemm_h' is a lot"),
+    ({"remainder": ["Gemm_h"]}, "corrections.remainder is ['Gemm_h'], expected an object"),
+    ({"remainder": []}, "corrections.remainder is [], expected an object"),
+    ({"bias": []}, "corrections.bias is [], expected an object"),
+    ({"left_for_accuracy": {"nobody": "noisy"}}, "names the node 'nobody'"),
+    ({"left_for_accuracy": ["Gemm_h"]}, "settings.left_for_accuracy is ['Gemm_h']"),
+]
+
+
+def test_a_table_that_cannot_be_meant_is_refused(call, here):
+    assert calibrate(call, "--samples", "4").code == 0
+    path = here / "out" / "net.table.json"
+    untouched = path.read_text(encoding="utf-8")
+    for parts, message in WRONG:
+        path.write_text(untouched, encoding="utf-8")
+        edited(path, **parts)
+        done = call("quantize", "net.onnx", "--table", path, "-o", "q.onnx")
+        assert done.code == 6
+        assert message in done.message
+        assert not (here / "q.onnx").exists()
+
+
+def test_a_plane_that_is_taken_out_by_hand_is_gone(call, here):
+    assert calibrate(call, "--latency-allowance", "1000").code == 0
+    path = here / "out" / "net.table.json"
+    edited(path, remainder={"Gemm_h": 16})
+    assert call("quantize", "net.onnx", "--table", path, "-o", "q.onnx").code == 0
+    shapes = {tensor.name: list(tensor.dims) for tensor in onnx.load(here / "q.onnx").graph.initializer}
+    assert shapes["W_quantized"] == [64, 32]
+    assert shapes["V_quantized"] == [32, 8]

@@ -1,0 +1,78 @@
+"""Estimated times: exact in what they count, and of the right order between choices."""
+
+import numpy as np
+import pytest
+
+from int8cal.graph.costs import float_us, inference_us, planes_us, products
+from int8cal.graph.index import Index
+
+MODELS = {
+    # name -> (head, body, weights, elements of the input, products)
+    "conv": (
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "y = Conv <pads = [1, 1, 1, 1]> (x, W)",
+        {"W": (6, 4, 3, 3)},
+        4 * 64,
+        64 * 6 * 4 * 9,
+    ),
+    "strided conv": (
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "y = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, W)",
+        {"W": (6, 4, 3, 3)},
+        4 * 64,
+        16 * 6 * 4 * 9,
+    ),
+    "depthwise": (
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "y = Conv <group = 4, pads = [1, 1, 1, 1]> (x, W)",
+        {"W": (4, 1, 3, 3)},
+        4 * 64,
+        64 * 4 * 9,
+    ),
+    "transposed": (
+        "g (float[N,4,5,5] x) => (float[A,C,D,E] y)",
+        "y = ConvTranspose <strides = [2, 2]> (x, W)",
+        {"W": (4, 6, 2, 2)},
+        100,
+        25 * 4 * 6 * 4,
+    ),
+    "gemm": ("g (float[N,4] x) => (float[A,C] y)", "y = Gemm(x, W)", {"W": (4, 6)}, 4, 24),
+    "transposed gemm": ("g (float[N,4] x) => (float[A,C] y)", "y = Gemm <transB = 1> (x, W)", {"W": (6, 4)}, 4, 24),
+    "rows": ("g (float[N,7,4] x) => (float[A,C,D] y)", "y = MatMul(x, W)", {"W": (4, 6)}, 28, 7 * 24),
+}
+
+
+def planned(bench, name):
+    head, body, weights, *_ = MODELS[name]
+    model = bench.text(f"{head} {{ {body} }}", **weights)
+    return bench.prepared(model).model, bench.plan(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_products_are_counted(bench, name):
+    model, plan = planned(bench, name)
+    *_, elements, expected = MODELS[name]
+    assert products(Index(model), plan.layers[0], elements) == expected
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_estimates_are_positive_and_grow_with_the_tensors(bench, name):
+    model, plan = planned(bench, name)
+    index, (layer,) = Index(model), plan.layers
+    sizes = [{point.tensor: float(factor) * MODELS[name][3] for point in plan.points} for factor in (1, 10)]
+    for integer in (True, False):
+        small, large = (inference_us(model, plan, size, integer=integer) for size in sizes)
+        assert 0 < small < large < np.inf
+    small, large = (planes_us(index, layer, size[layer.input]) for size in sizes)
+    assert 0 < small < large
+
+
+def test_a_dense_layer_is_cheaper_on_integers(bench):
+    model, plan = planned(bench, "conv")
+    elements = {point.tensor: 1e6 for point in plan.points}
+    assert inference_us(model, plan, elements) < inference_us(model, plan, elements, integer=False)
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sigmoid", "Reshape", "Whatever"])
+def test_float_always_costs_something(op_type):
+    assert 0 < float_us(op_type, 0) < float_us(op_type, 1000)

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+
+from int8cal.numerics.gram import (
+    MomentSums,
+    convolution_reads,
+    convolution_rows,
+    matrix_rows,
+    some_of,
+    transposed_reads,
+)
+from int8cal.numerics.reference.transposed import convolve_transposed, transposed_rows
+from int8cal.numerics.reference.windows import Window, patches
+
+ALL = 1 << 30
+
+
+def moments(rows, groups=None):
+    sums = MomentSums(rows.shape[0], rows.shape[2])
+    sums.add(rows.astype(np.float32))
+    return sums.result()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "dilations", "pads", "group"),
+    [
+        ((3, 3), None, None, (1, 1, 1, 1), 1),
+        ((3, 2), (2, 1), (1, 2), (1, 0, 2, 1), 2),
+        ((3, 3), (2, 2), None, (0, 0, 1, 1), 4),
+        ((5,), (2,), (2,), (3, 4), 1),
+    ],
+)
+def test_rows_of_a_convolution_are_im2col(kernel, strides, dilations, pads, group):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (2, 4, *([9, 7][: len(kernel)])), np.uint8)
+    window = Window.of(kernel, strides, dilations, pads)
+    rows = convolution_rows(x, 100, convolution_reads(window, x.shape[2:], ALL), group)
+    expected = patches(x, window, 100, group).astype(np.int64) - 100
+    np.testing.assert_array_equal(rows, expected)
+    found = moments(rows)
+    np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", expected, expected))
+    np.testing.assert_array_equal(found.total, expected.sum(axis=1))
+    assert found.count == expected.shape[1]
+
+
+@pytest.mark.parametrize(("strides", "added", "group"), [((1, 1), (0, 0), 1), ((2, 2), (1, 0), 2), ((3, 1), (0, 0), 4)])
+def test_rows_of_a_transposed_convolution_give_its_sums(strides, added, group):
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 256, (2, 4, 5, 4), np.uint8)
+    weight = rng.integers(-127, 128, (4, 3, 3, 2), np.int8)
+    window = Window.of((3, 2), strides, (1, 2), (1, 0, 0, 1))
+    expected = convolve_transposed(x, weight, window, group=group, output_padding=added, zero_point=7).sums
+    rows = convolution_rows(x, 7, transposed_reads(window, (5, 4), added, ALL), group)
+    by_group = transposed_rows(weight, group).reshape(group, 3, -1)
+    sums = np.einsum("grk,gok->gor", rows.astype(np.int64), by_group.astype(np.int64))
+    found = sums.reshape(group * 3, 2, -1).transpose(1, 0, 2).reshape(expected.shape)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_moments_are_exact_where_float32_sums_would_not_be():
+    rng = np.random.default_rng(2)
+    rows = rng.integers(200, 256, (1, 5000, 80)).astype(np.int64)
+    found = moments(rows)
+    np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
+
+
+def test_neither_order_nor_cuts_nor_sums_of_sums_change_moments():
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-128, 256, (2, 900, 70)).astype(np.float32)
+    whole = moments(rows)
+    mixed = MomentSums(2, 70)
+    for part in np.array_split(rows[:, rng.permutation(900)], [1, 300, 333], axis=1):
+        mixed.add(part)
+    joined = moments(rows[:, :400]) + moments(rows[:, 400:])
+    for other in (mixed.result(), joined):
+        np.testing.assert_array_equal(other.gram, whole.gram)
+        np.testing.assert_array_equal(other.total, whole.total)
+        assert other.count == whole.count
+
+
+def test_chosen_positions_are_spread_and_no_more_than_asked_for():
+    chosen = some_of(10_000, 500)
+    assert len(np.unique(chosen)) == 500
+    assert (np.diff(chosen) < 60).all()
+    # in step with no grid: every column of a 100 x 100 image is seen
+    assert len(np.unique(chosen % 100)) == 100
+    np.testing.assert_array_equal(some_of(5, 9), np.arange(5))
+
+
+def test_rows_of_a_matrix_are_chosen_per_sample():
+    codes = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    rows = matrix_rows(codes, 1, np.array([0, 2]))
+    np.testing.assert_array_equal(rows[0], codes[:, [0, 2]].reshape(-1, 3).astype(int) - 1)

@@ -1,0 +1,97 @@
+"""The noise of single roundings, against int8 models in which nothing else is quantized."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.quantization import contributions
+from int8cal.quantization.build import build_model
+from int8cal.quantization.contributions import Causes, measure_causes, shares
+from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.error_model import Cause, Twin
+from int8cal.runtime.sessions import Session
+
+NET = "g (float[N,6,16] x) => (float[N,6,8] y)"
+BODY = "a = MatMul(x, A) b = Add(a, B) c = Tanh(b) d = MatMul(c, D) e = Sigmoid(d) y = MatMul(e, E)"
+WEIGHTS = {"A": (16, 12), "B": (12,), "D": (12, 12), "E": (12, 8)}
+LAYERS = ("MatMul_a", "MatMul_d", "MatMul_y")
+
+
+@pytest.fixture(scope="module")
+def case(bench):
+    prepared = bench.prepared(bench.text(f"{NET} {{ {BODY} }}", **WEIGHTS))
+    plan = make_plan(prepared.model, Selection())
+    samples = bench.samples(prepared.model, 8)
+    table = bench.table(prepared, plan, samples=samples)
+    elements = {point.tensor: 100.0 for point in plan.points}
+    return prepared, plan, table, samples, elements
+
+
+def causes_of(plan, table, built, nodes=()):
+    affines = {name: entry.affine for name, entry in table.tensors.items()}
+    return {
+        Cause(what, layer.node): Twin(layer, built.layers[layer.node], affines[layer.input], layer.node in nodes)
+        for layer in plan.layers
+        for what in ("input", "weights")
+    }
+
+
+def brute(prepared, table, samples, node):
+    """Quantize one layer alone and measure what that does."""
+    plan = make_plan(prepared.model, Selection(include=(node, node.replace("MatMul_a", "Add_b"))))
+    only = replace(table, tensors={point.tensor: table.tensors[point.tensor] for point in plan.points})
+    exact = Session(prepared.model, threads=1)
+    int8 = Session(build_model(prepared.model, plan, only).model, threads=1)
+    return sum(
+        float(np.square(int8.run(each.feed)["y"].astype(np.float64) - exact.run(each.feed)["y"]).sum())
+        for each in samples
+    )
+
+
+def test_input_and_weights_add_up_to_what_quantizing_the_layer_alone_does(case):
+    prepared, plan, table, samples, elements = case
+    assert tuple(layer.node for layer in plan.layers) == LAYERS
+    twins = causes_of(plan, table, build_model(prepared.model, plan, table))
+    powers = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    for node in LAYERS:
+        both = float((powers[Cause("input", node)] + powers[Cause("weights", node)]).sum())
+        assert both == pytest.approx(brute(prepared, table, samples, node), rel=0.3)
+
+
+def test_chunks_do_not_change_what_is_measured(case, monkeypatch):
+    prepared, plan, table, samples, elements = case
+    twins = causes_of(plan, table, build_model(prepared.model, plan, table))
+
+    def measured():
+        return measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples[:2], elements, threads=1)
+
+    whole = measured()
+    monkeypatch.setattr(contributions, "CHUNK_BYTES", 1)
+    for cause, power in measured().items():
+        assert power == pytest.approx(whole[cause], rel=1e-3)
+
+
+def test_a_second_plane_takes_nearly_all_noise_of_an_input_away(case):
+    prepared, plan, table, samples, elements = case
+    twins = causes_of(plan, table, build_model(prepared.model, plan, table))
+    wide = with_planes(table, plan, LAYERS)
+    both = {
+        Cause("input", node, planes=True): replace(twin, affine=wide.tensors[twin.layer.input].affine, planes=True)
+        for node in LAYERS
+        for twin in (twins[Cause("input", node)],)
+    }
+    powers = measure_causes(
+        prepared.model, plan, prepared.signature, Causes({**twins, **both}), samples, elements, threads=1
+    )
+    for node in LAYERS:
+        assert powers[Cause("input", node, planes=True)].sum() < powers[Cause("input", node)].sum() / 20
+
+
+def test_shares_are_means_over_the_outputs_that_have_noise():
+    powers = {Cause("input", "a"): np.array([1.0, 3.0, 0.0]), Cause("input", "b"): np.array([3.0, 1.0, 0.0])}
+    found = shares(powers, np.array([4.0, 4.0, 0.0]))
+    assert list(found.values()) == [0.5, 0.5]
+    assert list(shares(powers, np.zeros(3)).values()) == [0.0, 0.0]
