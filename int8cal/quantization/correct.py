@@ -229,6 +229,7 @@ class _Search:
                     self.decisions.extend(start.balanced.decisions)
                 self.start = start
                 self.table = replace(self.table, weights=weight_entries(self.plan, self.built.layers))
+        self.others.clear()  # rescaled models that were not taken
         if self.plan.recurrent:
             self.table, chosen = choose_forms(self.prepared, self.plan, self.table, self.kept.judge)
             self.decisions.extend(chosen)
@@ -302,10 +303,12 @@ class _Search:
         better, lines = precision.better_ranges(sweep, self.start.ranges, self.job.calibration, self.job.quantization)
         if lines:
             self.decisions.extend(lines)
+            precision.sensitivity.close()  # judging opens models of its own
             if self._offer("ranges by output error", replace(self.table, tensors=self.table.tensors | better.entries)):
                 sweep = precision.sweep(self._affines(ranged))
         settings = self.job.quantization
         allowance, unsigned = settings.latency_allowance / 100, settings.activations == "u8"
+        precision.sensitivity.close()
         taken, lines = precision.upgrades(sweep, allowance, planes=unsigned)
         self.decisions.extend(lines)
         planes = [node for each in taken for node in each.planes]

@@ -102,6 +102,10 @@ class Sensitivity:
                     errors[index, row, column] = error if np.isfinite(error) else signal[row, column]
         return errors, signal
 
+    def close(self) -> None:
+        """Give the sessions' memory back; the next measurement opens them again."""
+        self._sessions.clear()
+
     def _values(self, feed: dict[str, Values]) -> dict[str, Values]:
         if not self._sessions:
             taps = tuple(Tap(point.tensor) for point in self.plan.points)

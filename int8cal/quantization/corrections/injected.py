@@ -92,6 +92,10 @@ class Injected:
             self._products[node] = Session(self._alone(node), threads=self._threads)
         return self._products[node].run({"x": values, "w": weight})["y"]
 
+    def close_layers(self) -> None:
+        """Give the memory of the layers that were computed alone back."""
+        self._products.clear()
+
     def harm(self, errors: Sequence[Mapping[str, Array]]) -> float:
         """Add errors to layers' outputs; returns the relative squared error of the model's outputs.
 

@@ -113,6 +113,7 @@ def measure_factors(
     found = []
     for chain, candidates in zip(chains, finalists, strict=True):
         best = _least_harm(search, injected, chain, candidates)
+        injected.close_layers()
         if best is not None and best.gain_db >= (inserted_gain_db if chain.inserted else least_gain_db):
             found.append(best)
     return tuple(found)
