@@ -190,17 +190,19 @@ def calibrate_model(
                 for each in methods
             ]
 
+    def beginnings(rule: RecipeRule, method: Method) -> list[Start]:
+        widest = rule.tune_seconds > 0
+        balanced = balance(prepared.model, plan, collected.statistics, rule, job.quantization.ranges)
+        found = starts("ranges", balanced, method, widest=widest)
+        if rule.measured_strength and tune:
+            measured = balance_measured(prepared.model, plan, collected.statistics, prepared.signature, tune, job)
+            name = "channels rescaled by measured strength"
+            found += starts(name, measured, method, widest=widest, least_db=MEASURED_GAIN_DB)
+        return found
+
     def tabulated(rule: RecipeRule, method: Method = job.calibration.method) -> Corrected:
         with clock.station("quantize"):
-            widest = rule.tune_seconds > 0
-            balanced = balance(prepared.model, plan, collected.statistics, rule, job.quantization.ranges)
-            found = starts("ranges", balanced, method, widest=widest)
-            if rule.measured_strength and tune:
-                measured = balance_measured(prepared.model, plan, collected.statistics, prepared.signature, tune, job)
-                found += starts(
-                    "channels rescaled by measured strength", measured, method, widest=widest, least_db=MEASURED_GAIN_DB
-                )
-            return make_table(prepared.model, plan, found, job, blank, kept, rule=rule, uint8=uint8)
+            return make_table(prepared.model, plan, beginnings(rule, method), job, blank, kept, rule=rule, uint8=uint8)
 
     corrected = tabulated(rule)
     if job.quantization.explain:

@@ -36,20 +36,21 @@ def share_without_data(size: int, count: int) -> float:
     return min(LEAST_SHARE + SHARE_PER_INPUT * size / max(count, 1), MOST_SHARE)
 
 
-def mixed(gram: Float64, count: int, channels: int, share: float | None = None) -> Float64:
+def mixed(gram: Float64, count: int, channels: int, share: float | None = None, *, overwrite: bool = False) -> Float64:
     """Mix moments with those that are assumed without data.
 
     Args:
-        gram: (groups, K, K), sum over positions; not changed.
+        gram: (groups, K, K), sum over positions; not changed unless `overwrite`.
         count: Number of positions.
         channels: Input channels per group: the channel of column k is k % channels.
         share: Of the assumed ones; None for `share_without_data`. Their diagonal is the data's, so that the scale of
             each input stays.
+        overwrite: The result takes the place of `gram`: wide layers have 170 MB of it.
 
     Returns:
         (groups, K, K), positive definite.
     """
-    result = gram / max(count, 1)
+    result = np.divide(gram, max(count, 1), out=gram if overwrite else None)
     size = gram.shape[-1]
     if share is None:
         share = share_without_data(size, count)
@@ -64,7 +65,8 @@ def mixed(gram: Float64, count: int, channels: int, share: float | None = None) 
             own = spread[channel::channels] * np.sqrt(share * SAME_CHANNEL / (1.0 + SAME_CHANNEL + ALL))
             moments[channel::channels, channel::channels] += own[:, None] * own
         outer = spread * np.sqrt(share * ALL / (1.0 + SAME_CHANNEL + ALL))
-        moments += outer[:, None] * outer
+        for first in range(0, size, _COLUMNS):
+            moments[first : first + _COLUMNS] += outer[first : first + _COLUMNS, None] * outer
         moments[np.arange(size), np.arange(size)] += share * diagonal / (1.0 + SAME_CHANNEL + ALL)
     return result
 

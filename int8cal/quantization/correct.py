@@ -170,7 +170,9 @@ def make_table(
         rule: The recipe.
         uint8: How the int8 model takes raw pixels; None where it takes floats.
     """
-    return _Search(prepared, plan, starts, job, blank, kept, rule, uint8).run()
+    search = _Search(prepared, plan, starts, job, blank, kept, rule, uint8)
+    del starts  # a rescaled model that is not taken need not stay in memory
+    return search.run()
 
 
 def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Step, ...]) -> Corrected:

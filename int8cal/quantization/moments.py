@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import SampleLike
 
 # The Grams of one pass take up to this; a single larger one has a pass of its own.
-PASS_BYTES = 400_000_000
+PASS_BYTES = 200_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples: 8192, and more as long as products stay cheap.

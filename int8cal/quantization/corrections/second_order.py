@@ -99,7 +99,7 @@ def _refined(
     start = source.reduction.rows(integers.weight).values
     if not tuned.count or not judged.count:
         return Refined(None, None, 0.0)
-    moments = mixed(tuned.gram, tuned.count, rows.channels)
+    moments = mixed(tuned.gram, tuned.count, rows.channels, overwrite=True)
     codes = round_second_order(rows, scales, source.dtype, source.links, moments, start)
     before, after = (float(error_power(rows, scales, each, judged.gram).sum()) for each in (start, codes))
     gain = 10.0 * float(np.log10(before / after)) if before > 0.0 and after > 0.0 else 0.0
