@@ -138,11 +138,12 @@ def crossed(model: Path, ranges: CalibrationTable, rest: CalibrationTable) -> on
     """Build the model of one table with the ranges of another.
 
     Returns:
-        None where the two have rescaled or rounded their layers differently, so that ranges of one mean nothing in the
-        other; biases may differ.
+        None where the two have rescaled or rounded their layers differently, or left other nodes in float, so that
+        ranges of one mean nothing in the other; biases may differ.
     """
     others = [{key: value for key, value in each.corrections.items() if key != "bias"} for each in (ranges, rest)]
-    return None if others[0] != others[1] else quantize(model, replace(rest, tensors=ranges.tensors))
+    same = others[0] == others[1] and ranges.tensors.keys() == rest.tensors.keys()
+    return quantize(model, replace(rest, tensors=ranges.tensors)) if same else None
 
 
 class HeldOut:

@@ -130,6 +130,7 @@ def _score_loop(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any)
 
 
 def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
+    # whether a code may stand at place k beside the codes that meet it
     for other in (k - 1, k + 1):
         if other < 0 or other >= codes.size or not links[min(k, other)]:
             continue
@@ -157,7 +158,7 @@ def _move_loop(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: An
                 continue
             code = codes[k] + step
             near = abs(error + step) < max(1.0, abs(error))
-            if near and low <= code <= high and _safe(codes, k, code, links):
+            if near and low <= code <= high and is_safe(codes, k, code, links):
                 codes[k] = code
                 sums[c] += step
                 total += step
@@ -323,5 +324,5 @@ def _round_twin(
     result[:] = codes.reshape(values.shape)
 
 
-_nearest, _score, _safe, _move = part(_nearest_loop), part(_score_loop), part(_safe_loop), part(_move_loop)
+_nearest, _score, is_safe, _move = part(_nearest_loop), part(_score_loop), part(_safe_loop), part(_move_loop)
 _choose, _round = compiled(_choose_loop, _choose_twin), compiled(_round_loop, _round_twin)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics.compiled import compiled, part
+from int8cal.numerics.compiled import compiled
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
-from int8cal.numerics.rounding import ALL, SAME_CHANNEL
+from int8cal.numerics.rounding import ALL, SAME_CHANNEL, is_safe
 
 if TYPE_CHECKING:
     from int8cal.numerics.affine import QType
@@ -212,7 +212,7 @@ def _step_loop(exact: Any, moments: Any, links: Any, low: Any, high: Any, slopes
                     if 2.0 * slope * step + curve >= -1e-9 * curve or exact[group, row, k] == 0.0:
                         continue
                     code = codes[group, row, k] + step
-                    if code < low or code > high or not _safe(codes[group, row], k, code, links):
+                    if code < low or code > high or not is_safe(codes[group, row], k, code, links):
                         continue
                     codes[group, row, k] = code
                     for j in range(size):
@@ -220,16 +220,6 @@ def _step_loop(exact: Any, moments: Any, links: Any, low: Any, high: Any, slopes
                     moved = True
                 if not moved:
                     break
-
-
-def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
-    for other in (k - 1, k + 1):
-        if other < 0 or other >= codes.size or not links[min(k, other)]:
-            continue
-        near = codes[other]
-        if max(near, 0.0) + max(code, 0.0) > SAFE_SUM or min(near, 0.0) + min(code, 0.0) < -SAFE_SUM:
-            return False
-    return True
 
 
 def _step_twin(
@@ -256,5 +246,4 @@ def _step_twin(
             break
 
 
-_safe = part(_safe_loop)
 _step = compiled(_step_loop, _step_twin)

@@ -35,7 +35,7 @@ class RecipeRule:
 WIDEST_GAIN_DB = 0.3
 # Likewise for channels rescaled by measured strength. Where all channels are made equally large, all of them reach the
 # end of the range, and unseen data is clipped more often: a small gain on samples that the ranges have seen is none.
-MEASURED_GAIN_DB = 0.5
+MEASURED_GAIN_DB = 1.0
 
 PLAIN = RecipeRule(math.inf, bias_correction=False, judge_samples=0)  # ranges and weights alone
 _FAST = RecipeRule(3.0, bias_correction=True, judge_samples=128, tune_samples=32, tune_seconds=3.0)
