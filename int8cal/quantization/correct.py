@@ -361,7 +361,8 @@ class _Search:
 
     def _refine(self) -> None:
         """Second-order rounding, by what the layers of the int8 model read."""
-        samples = (list(self.kept.as_int8(self.built.model, each)) for each in (self.kept.tune, self.kept.judged))
+        held_out = self.kept.judged[:LEAST_JUDGED]  # a layer's own error needs fewer samples than the outputs' does
+        samples = (list(self.kept.as_int8(self.built.model, each)) for each in (self.kept.tune, held_out))
         table, lines = refine_layers(self.built, self.table, *samples, threads=self.kept.threads)
         self.decisions.extend(lines)
         self._offer_layers("second-order rounding", table, (ROUNDING, "bias"))
