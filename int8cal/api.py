@@ -11,8 +11,9 @@ import onnx
 from int8cal.config.available import require_available
 from int8cal.config.load import job_from_options
 from int8cal.errors import UsageError
+from int8cal.evaluating import evaluate_models
 from int8cal.graph.prepared import prepare
-from int8cal.pipeline import calibrate_model, evaluate_models, quantize_prepared
+from int8cal.pipeline import calibrate_model, quantize_prepared
 from int8cal.runtime.simplify import simplify
 
 if TYPE_CHECKING:

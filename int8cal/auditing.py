@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.saturation.on_data import OnData
     from int8cal.evaluation.saturation.worst_case import Judged
     from int8cal.job import DataSettings
-    from int8cal.pipeline import Progress
+    from int8cal.progress import Progress
 
 
 def audit_file(

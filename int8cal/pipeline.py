@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import threading
-import time
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-import int8cal
 from int8cal.atomic import staged_directory
 from int8cal.calibration.engines.local import Collected, collect
 from int8cal.calibration.statistics import Statistics, merge
@@ -18,25 +14,25 @@ from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.calibration.table import Step
 from int8cal.calibration.table_file import load_table, save_table
 from int8cal.data.ahead import read_ahead
-from int8cal.data.feeds import Feeds, feeds_of, open_feeds
-from int8cal.errors import ModelError, TableError
+from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.errors import TableError
+from int8cal.evaluating import data_settings, open_samples, skipped_warnings, versions
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
-from int8cal.evaluation.steps import steps_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
-from int8cal.graph.load import load_model, save_model
+from int8cal.graph.load import save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
-from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import make_taps
 from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
+from int8cal.progress import Clock, Progress, silent
 from int8cal.quantization.balance import balance, balance_measured
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model
@@ -64,23 +60,11 @@ if TYPE_CHECKING:
     from int8cal.calibration.table import CalibrationTable
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
-    from int8cal.job import DataSettings, Job, Method
+    from int8cal.job import Job, Method
     from int8cal.quantization.balance import Balanced
     from int8cal.quantization.build import Built
 
-T = TypeVar("T")
 REPORT_FILES = ("report.json", "report.md", "report.html")
-
-
-class Progress(Protocol):
-    """Shows how far a pass is."""
-
-    def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
-        """Pass the items on."""
-
-
-def _silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:  # noqa: ARG001 - the protocol's shape
-    return iterable
 
 
 @dataclass(frozen=True)
@@ -113,24 +97,11 @@ class QuantizeOutcome:
     warnings: tuple[str, ...]
 
 
-@dataclass
-class _Clock:
-    """Seconds per station."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def station(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
 def calibrate_model(
     job: Job,
     source: Path | onnx.ModelProto,
     *,
-    progress: Progress = _silent,
+    progress: Progress = silent,
     stream: Callable[[], object] | None = None,
     engine: Callable[..., Collected] = collect,
     desk: Desk | None = None,
@@ -148,7 +119,7 @@ def calibrate_model(
     Raises:
         Int8calError: Of the station that failed.
     """
-    clock = _Clock()
+    clock = Clock()
     rule = RECIPES[job.quantization.recipe]
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
@@ -157,7 +128,7 @@ def calibrate_model(
         plan = require_layers(prepared, selection)
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
-        feeds = _open(job.data, prepared.signature, stream)
+        feeds = open_samples(job.data, prepared.signature, stream)
         samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
     with clock.station("calibrate"):
         collected = engine(
@@ -244,7 +215,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
         Int8calError: Of the station that failed; nothing was written then, but with a budget the best model so far and
             its table. A failed gate is in the report.
     """
-    show = progress or _silent
+    show = progress or silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
     require_measurable(gates, latency=job.evaluation.latency)
     stem = _stem(job)
@@ -256,7 +227,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     desk = Desk(directory, names, REPORT_FILES, f"{stem}.search.json")
     calibrated, int8 = calibrate_model(job, job.model, progress=show, desk=desk)
-    clock = _Clock(calibrated.timing_s)
+    clock = Clock(calibrated.timing_s)
     feeds = open_feeds(job.evaluation.data or job.data, calibrated.signature)
     with staged_directory(directory) as stage:
         with clock.station("quantize"):
@@ -306,77 +277,6 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
     return build_model(prepared.model, plan, table)
 
 
-def evaluate_files(
-    fp32: Path,
-    int8: Path,
-    data: DataSettings,
-    *,
-    output: Path | None = None,
-    gates: Sequence[str] = (),
-    target: str = "portable",
-    threads: int = 0,
-    latency: bool = True,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Report:
-    """Compare two models on data, and write the reports where asked.
-
-    Raises:
-        Int8calError: Of the station that failed.
-    """
-    parsed = [parse_gate(text) for text in gates]
-    require_measurable(parsed, latency=latency)
-    if output is not None:
-        require_free(output, overwrite=overwrite, directory=True)
-    report = evaluate_models(fp32, int8, data, target=target, threads=threads, latency=latency, progress=progress)
-    report = replace(report, gates=judge(parsed, report.evaluation))
-    if output is not None:
-        with staged_directory(output) as stage:
-            write_reports(report, stage)
-    return report
-
-
-def evaluate_models(
-    fp32: Path | onnx.ModelProto,
-    int8: Path | onnx.ModelProto,
-    data: DataSettings,
-    *,
-    target: str = "portable",
-    threads: int = 0,
-    latency: bool = True,
-    progress: Progress | None = None,
-    stream: Callable[[], object] | None = None,
-) -> Report:
-    """Compare two models on data; see `calibrate_model` for `stream`."""
-    show = progress or _silent
-    clock = _Clock()
-    signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
-    feeds = _open(data, signature, stream)
-    with clock.station("evaluate"):
-        evaluation = evaluate_pair(
-            fp32,
-            int8,
-            feeds,
-            target=target,
-            threads=threads,
-            latency=latency,
-            progress=lambda samples: show(samples, feeds.count, "evaluate"),
-            reasons={"layers.clipped": "only known where int8cal calibrated the model"},
-        )
-    names = {
-        "fp32": fp32.name if isinstance(fp32, Path) else "fp32",
-        "int8": int8.name if isinstance(int8, Path) else "int8",
-    }
-    return Report(
-        model={"name": names["fp32"], "int8": names["int8"]},
-        settings={"evaluation": {"data": _data_settings(data)}, "versions": versions()},
-        evaluation=evaluation,
-        timing_s=clock.seconds,
-        warnings=_skipped(feeds.skipped),
-        steps=steps_of(int8),
-    )
-
-
 @dataclass(frozen=True)
 class MergeOutcome:
     """How many samples the sum holds, and warnings."""
@@ -409,16 +309,6 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
     return MergeOutcome(total.samples, tuple(warnings))
 
 
-def _open(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
-    return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that figures depend on."""
-    libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
-    return {"int8cal": int8cal.__version__, **libraries}
-
-
 def _stem(job: Job) -> str:
     return job.model.name.removesuffix(".onnx")
 
@@ -439,7 +329,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
 
 def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
     table = calibrated.corrected.table
-    warnings = [*table.warnings, *_skipped(calibrated.skipped)]
+    warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
@@ -454,8 +344,8 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         },
         settings={
             **table.settings,
-            "data": _data_settings(job.data),
-            "evaluation": {"data": _data_settings(job.evaluation.data or job.data)},
+            "data": data_settings(job.data),
+            "evaluation": {"data": data_settings(job.evaluation.data or job.data)},
             "versions": versions(),
         },
         evaluation=evaluation,
@@ -469,25 +359,3 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         steps=calibrated.corrected.steps if job.quantization.explain else (),
         mixed=calibrated.mixed,
     )
-
-
-def _data_settings(data: DataSettings) -> dict[str, object]:
-    return {key: value for key, value in asdict(data).items() if value is not None}
-
-
-def _skipped(names: Sequence[str]) -> tuple[str, ...]:
-    if not names:
-        return ()
-    shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
-    return (f"{len(names)} unreadable file(s) skipped: {shown}",)
-
-
-__all__ = [
-    "CalibrationOutcome",
-    "ModelError",
-    "QuantizeOutcome",
-    "calibrate_job",
-    "evaluate_files",
-    "merge_files",
-    "quantize_file",
-]

@@ -60,7 +60,7 @@ def command(
     job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
     if job is None:
         raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
-    from int8cal.pipeline import evaluate_files
+    from int8cal.evaluating import evaluate_files
 
     directory = Path(output) if output else None
     report = evaluate_files(

@@ -1,0 +1,128 @@
+"""The order of an evaluation: two models and data become a report."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import int8cal
+from int8cal.atomic import staged_directory
+from int8cal.data.feeds import Feeds, feeds_of, open_feeds
+from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.gates import judge, parse_gate, require_measurable
+from int8cal.evaluation.result import Report
+from int8cal.evaluation.steps import steps_of
+from int8cal.graph.load import load_model
+from int8cal.graph.signature import signature_of
+from int8cal.output_paths import require_free
+from int8cal.progress import Clock, Progress, silent
+from int8cal.report.write import write_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import onnx
+
+    from int8cal.graph.signature import Signature
+    from int8cal.job import DataSettings
+
+
+def evaluate_files(
+    fp32: Path,
+    int8: Path,
+    data: DataSettings,
+    *,
+    output: Path | None = None,
+    gates: Sequence[str] = (),
+    target: str = "portable",
+    threads: int = 0,
+    latency: bool = True,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare two models on data, and write the reports where asked.
+
+    Raises:
+        Int8calError: Of the station that failed.
+    """
+    parsed = [parse_gate(text) for text in gates]
+    require_measurable(parsed, latency=latency)
+    if output is not None:
+        require_free(output, overwrite=overwrite, directory=True)
+    report = evaluate_models(fp32, int8, data, target=target, threads=threads, latency=latency, progress=progress)
+    report = replace(report, gates=judge(parsed, report.evaluation))
+    if output is not None:
+        with staged_directory(output) as stage:
+            write_reports(report, stage)
+    return report
+
+
+def evaluate_models(
+    fp32: Path | onnx.ModelProto,
+    int8: Path | onnx.ModelProto,
+    data: DataSettings,
+    *,
+    target: str = "portable",
+    threads: int = 0,
+    latency: bool = True,
+    progress: Progress | None = None,
+    stream: Callable[[], object] | None = None,
+) -> Report:
+    """Compare two models on data.
+
+    Args:
+        stream: Yields feed dicts, in place of the data's path.
+    """
+    show = progress or silent
+    clock = Clock()
+    signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
+    feeds = open_samples(data, signature, stream)
+    with clock.station("evaluate"):
+        evaluation = evaluate_pair(
+            fp32,
+            int8,
+            feeds,
+            target=target,
+            threads=threads,
+            latency=latency,
+            progress=lambda samples: show(samples, feeds.count, "evaluate"),
+            reasons={"layers.clipped": "only known where int8cal calibrated the model"},
+        )
+    names = {
+        "fp32": fp32.name if isinstance(fp32, Path) else "fp32",
+        "int8": int8.name if isinstance(int8, Path) else "int8",
+    }
+    return Report(
+        model={"name": names["fp32"], "int8": names["int8"]},
+        settings={"evaluation": {"data": data_settings(data)}, "versions": versions()},
+        evaluation=evaluation,
+        timing_s=clock.seconds,
+        warnings=skipped_warnings(feeds.skipped),
+        steps=steps_of(int8),
+    )
+
+
+def open_samples(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
+    """Open the samples of a path, or of a stream of feed dicts in its place."""
+    return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that figures depend on."""
+    libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
+    return {"int8cal": int8cal.__version__, **libraries}
+
+
+def data_settings(data: DataSettings) -> dict[str, object]:
+    """Return the data's settings as the report tells them."""
+    return {key: value for key, value in asdict(data).items() if value is not None}
+
+
+def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:
+    """Say which unreadable files were left out."""
+    if not names:
+        return ()
+    shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
+    return (f"{len(names)} unreadable file(s) skipped: {shown}",)
