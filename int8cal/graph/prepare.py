@@ -9,6 +9,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError
+from int8cal.graph.folding.fold import fold
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.load import require_float
 from int8cal.protos import outline
@@ -75,6 +76,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     _name_nodes(simplified.graph)
     _unit_gemms(simplified.graph)
     _infer_shapes(simplified)
+    if fold(simplified):
+        _infer_shapes(simplified)
     _biased_products(simplified)
     return simplified
 

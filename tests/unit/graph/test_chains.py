@@ -241,6 +241,6 @@ def test_what_prepares_raw_pixels_is_left_to_them(bench):
 
 
 def test_a_constant_with_a_second_reader_keeps_its_value(bench):
-    body = "n = LayerNormalization(x, G, H) q = MatMul(n, S) t = Mul(q, G) y = MatMul(t, U)"
+    body = "n = LayerNormalization(x, G, H) q = MatMul(n, S) m = Mul(x, G) t = Add(q, m) y = MatMul(t, U)"
     _, found = chains(bench, ATTENTION, body, **NORM, S=(8, 8), U=(8, 3))
     assert all(chain.inserted for chain in found)

@@ -31,6 +31,23 @@ RULES = {
         "c = Conv(x, W, B) y = BatchNormalization(c, s, o, m, v)",
         {**CONV, "s": (8,), "o": (8,), "m": (8,), "v": np.ones(8)},
     ),
+    "conv_scaled_behind_relu": (
+        HEAD,
+        "c = Conv(x, W, B) r = Relu(c) m = Mul(r, S) p = Mul(m, f) y = Conv(p, V)",
+        {**CONV, "S": np.linspace(0.5, 2, 8).reshape(8, 1, 1), "f": np.float32(0.5), "V": (3, 8, 1, 1)},
+    ),
+    "residual_sum_scaled_and_shifted": (
+        HEAD,
+        "c = Conv(x, W, B) d = Conv(x, U) a = Add(c, d) m = Mul(a, S) s = Sub(m, T) r = Max(s, nil) y = Conv(r, V)",
+        {
+            **CONV,
+            "U": (8, 4, 3, 3),
+            "V": (3, 8, 1, 1),
+            "nil": np.float32(0),
+            "S": np.linspace(-1, 2, 8).reshape(8, 1, 1),
+            "T": np.linspace(1, 2, 8).reshape(1, 8, 1, 1),
+        },
+    ),
     "conv_without_bias": (HEAD, "y = Conv(x, W)", {"W": (8, 4, 3, 3)}),
     "conv_empty_bias": (HEAD, "y = Conv(x, W, )", {"W": (8, 4, 3, 3)}),
     "conv_two_readers": (

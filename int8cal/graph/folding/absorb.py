@@ -1,0 +1,225 @@
+"""Where a factor and a shift behind a tensor can go: through what lets them pass, into layers and other constants.
+
+(x·A + B)·C = x·AC + BC        relu(x)·s = relu(x·s) for s > 0        (x + y)·s = x·s + y·s        (x y)·s = (x·s) y
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from int8cal.graph.folding.affine_step import fits, step_of
+from int8cal.graph.folding.change import Change, added
+from int8cal.graph.folding.layer import LAYERS, into_layer
+from int8cal.graph.folding.rewrite import Rewrite
+from int8cal.protos import copied
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from int8cal.graph.folding.affine_step import Step
+    from int8cal.graph.index import Index
+
+
+@dataclass(frozen=True)
+class Passage:
+    """How an op with one data input lets a change pass from its output to its input.
+
+    Attributes:
+        positive: Only factors above 0.
+        shift: Shifts too.
+        scalar: Only one value for all channels, because the op moves elements between channels.
+        spatial: Channels are axis 1, whatever the rank.
+    """
+
+    positive: bool = False
+    shift: bool = False
+    scalar: bool = False
+    spatial: bool = False
+
+
+_MOVES = Passage(shift=True, scalar=True)
+_MOVERS = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "DepthToSpace")
+PASSAGES: dict[str, Passage] = {
+    "Relu": Passage(positive=True),
+    "LeakyRelu": Passage(positive=True),
+    "PRelu": Passage(positive=True),
+    "MaxPool": Passage(positive=True, shift=True, spatial=True),
+    "GlobalMaxPool": Passage(positive=True, shift=True, spatial=True),
+    "AveragePool": Passage(spatial=True),  # zeros of the padding may count, so no shift
+    "GlobalAveragePool": Passage(shift=True, spatial=True),
+    "ReduceMean": _MOVES,
+    **dict.fromkeys(_MOVERS, _MOVES),
+}
+
+
+class Absorber:
+    """Finds the rewrite that makes a tensor come out changed.
+
+    Must not change a tensor that anything else reads, or that the model gives out.
+
+    Args:
+        index: Of the graph.
+        given: The tensors of the graph before any folding: their names stay with their values.
+    """
+
+    def __init__(self, index: Index, given: frozenset[str]) -> None:
+        self._index = index
+        self._given = given
+        self._names = {*tensor_names(index), *given}
+
+    def absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
+        """Move a change into whatever computes a tensor.
+
+        Args:
+            tensor: It has one reader.
+            change: What is to happen to it.
+            output: What the changed tensor is called.
+
+        Returns:
+            None where it cannot be moved.
+        """
+        node = self._index.producer.get(tensor)
+        if node is None or node.domain not in ("", "ai.onnx") or self._index.only_reader(tensor) is None:
+            return None
+        if any(name for name in node.output[1:]):
+            return None
+        if node.op_type in LAYERS and self._index.is_constant(node.input[1]):
+            return into_layer(self._index, node, change, output)
+        step = step_of(self._index, node)
+        if step is not None:
+            return self._into_step(step, change, output)
+        if node.op_type in PASSAGES:
+            return self._through(node, PASSAGES[node.op_type], change, output)
+        if node.op_type == "Clip":
+            return self._through_clip(node, change, output)
+        if node.op_type in ("Add", "Sub"):
+            return self._into_sum(node, change, output)
+        if node.op_type in ("Mul", "MatMul"):
+            return self._into_product(node, change, output)
+        return None
+
+    def changed(self, tensor: str) -> str:
+        """Name what takes a tensor's place with other values; a tensor that folding made keeps its name."""
+        return tensor if tensor not in self._given else self.fresh(tensor, "folded")
+
+    def fresh(self, tensor: str, what: str) -> str:
+        """Return a name beside a tensor's that nobody has."""
+        name, number = f"{tensor}_{what}", 2
+        while name in self._names:
+            name, number = f"{tensor}_{what}{number}", number + 1
+        self._names.add(name)
+        return name
+
+    def constant(self, tensor: str, values: npt.NDArray[np.float64]) -> tuple[str, npt.NDArray[np.float32]] | None:
+        """Return a new constant beside a tensor, None where float32 does not hold it."""
+        with np.errstate(over="ignore"):
+            array = values.astype(np.float32)
+        return (self.fresh(tensor, "constant"), array) if np.isfinite(array).all() else None
+
+    def _rebuilt(self, node: onnx.NodeProto, output: str, changes: dict[int, Change]) -> Rewrite | None:
+        """Rebuild a node whose inputs at some positions come changed, in place of its own output."""
+        rebuilt = copied(node)
+        rebuilt.output[0] = output
+        whole = Rewrite({}, {}, {output: str(node.output[0])})
+        for slot, change in changes.items():
+            if not change.scales and not change.shifts:
+                continue
+            name = self.changed(str(node.input[slot]))
+            part = self.absorb(str(node.input[slot]), change, name)
+            if part is None:
+                return None
+            rebuilt.input[slot] = name
+            whole = _joined(whole, part)
+        return _joined(whole, Rewrite({node.name: (rebuilt,)}))
+
+    def _through(self, node: onnx.NodeProto, passage: Passage, change: Change, output: str) -> Rewrite | None:
+        if (passage.positive and not change.positive) or (change.shifts and not passage.shift):
+            return None
+        if not change.scalar:
+            rank = self._index.rank(node.input[0])
+            if passage.scalar or (passage.spatial and (rank is None or change.axis != 1 - rank)):
+                return None
+        return self._rebuilt(node, output, {0: change})
+
+    def _through_clip(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+        # a shift would move the bound at zero, which the Q behind the Clip needs there
+        if not change.scalar or not change.positive or change.shifts:
+            return None
+        rewrite = self._rebuilt(node, output, {0: change})
+        if rewrite is None:
+            return None
+        rebuilt = rewrite.nodes[node.name][0]
+        for slot in range(1, len(node.input)):
+            if not node.input[slot]:
+                continue
+            if not self._index.is_constant(node.input[slot]):
+                return None
+            bound = self._index.constant(node.input[slot]).astype(np.float64)
+            made = self.constant(str(node.input[slot]), bound * change.factor[0])
+            if made is None:
+                return None
+            rebuilt.input[slot] = made[0]
+            rewrite.constants[made[0]] = made[1]
+        return rewrite
+
+    def _into_step(self, step: Step, change: Change, output: str) -> Rewrite | None:
+        if step.node.op_type == "BatchNormalization":
+            return None
+        factor = step.factor * change.reshaped(change.factor)
+        moved = added(step.shift * change.reshaped(change.factor), change.reshaped(change.shift))
+        if moved is None or not all(fits(self._index, step.data, each.shape) for each in (factor, moved)):
+            return None
+        if step.node.op_type in ("Mul", "Div", "Neg"):
+            return None if change.shifts else self._replaced(step, "Mul", factor, step.data, output)
+        # x * (1 or -1) + constant: the factor has to go further, into x
+        wanted = replace(change.scaling(), factor=change.factor * step.factor.item())
+        if not wanted.scales:
+            return self._replaced(step, "Add", moved, step.data, output)
+        name = self.changed(step.data)
+        part = self.absorb(step.data, wanted, name)
+        rest = self._replaced(step, "Add", moved, name, output)
+        return None if part is None or rest is None else _joined(part, rest)
+
+    def _replaced(
+        self, step: Step, op_type: str, values: npt.NDArray[np.float64], data: str, output: str
+    ) -> Rewrite | None:
+        made = self.constant(step.output, values)
+        if made is None:
+            return None
+        node = helper.make_node(op_type, [data, made[0]], [output], name=step.node.name)
+        return Rewrite({step.node.name: (node,)}, dict([made]), {output: step.output})
+
+    def _into_sum(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+        """Scale both sides, and shift the first that takes it."""
+        other = replace(change.scaling(), shift=-change.shift) if node.op_type == "Sub" else change
+        for changes in ({0: change, 1: change.scaling()}, {0: change.scaling(), 1: other}):
+            found = self._rebuilt(node, output, changes)
+            if found is not None or not change.shifts:
+                return found
+        return None
+
+    def _into_product(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+        """Scale one side. Channels of a matrix product's side are not those of the product."""
+        if change.shifts or (node.op_type == "MatMul" and not change.scalar):
+            return None
+        found = (self._rebuilt(node, output, {slot: change}) for slot in (0, 1))
+        return next((rewrite for rewrite in found if rewrite is not None), None)
+
+
+def tensor_names(index: Index) -> frozenset[str]:
+    """Return the names of all tensors of a graph."""
+    return frozenset({*index.producer, *index.uses, *index.initializers, *index.inputs, *index.outputs})
+
+
+def _joined(first: Rewrite, second: Rewrite) -> Rewrite:
+    return Rewrite(
+        first.nodes | second.nodes,
+        first.constants | second.constants,
+        first.like | second.like,
+        first.renamed | second.renamed,
+    )

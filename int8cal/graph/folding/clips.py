@@ -1,0 +1,151 @@
+"""Clips that clip nothing go, Max and Min with a constant become Clip, and a Clip behind a Clip takes both bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from int8cal.graph.folding.absorb import Absorber
+from int8cal.graph.folding.affine_step import fits
+from int8cal.graph.folding.rewrite import Rewrite, dropped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from int8cal.graph.index import Index
+
+Bounds = tuple[float, float]
+_EVERYTHING: Bounds = (-math.inf, math.inf)
+# Ops whose outputs lie in a known range, whatever their input.
+RANGES: dict[str, Bounds] = {
+    "Relu": (0.0, math.inf),
+    "Abs": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+    "Sqrt": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "HardSigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Sin": (-1.0, 1.0),
+    "Cos": (-1.0, 1.0),
+}
+# Ops whose outputs lie in the range of their first input.
+_KEEPING = frozenset(
+    {"MaxPool", "GlobalMaxPool", "GlobalAveragePool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}
+    | {"Slice", "Identity", "Expand", "DepthToSpace", "SpaceToDepth", "Round"}
+)
+_INTEGERS: dict[int, Bounds] = {
+    onnx.TensorProto.UINT8: (0.0, 255.0),
+    onnx.TensorProto.INT8: (-128.0, 127.0),
+    onnx.TensorProto.BOOL: (0.0, 1.0),
+}
+_DEPTH = 32
+
+
+def fold_clips(index: Index, given: frozenset[str]) -> Iterator[Rewrite]:
+    """Find clips that can go, in graph order.
+
+    Must not touch bounds that are not constant or not single float32 values; Max and Min that widen their input; a
+    first clip whose result is read by others or given out; two clips whose ranges do not overlap.
+
+    Args:
+        index: Of the graph.
+        given: See `Absorber`.
+    """
+    absorber = Absorber(index, given)
+    for node in index.graph.node:
+        bounds = _bounds(index, node)
+        if bounds is None:
+            continue
+        data = _data(index, node)
+        low, high = value_range(index, data)
+        if bounds[0] <= low and high <= bounds[1]:
+            rewrite = dropped(index, node, data)
+        else:
+            rewrite = _merged(index, absorber, node, bounds)
+        if rewrite is not None:
+            yield rewrite
+
+
+def value_range(index: Index, tensor: str, depth: int = _DEPTH) -> Bounds:
+    """Return bounds that no finite value of a tensor can pass, as far as the ops before it tell."""
+    node = index.producer.get(tensor)
+    if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
+        return _EVERYTHING
+    if node.op_type == "Cast":
+        return _INTEGERS.get(index.elem_type(str(node.input[0])), _EVERYTHING)
+    if node.op_type in _KEEPING:
+        return value_range(index, str(node.input[0]), depth - 1)
+    if node.op_type == "Concat":
+        ranges = [value_range(index, str(name), depth - 1) for name in node.input]
+        return min(low for low, _ in ranges), max(high for _, high in ranges)
+    bounds = _bounds(index, node)
+    if bounds is None:
+        return RANGES.get(node.op_type, _EVERYTHING)
+    low, high = value_range(index, _data(index, node), depth - 1)
+    return min(max(low, bounds[0]), bounds[1]), max(min(high, bounds[1]), bounds[0])
+
+
+def _bounds(index: Index, node: onnx.NodeProto) -> Bounds | None:
+    """Return what a Relu, Clip, Max or Min keeps its input between; None for other nodes and bounds."""
+    if node.domain not in ("", "ai.onnx") or index.elem_type(node.output[0]) not in (onnx.TensorProto.FLOAT, 0):
+        return None
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    if node.op_type == "Clip":
+        low, high = (
+            _bound(index, str(node.input[slot])) if slot < len(node.input) and node.input[slot] else default
+            for slot, default in ((1, -math.inf), (2, math.inf))
+        )
+        return None if low is None or high is None or low > high else (low, high)
+    if node.op_type in ("Max", "Min") and len(node.input) == 2:
+        names = [str(name) for name in node.input if index.is_constant(name)]
+        limit = _bound(index, names[0]) if len(names) == 1 else None
+        if limit is None or not fits(index, _data(index, node), tuple(index.initializers[names[0]].dims)):
+            return None
+        return (limit, math.inf) if node.op_type == "Max" else (-math.inf, limit)
+    return None
+
+
+def _bound(index: Index, name: str) -> float | None:
+    if not index.is_constant(name) or index.elem_type(name) != onnx.TensorProto.FLOAT:
+        return None
+    values = index.constant(name)
+    return float(values.reshape(-1)[0]) if values.size == 1 and not np.isnan(values).any() else None
+
+
+def _data(index: Index, node: onnx.NodeProto) -> str:
+    return next(str(name) for name in node.input if not index.is_constant(name))
+
+
+def _merged(index: Index, absorber: Absorber, node: onnx.NodeProto, bounds: Bounds) -> Rewrite | None:
+    data = _data(index, node)
+    first = index.producer.get(data)
+    inner = None if first is None or index.only_reader(data) is None else _bounds(index, first)
+    if first is None or inner is None:
+        return _clip(absorber, node, data, bounds) if node.op_type in ("Max", "Min") else None
+    low, high = max(bounds[0], inner[0]), min(bounds[1], inner[1])
+    if low > high:
+        return None
+    rewrite = _clip(absorber, node, _data(index, first), (low, high))
+    rewrite.nodes[first.name] = ()
+    return rewrite
+
+
+def _clip(absorber: Absorber, node: onnx.NodeProto, data: str, bounds: Bounds) -> Rewrite:
+    """Write a Relu or Clip in place of a node."""
+    output = str(node.output[0])
+    if bounds == (0.0, math.inf):
+        return Rewrite({node.name: (helper.make_node("Relu", [data], [output], name=node.name),)})
+    inputs, constants = [data], {}
+    for name, bound in zip(("min", "max"), bounds, strict=True):
+        inputs.append("" if math.isinf(bound) else absorber.fresh(output, name))
+        if inputs[-1]:
+            constants[inputs[-1]] = np.array(bound, np.float32)
+    while not inputs[-1]:
+        inputs.pop()
+    return Rewrite({node.name: (helper.make_node("Clip", inputs, [output], name=node.name),)}, constants)
