@@ -15,12 +15,13 @@ from int8cal.graph.costs import inference_us
 from int8cal.graph.injection import rounded_places
 from int8cal.graph.load import model_sha256
 from int8cal.quantization.build import build_model
-from int8cal.quantization.contributions import Causes, measure_causes, shares
+from int8cal.quantization.contributions import Causes, measure_causes
 from int8cal.quantization.corrections.remainder import planes_of
 from int8cal.quantization.corrections.rescale import apply_factors
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.quantization.mixed import Ladder, Planes, Rung, fewest, needed, open_layers, plane_groups
 from int8cal.quantization.mixed_table import Mixer, in_planes
+from int8cal.quantization.noise import share
 from int8cal.quantization.uint8_input import uint8_input_of
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ class _Search:
         total = np.sum([power for cause, power in powers.items() if not cause.planes], axis=0)
         whole = inference_us(prepared, plan, self.elements)
         recurrent = bool(plan.recurrent) or len(opened) < len(plan.layers)
-        return Ladder(opened, groups, shares(powers, total), whole, keep=0 if recurrent else 1)
+        shares = {cause: share(power, total) for cause, power in powers.items()}
+        return Ladder(opened, groups, shares, whole, keep=0 if recurrent else 1)
 
     def _others(self, plan: Plan) -> set[str]:
         places = rounded_places(self.prepared.model, plan)

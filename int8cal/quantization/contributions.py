@@ -7,15 +7,16 @@ memory. Each is then added alone behind its layer in the float model.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.costs import inference_us, layer_outputs
+from int8cal.graph.costs import layer_outputs
 from int8cal.graph.index import Index
 from int8cal.graph.injection import make_injection
 from int8cal.quantization.error_model import Cause, Twin, make_error_model
+from int8cal.quantization.noise import Exact, real_outputs, run_seconds, sample_count
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
@@ -34,7 +35,6 @@ Float64 = npt.NDArray[np.float64]
 SAMPLES = 8
 SECONDS = 20.0  # that the pass may take by estimate; it runs on one sample at least
 CHUNK_BYTES = 128_000_000  # of errors and of weights of twins
-WITH_ERRORS = 3.0  # how much longer a float inference takes with places for errors
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,17 @@ def measure_causes(
         threads: Of the runtime; 0 for all CPUs.
 
     Returns:
-        Squared errors of the float outputs over all samples that were used, (outputs,).
+        Squared errors of the real outputs over all samples that were used, (outputs,).
     """
-    outputs = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == 1]  # FLOAT
-    names = [*causes.twins, *causes.rounded]
+    outputs, names = real_outputs(model), [*causes.twins, *causes.rounded]
+    if not outputs:  # asked for no output, the runtime would compute all
+        return {cause: np.zeros(0) for cause in names}
     injection = make_injection(model, plan, outputs=True)
     session = Session(injection.model, threads=threads)
-    count = _sample_count(model, plan, elements, len(names), len(samples))
+    most = min(SAMPLES, len(samples))
+    count = sample_count(SECONDS, len(names) + 2, run_seconds(model, plan, elements), most)
     feeds = [make_feed(signature, [sample]) for sample in samples[:count]]
-    exact = [session.run(feed, outputs) for feed in feeds]
+    exact = [Exact.of(session.run(feed, outputs), outputs) for feed in feeds]
     powers = {cause: np.zeros(len(outputs)) for cause in names}
     for chunk in _chunks(model, causes, elements):
         errors = make_error_model(
@@ -84,45 +86,12 @@ def measure_causes(
             {cause: causes.rounded[cause] for cause in chunk if cause in causes.rounded},
         )
         source = Session(errors.model, threads=threads)
-        for feed, values in zip(feeds, exact, strict=True):
+        for feed, without in zip(feeds, exact, strict=True):
             found = source.run(feed)
             for cause in chunk:
                 added = {injection.inputs[cause.place]: found[errors.outputs[cause]]}
-                powers[cause] += _noise(session.run({**feed, **added}, outputs), values, outputs)
+                powers[cause] += without.noise(session.run({**feed, **added}, outputs), outputs)
     return powers
-
-
-def shares(powers: Mapping[Cause, Float64], total: Float64) -> dict[Cause, float]:
-    """Return noises as shares of the whole, the mean over the outputs that have any.
-
-    Args:
-        powers: Squared errors, (outputs,).
-        total: Those of everything that is rounded, (outputs,).
-    """
-    noisy = total > 0
-    if not noisy.any():
-        return dict.fromkeys(powers, 0.0)
-    return {cause: float((power[noisy] / total[noisy]).mean()) for cause, power in powers.items()}
-
-
-def _noise(noisy: Mapping[str, npt.NDArray[Any]], exact: Mapping[str, npt.NDArray[Any]], outputs: list[str]) -> Float64:
-    """Return squared errors, (outputs,); one that is not finite counts as large as the output."""
-    result = np.zeros(len(outputs))
-    for column, name in enumerate(outputs):
-        error = _power(noisy[name].astype(np.float64) - exact[name])
-        result[column] = error if np.isfinite(error) else _power(exact[name])
-    return result
-
-
-def _power(values: npt.NDArray[Any]) -> float:
-    return float(np.square(values.astype(np.float64)).sum())
-
-
-def _sample_count(
-    model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], causes: int, available: int
-) -> int:
-    run_s = WITH_ERRORS * 1e-6 * inference_us(model, plan, elements, integer=False)
-    return max(min(int(SECONDS / max((causes + 2) * run_s, 1e-9)), SAMPLES, available), 1)
 
 
 def _chunks(model: onnx.ModelProto, causes: Causes, elements: Mapping[str, float]) -> Iterator[list[Cause]]:

@@ -20,7 +20,8 @@ from int8cal.graph.costs import float_us, inference_us, planes_us
 from int8cal.graph.index import Index
 from int8cal.graph.injection import Place
 from int8cal.quantization.corrections.remainder import can_have_planes
-from int8cal.quantization.sensitivity import Rounding, Sensitivity, places_of
+from int8cal.quantization.noise import run_seconds, sample_count, share
+from int8cal.quantization.sensitivity import Sensitivity, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +49,6 @@ LEAST_GAIN = 0.03  # of the noise: what an upgrade has to take away
 SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another range must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 6, 8, 32
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
-WITH_ERRORS = 3.0  # how much longer a float inference takes with places for errors, and small tensors in and out
 PLANES_LEAVE = 0.03  # of a tensor's noise, with a second plane
 
 
@@ -118,7 +118,7 @@ class Precision:
         self.sensitivity = Sensitivity(model, plan, signature, threads)
         self.elements = {name: value.count / max(seen, 1) for name, value in tensors.items()}
         self.seconds = seconds
-        self.run_s = WITH_ERRORS * 1e-6 * inference_us(model, plan, self.elements, integer=False)
+        self.run_s = run_seconds(model, plan, self.elements)
         self.regions = optional_regions(self.index, plan)
 
     def sweep(self, affines: Mapping[str, Affine]) -> Sweep:
@@ -128,14 +128,12 @@ class Precision:
             affines: Of the planned tensors.
         """
         groups = [self._rounding(group, affines[group]) for group in self.plan.groups]
-        regions = [
-            Rounding({place: affines[place.tensor] for place in self._avoidable(region)}) for region in self.regions
-        ]
+        regions = [{place: affines[place.tensor] for place in self._avoidable(region)} for region in self.regions]
         count = self._count(len(groups) + len(regions), SHARE_SAMPLES)
         errors, _ = self.sensitivity.measure(self.samples[:count], [*groups, *regions])
         powers = errors.sum(axis=1)
         total = powers[: len(groups)].sum(axis=0)
-        shares = _shares(powers, total)
+        shares = [share(power, total) for power in powers]
         return Sweep(
             dict(zip(self.plan.groups, shares[: len(groups)], strict=True)),
             dict(zip(self.regions, shares[len(groups) :], strict=True)),
@@ -265,9 +263,9 @@ class Precision:
             return False
         return sweep.groups[group] >= LEAST_SHARE
 
-    def _rounding(self, group: str, affine: Affine) -> Rounding:
+    def _rounding(self, group: str, affine: Affine) -> dict[Place, Affine]:
         sources = (point.tensor for point in self.plan.members(group) if point.source)
-        return Rounding({place: affine for tensor in sources for place in places_of(self.sensitivity.places, tensor)})
+        return {place: affine for tensor in sources for place in places_of(self.sensitivity.places, tensor)}
 
     def _avoidable(self, region: tuple[str, ...]) -> tuple[Place, ...]:
         """Return where codes are read that nobody needs once the region is in float."""
@@ -285,8 +283,7 @@ class Precision:
         return tuple(found)
 
     def _count(self, runs: int, most: int) -> int:
-        fits = int(self.seconds / max(runs * self.run_s, 1e-9))
-        return max(min(fits, most, len(self.samples)), 1)
+        return sample_count(self.seconds, runs, self.run_s, min(most, len(self.samples)))
 
 
 def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:
@@ -342,11 +339,3 @@ def _surely_less(both: Float64) -> bool:
     ratios = _ratios(both)[1]
     error = ratios.std(ddof=1) / math.sqrt(len(ratios))
     return bool((now - other).mean() > LEAST_SHARE / 5 and ratios.mean() < -max(SURE * error, LEAST_RATIO))
-
-
-def _shares(powers: Float64, total: Float64) -> list[float]:
-    """Return errors (n, outputs) in shares of the noise of each output, averaged over the outputs that have any."""
-    noisy = total > 0
-    if not noisy.any():
-        return [0.0] * len(powers)
-    return [float(value) for value in (powers[:, noisy] / total[noisy]).mean(axis=1)]

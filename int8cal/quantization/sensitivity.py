@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 
 from int8cal.graph.injection import Place, make_injection
 from int8cal.graph.taps import Tap, tapped_model
+from int8cal.quantization.noise import Exact, real_outputs
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import onnx
 
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
@@ -28,15 +30,6 @@ if TYPE_CHECKING:
 
 Float64 = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
-
-_REAL = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Tensors that are rounded for some of their readers: tensor -> the affine, at `places`."""
-
-    affines: Mapping[Place, Affine]
 
 
 @dataclass
@@ -58,23 +51,21 @@ class Sensitivity:
 
     def __post_init__(self) -> None:
         self._injection = make_injection(self.model, self.plan)
-        self._outputs = [
-            value.name
-            for value in self.model.graph.output
-            if value.type.tensor_type.elem_type in _REAL  # others have no error to speak of
-        ]
+        self._outputs = real_outputs(self.model)
 
     @property
     def places(self) -> frozenset[Place]:
         """Where errors can be added."""
         return frozenset(self._injection.inputs)
 
-    def measure(self, samples: Sequence[SampleLike], roundings: Sequence[Rounding]) -> tuple[Float64, Float64]:
+    def measure(
+        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[Place, Affine]]
+    ) -> tuple[Float64, Float64]:
         """Run every rounding on every sample.
 
         Args:
             samples: One inference each.
-            roundings: What is rounded, each by itself.
+            roundings: What is rounded, each by itself: places, and the affine of the codes that are read there.
 
         Returns:
             Squared errors, float64 (roundings, samples, outputs), and squared outputs without, (samples, outputs).
@@ -88,18 +79,14 @@ class Sensitivity:
         for row, sample in enumerate(samples):
             feed = make_feed(self.signature, [sample])
             values = self._values(feed)
-            exact = [values[name].astype(np.float64) for name in self._outputs]
-            finite = [np.isfinite(value) for value in exact]
-            signal[row] = [np.square(value[kept]).sum() for value, kept in zip(exact, finite, strict=True)]
+            exact = Exact.of(values, self._outputs)
+            signal[row] = exact.power
             for index, rounding in enumerate(roundings):
                 added = {
                     self._injection.inputs[place]: rounding_error(values[place.tensor], affine)
-                    for place, affine in rounding.affines.items()
+                    for place, affine in rounding.items()
                 }
-                noisy = self._noisy().run({**feed, **added}, self._outputs)
-                for column, name in enumerate(self._outputs):
-                    error = _power(noisy[name], exact[column], finite[column])
-                    errors[index, row, column] = error if np.isfinite(error) else signal[row, column]
+                errors[index, row] = exact.noise(self._noisy().run({**feed, **added}, self._outputs), self._outputs)
         return errors, signal
 
     def close(self) -> None:
@@ -122,14 +109,6 @@ class Sensitivity:
 
     def _noisy(self) -> Session:
         return self._sessions[1]
-
-
-def _power(noisy: Values, exact: Float64, kept: npt.NDArray[np.bool_]) -> float:
-    """Return the squared error of what is kept; infinity where the error decides the output's shape."""
-    if noisy.shape != exact.shape:
-        return float("inf")
-    with np.errstate(over="ignore"):
-        return float(np.square(noisy[kept].astype(np.float64) - exact[kept]).sum())
 
 
 def rounding_error(values: Values, affine: Affine) -> npt.NDArray[np.float32]:

@@ -9,7 +9,7 @@ from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization import contributions
 from int8cal.quantization.build import build_model
-from int8cal.quantization.contributions import Causes, measure_causes, shares
+from int8cal.quantization.contributions import Causes, measure_causes
 from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.runtime.sessions import Session
@@ -90,8 +90,15 @@ def test_a_second_plane_takes_nearly_all_noise_of_an_input_away(case):
         assert powers[Cause("input", node, planes=True)].sum() < powers[Cause("input", node)].sum() / 20
 
 
-def test_shares_are_means_over_the_outputs_that_have_noise():
-    powers = {Cause("input", "a"): np.array([1.0, 3.0, 0.0]), Cause("input", "b"): np.array([3.0, 1.0, 0.0])}
-    found = shares(powers, np.array([4.0, 4.0, 0.0]))
-    assert list(found.values()) == [0.5, 0.5]
-    assert list(shares(powers, np.zeros(3)).values()) == [0.0, 0.0]
+@pytest.mark.parametrize(("kind", "cast"), [("float16", 10), ("double", 11), ("int64", 7)])
+def test_outputs_of_other_real_types_count_and_whole_numbers_do_not(bench, kind, cast):
+    text = f"g (float[N,6] x) => ({kind}[N,8] y) {{ h = Gemm(x, H) z = Cast <to = {cast}> (h) y = Identity(z) }}"
+    prepared = bench.prepared(bench.text(text, H=(6, 8)))
+    plan = make_plan(prepared.model, Selection())
+    samples = bench.samples(prepared.model, 2)
+    table = bench.table(prepared, plan, samples=samples)
+    twins = causes_of(plan, table, build_model(prepared.model, plan, table))
+    elements = {point.tensor: 6.0 for point in plan.points}
+    powers = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    assert {len(power) for power in powers.values()} == {0 if kind == "int64" else 1}
+    assert all((power > 0).all() for power in powers.values())

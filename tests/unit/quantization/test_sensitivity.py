@@ -7,7 +7,7 @@ import pytest
 
 from int8cal.data.sample import Sample
 from int8cal.numerics.affine import S8, U8, Affine, dequantize, quantize
-from int8cal.quantization.sensitivity import Rounding, Sensitivity, places_of, rounding_error
+from int8cal.quantization.sensitivity import Sensitivity, places_of, rounding_error
 
 WEIGHTS = {"W": (4, 4, 1, 1), "G": (6, 3), "H": (4, 6), "B": (6,), "K": (3, 2)}
 TWO = "g (float[N,4,8,8] x) => (float[A,C,D,E] y, float[F,H,I,J] z) { c = Conv(x, W) y = Tanh(c) z = Conv(c, W) }"
@@ -22,7 +22,7 @@ def setup(bench, text, samples=None, **weights):
 
 
 def rounding(sensitivity, tensor, affine):
-    return Rounding(dict.fromkeys(places_of(sensitivity.places, tensor), affine))
+    return dict.fromkeys(places_of(sensitivity.places, tensor), affine)
 
 
 @pytest.mark.parametrize("affine", [Affine(0.031, 100, U8), Affine(0.1, 0, U8), Affine(0.02, 0, S8)])
@@ -44,7 +44,7 @@ def test_powers_are_those_of_outputs_computed_by_hand(bench):
     prepared, _, affines, sensitivity = setup(bench, TWO)
     samples = bench.samples(prepared.model, 3)
     errors, signal = sensitivity.measure(
-        samples, [rounding(sensitivity, "x", affines["x"]), Rounding({}), rounding(sensitivity, "c", affines["c"])]
+        samples, [rounding(sensitivity, "x", affines["x"]), {}, rounding(sensitivity, "c", affines["c"])]
     )
     assert (errors.shape, signal.shape) == ((3, 3, 2), (3, 2))
     for row, sample in enumerate(samples):

@@ -1,0 +1,41 @@
+"""Noise at outputs: what counts, and shares of it."""
+
+import numpy as np
+import pytest
+
+from int8cal.quantization.noise import Exact, sample_count, share
+
+
+def test_a_share_is_the_mean_over_the_outputs_that_have_noise():
+    total = np.array([4.0, 4.0, 0.0])
+    assert share(np.array([1.0, 3.0, 0.0]), total) == 0.5
+    assert share(np.array([3.0, 3.0, 0.0]), total) == 0.75
+    assert share(np.array([1.0, 3.0, 0.0]), np.zeros(3)) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_noise_is_the_squared_error_of_each_output(dtype):
+    without = {"y": np.array([[1.0, -2.0]], dtype), "z": np.array(3.0, dtype)}
+    exact = Exact.of(without, ["z", "y"])
+    np.testing.assert_array_equal(exact.power, [9.0, 5.0])
+    noise = exact.noise({"y": np.array([[1.5, -2.0]], dtype), "z": np.array(1.0, dtype)}, ["z", "y"])
+    np.testing.assert_array_equal(noise, [4.0, 0.25])
+
+
+def test_only_what_is_finite_without_errors_counts():
+    exact = Exact.of({"y": np.array([np.inf, 2.0, np.nan], np.float32)}, ["y"])
+    np.testing.assert_array_equal(exact.power, [4.0])
+    np.testing.assert_array_equal(exact.noise({"y": np.array([0.0, 5.0, 7.0], np.float32)}, ["y"]), [9.0])
+
+
+@pytest.mark.parametrize("noisy", [[np.inf, 2.0], [np.nan, 2.0], [1.0, 2.0, 3.0]], ids=str)
+def test_an_error_that_cannot_be_told_counts_as_one_as_large_as_the_output(noisy):
+    exact = Exact.of({"y": np.array([1.0, 2.0], np.float32)}, ["y"])
+    np.testing.assert_array_equal(exact.noise({"y": np.array(noisy, np.float32)}, ["y"]), [5.0])
+
+
+def test_samples_are_as_many_as_the_time_allows_and_one_at_least():
+    assert sample_count(20.0, 10, 0.5, 8) == 4
+    assert sample_count(20.0, 10, 0.5, 3) == 3
+    assert sample_count(20.0, 10, 5.0, 8) == 1
+    assert sample_count(20.0, 10, 0.0, 8) == 8
