@@ -48,13 +48,10 @@ def products(index: Index, layer: Layer, elements: float) -> float:
         layer: The layer.
         elements: Values of its input per inference.
     """
-    size = 1
-    for dim in index.initializers[layer.weight].dims:
-        size *= dim
+    size = math.prod(index.initializers[layer.weight].dims)
     positions = elements / max(layer.channels, 1)
     if layer.op_type == "Conv":
-        node = next(node for node in index.graph.node if node.name == layer.node)
-        for stride in attribute(node, "strides", []):
+        for stride in attribute(index.nodes[layer.node], "strides", []):
             positions /= stride
     return float(positions * size)
 
@@ -71,13 +68,12 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
     index = Index(model)
     total = NODE_US * len(model.graph.node) + ELEMENT_US * sum(elements.values())
     for each in plan.recurrent:
-        node = next(node for node in model.graph.node if node.name == each.node)
+        node = index.nodes[each.node]
         dims = index.dims(node.input[0]) or (None,)
         weights = sum(math.prod(index.initializers[name].dims) for name in each.tensors)
         total += (dims[1 if attribute(node, "layout", 0) else 0] or SEQUENCE) * (STEP_US + weights * FLOAT_MAC_US)
     for layer in plan.layers:
-        depthwise = layer.op_type == "Conv" and layer.group == layer.channels > 1
-        per_product = (INT8_MAC_US if integer else FLOAT_MAC_US) * (DEPTHWISE if depthwise and integer else 1.0)
+        per_product = INT8_MAC_US * _depthwise(layer) if integer else FLOAT_MAC_US
         total += products(index, layer, elements[layer.input]) * per_product
     return total
 
@@ -109,12 +105,22 @@ def layer_float_us(index: Index, layer: Layer, elements: float) -> float:
         layer: The layer.
         elements: Values of its input per inference.
     """
-    depthwise = layer.op_type == "Conv" and layer.group == layer.channels > 1
-    slower = (FLOAT_MAC_US - INT8_MAC_US) * (DEPTHWISE if depthwise else 1.0)
+    slower = (FLOAT_MAC_US - INT8_MAC_US) * _depthwise(layer)
     moved = elements + layer_outputs(index, layer, elements)
     return 2 * NODE_US + products(index, layer, elements) * slower + PASSED_EXTRA_US * moved
 
 
-def float_us(op_type: str, elements: float) -> float:
-    """Estimate the microseconds that a node which is no layer takes longer in float than on integers."""
-    return NODE_US + FLOAT_EXTRA_US.get(op_type, PASSED_EXTRA_US) * elements
+def float_us(node: onnx.NodeProto, elements: Mapping[str, float]) -> float:
+    """Estimate the microseconds that a node which is no layer takes longer in float than on integers.
+
+    Args:
+        node: The node; its largest tensor counts.
+        elements: Values per inference of every planned tensor.
+    """
+    size = max((elements.get(name, 0.0) for name in (*node.input, *node.output)), default=0.0)
+    return NODE_US + FLOAT_EXTRA_US.get(node.op_type, PASSED_EXTRA_US) * size
+
+
+def _depthwise(layer: Layer) -> float:
+    """Return how many times as much a product of this layer takes as one of others."""
+    return DEPTHWISE if layer.op_type == "Conv" and layer.group == layer.channels > 1 else 1.0

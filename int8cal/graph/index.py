@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -50,6 +51,11 @@ class Index:
         self.types: dict[str, onnx.TypeProto] = {
             value.name: value.type for value in (*self.graph.value_info, *self.graph.input, *self.graph.output)
         }
+
+    @cached_property
+    def nodes(self) -> dict[str, onnx.NodeProto]:
+        """The nodes by name."""
+        return {node.name: node for node in self.graph.node}
 
     def is_constant(self, name: str) -> bool:
         """Whether the tensor is an initializer."""

@@ -324,7 +324,7 @@ class _Planner:
         self.shared[self._root(second)] = self._root(first)
 
     def _result(self, nodes: list[onnx.NodeProto], quantized: set[str]) -> Plan:
-        by_name = {node.name: node for node in nodes}
+        by_name = self.index.nodes
         order = [name for name in self.index.inputs if name in quantized]
         order = sorted(order, key=[value.name for value in self.index.graph.input].index)
         order += [name for node in nodes for name in node.output if name in quantized]

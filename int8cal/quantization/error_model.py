@@ -118,7 +118,6 @@ def make_error_model(
 class _Builder:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model, self.index = model, Index(model)
-        self.by_name = {node.name: node for node in model.graph.node}
         self.added: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.outputs: dict[Cause, str] = {}
@@ -134,7 +133,7 @@ class _Builder:
         return ErrorModel(result, dict(self.outputs))
 
     def add_twin(self, cause: Cause, twin: Twin) -> None:
-        layer, node = twin.layer, self.by_name[twin.layer.node]
+        layer, node = twin.layer, self.index.nodes[twin.layer.node]
         stem = f"{layer.node}/{cause.what}{'/planes' if twin.planes else ''}"
         other = copied(node)
         other.name = f"{stem}/twin"

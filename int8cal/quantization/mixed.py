@@ -98,7 +98,6 @@ def open_layers(
         fixed: Layers that something else needs in int8.
     """
     index = Index(model)
-    nodes = {node.name: node for node in model.graph.node}
     known = {point.tensor for point in plan.points}
     codes = {point.tensor for point in plan.points if point.exclusive}
     places = rounded_places(model, plan)
@@ -113,8 +112,7 @@ def open_layers(
         gone = places - rounded_places(model, smaller)
         us = layer_float_us(index, layer, elements[layer.input])
         for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
-            tensors = (*nodes[name].input, *nodes[name].output)
-            us += float_us(nodes[name].op_type, max((elements.get(tensor, 0.0) for tensor in tensors), default=0.0))
+            us += float_us(index.nodes[name], elements)
         exact = frozenset(place.tensor for place in gone if place.readers == "others")
         found.append(Open(layer, frozenset(freed), exact, us, layer.input not in codes))
     return tuple(found)

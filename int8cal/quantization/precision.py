@@ -247,15 +247,10 @@ class Precision:
         for region, gain in sweep.floats.items():
             if not self._avoidable(region):
                 continue
-            us = sum(float_us(*self._size(node)) for node in region)
+            us = sum(float_us(self.index.nodes[node], self.elements) for node in region)
             name = region[0] if len(region) == 1 else f"{region[0]} and {len(region) - 1} more"
             result.append(Upgrade(f"float for {name}", (), region, gain, us))
         return result
-
-    def _size(self, node: str) -> tuple[str, float]:
-        proto = next(each for each in self.model.graph.node if each.name == node)
-        sizes = [self.elements.get(name, 0.0) for name in (*proto.input, *proto.output)]
-        return proto.op_type, max(sizes, default=0.0)
 
     def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
         members = self.plan.members(group)

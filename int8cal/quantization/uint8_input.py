@@ -188,10 +188,10 @@ def _ones(model: onnx.ModelProto, layers: tuple[PixelLayer, ...]) -> int | None:
     """
     affine = pixel_affine(layers)
     index = Index(model)
-    nodes = {node.name: node for node in index.graph.node}
     convolutions = [item for item in layers if item.layer.op_type == "Conv" and item.layer.group == 1]
     if not any(
-        _slow(index, item.layer) or (_pads(nodes[item.layer.node]) and _is_off(item, affine)) for item in convolutions
+        _slow(index, item.layer) or (_pads(index.nodes[item.layer.node]) and _is_off(item, affine))
+        for item in convolutions
     ):
         return None
     need = 1.0

@@ -123,7 +123,7 @@ class Injected:
     def _alone(self, node: str) -> onnx.ModelProto:
         """Return a model of the layer's node alone, with values and weight as inputs."""
         layer = self._layers[node]
-        proto = copied(next(each for each in self._index.graph.node if each.name == node))
+        proto = copied(self._index.nodes[node])
         if layer.op_type == "Gemm":
             transposed = attribute(proto, "transB", 0)
             proto = helper.make_node("Gemm", ["x", "w"], ["y"], transB=transposed)

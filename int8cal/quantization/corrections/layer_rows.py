@@ -67,7 +67,6 @@ def read_rows(
         StatisticsError: A kernel failed.
     """
     index = Index(model)
-    nodes = {node.name: node for node in index.graph.node}
     tensors = tuple(dict.fromkeys(layer.input for layer in layers))
     fed = [name for name in tensors if name in index.inputs]
     session = Session(tapped_model(model, tuple(Tap(name) for name in tensors)), threads=threads)
@@ -78,7 +77,7 @@ def read_rows(
         for name in fed:
             values[name] = np.concatenate([sample.feed[name] for sample in group])
         for layer in layers:
-            rows = _rows(index, nodes[layer.node], layer, values[layer.input], len(samples))
+            rows = _rows(index, index.nodes[layer.node], layer, values[layer.input], len(samples))
             if rows.size:
                 found[layer.node].append(rows)
     return {

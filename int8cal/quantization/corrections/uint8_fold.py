@@ -70,7 +70,6 @@ class _Folder:
         self.graph, self.uint8, self.affine = model.graph, uint8, affine
         self.source = with_points(plan, uint8)
         self.index = Index(model)
-        self.nodes = {node.name: node for node in model.graph.node}
         self.layers = {layer.node: layer for layer in plan.layers}
         self.taken = {*self.index.initializers, *self.index.producer, *self.index.inputs}
         self.wide: dict[str, str] = {}
@@ -78,7 +77,7 @@ class _Folder:
 
     def fold(self, item: PixelLayer) -> None:
         layer = item.layer
-        node = self.nodes[layer.node]
+        node = self.index.nodes[layer.node]
         weight = self.index.constant(layer.weight).astype(np.float64)
         # of the stored weight: where its input channels are
         axis = 1 if layer.op_type == "Conv" or layer.axis == 0 else weight.ndim - 2
@@ -108,7 +107,7 @@ class _Folder:
         self.layers[layer.node] = replace(layer, weight=node.input[1], bias=bias, input=source, channels=channels)
 
     def _bias(self, layer: Layer, shift: Float64) -> str:
-        node = self.nodes[layer.bias_add or layer.node]
+        node = self.index.nodes[layer.bias_add or layer.node]
         if layer.bias is None:
             new = self._fresh(f"{layer.node}_bias")
             self.graph.initializer.append(numpy_helper.from_array(shift.astype(np.float32), new))
