@@ -116,3 +116,21 @@ def quantize_with(
 def dequantize(q: npt.NDArray[np.integer[Any]], affine: Affine) -> Float64:
     """Return scale * (q - zero_point) in float64, same shape as q."""
     return affine.scale * (q.astype(np.float64) - affine.zero_point)
+
+
+def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> npt.NDArray[np.float32]:
+    """Quantize and dequantize: return scale * (q - zero_point) as the runtime does in float32.
+
+    Args:
+        values: float32, any shape; what leaves float32 when divided by the scale is clipped like any other value.
+        affine: Of the codes.
+
+    Returns:
+        float32 of the same shape.
+    """
+    scale = np.float32(affine.scale)
+    with np.errstate(over="ignore"):
+        codes: npt.NDArray[np.float32] = np.rint(values / scale)
+    np.clip(codes, affine.dtype.qmin - affine.zero_point, affine.dtype.qmax - affine.zero_point, out=codes)
+    codes *= scale
+    return codes

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from int8cal.graph.injection import Place, make_injection
 from int8cal.graph.taps import Tap, tapped_model
+from int8cal.numerics.affine import fake_quantized
 from int8cal.quantization.noise import Exact, real_outputs
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
@@ -83,7 +84,7 @@ class Sensitivity:
             signal[row] = exact.power
             for index, rounding in enumerate(roundings):
                 added = {
-                    self._injection.inputs[place]: rounding_error(values[place.tensor], affine)
+                    self._injection.inputs[place]: fake_quantized(values[place.tensor], affine) - values[place.tensor]
                     for place, affine in rounding.items()
                 }
                 errors[index, row] = exact.noise(self._noisy().run({**feed, **added}, self._outputs), self._outputs)
@@ -109,15 +110,6 @@ class Sensitivity:
 
     def _noisy(self) -> Session:
         return self._sessions[1]
-
-
-def rounding_error(values: Values, affine: Affine) -> npt.NDArray[np.float32]:
-    """Return what quantizing changes: the dequantized codes minus the values, float32 of the same shape."""
-    scale, zero = np.float32(affine.scale), np.float32(affine.zero_point)
-    with np.errstate(over="ignore"):  # what leaves float32 is clipped
-        codes = np.clip(np.rint(values / scale) + zero, affine.dtype.qmin, affine.dtype.qmax)
-    error: npt.NDArray[np.float32] = (codes - zero) * scale - values
-    return error
 
 
 def places_of(places: Iterable[Place], tensor: str) -> tuple[Place, ...]:

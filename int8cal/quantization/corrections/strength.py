@@ -22,6 +22,7 @@ from int8cal.calibration.choose import choose
 from int8cal.calibration.ranges import group_spectrum
 from int8cal.graph.index import Index
 from int8cal.graph.reduction import reduction_of
+from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
@@ -149,7 +150,7 @@ class _Reader:
     def error(self, factor: Float64, affine: Affine) -> float:
         """Squared error of the outputs with input and weights quantized, channels times factor in between."""
         columns = factor[self.rows.channels]
-        values = _rounded_to(self.rows.values * columns[:, None].astype(np.float32), affine)
+        values = fake_quantized(self.rows.values * columns[:, None].astype(np.float32), affine)
         weights = self.weights / columns[:, None]
         flat = Rows(weights.reshape(-1, 1, weights.shape[-1]), self.shape.channels, self.shape.kernel)
         dtype = WEIGHT_TYPES[self.span]
@@ -157,14 +158,6 @@ class _Reader:
         rounded = round_codes(flat, scales, dtype, self.links) * scales[:, None, None]
         actual = values @ rounded.reshape(weights.shape).astype(np.float32).transpose(0, 2, 1)
         return float((np.square(actual - self.expected, dtype=np.float64).sum(axis=1) * self.importance[:, 0]).sum())
-
-
-def _rounded_to(values: Float32, affine: Affine) -> Float32:
-    """Quantize and dequantize."""
-    codes: Float32 = np.rint(values / np.float32(affine.scale))
-    np.clip(codes, affine.dtype.qmin - affine.zero_point, affine.dtype.qmax - affine.zero_point, out=codes)
-    codes *= np.float32(affine.scale)
-    return codes
 
 
 class _Search:
@@ -214,7 +207,7 @@ class _Search:
             for run, added in enumerate(errors):
                 values = injected.read(layer.node, run)
                 expected = injected.product(layer.node, values, weight)
-                near = _rounded_to(values * columns, affines[layer.input])
+                near = fake_quantized(values * columns, affines[layer.input])
                 added[layer.node] = injected.product(layer.node, near, rounded) - expected
         return injected.harm(errors)
 

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from int8cal.graph.injection import Place, make_injection
-from int8cal.quantization.sensitivity import rounding_error
+from int8cal.numerics.affine import fake_quantized
 from int8cal.runtime.sessions import Session
 
 IMAGE = "g (float[N,4,8,8] x)"
@@ -110,7 +110,7 @@ def test_an_error_at_one_place_is_that_tensor_quantized_for_these_readers(bench,
         if place.readers == "others" and place.tensor in outputs and point.exclusive:
             readers = readers | {""}
         expected = bench.run(quantized_by_hand(model, place.tensor, affine, readers), feed)
-        actual = run(injection, feed, {place: rounding_error(values[place.tensor], affine)})
+        actual = run(injection, feed, {place: fake_quantized(values[place.tensor], affine) - values[place.tensor]})
         for output, value in expected.items():
             np.testing.assert_allclose(actual[output], value, rtol=1e-4, atol=2e-5, err_msg=str(place))
 

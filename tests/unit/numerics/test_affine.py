@@ -1,5 +1,7 @@
 """NUMERICS 1: the vectors of the oneDNN guide, and the ranges that have no ordinary scale."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from int8cal.numerics.affine import (
     QType,
     affine_from_range,
     dequantize,
+    fake_quantized,
     positive_scale,
     quantize,
     quantize_with,
@@ -135,3 +138,18 @@ def test_per_channel_parameters_broadcast():
 
 def test_levels_count_the_codes():
     assert (U8.levels, S8.levels, S7.levels) == (256, 255, 128)
+
+
+@pytest.mark.parametrize("affine", [Affine(0.031, 100, U8), Affine(0.1, 0, U8), Affine(0.02, 0, S8)])
+def test_fake_quantized_values_are_those_of_the_codes_in_float32(affine):
+    values = np.random.default_rng(1).normal(scale=3, size=(50, 20)).astype(np.float32)
+    found = fake_quantized(values, affine)
+    np.testing.assert_allclose(found, dequantize(quantize(values, affine), affine), atol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_a_huge_value_is_clipped_silently():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fake_quantized(np.array([3e38, -3e38, 0.0], np.float32), Affine(2.0**-40, 3, U8))
+    np.testing.assert_array_equal(found, np.float32(2.0**-40) * np.array([252, -3, 0], np.float32))
