@@ -17,12 +17,14 @@ from int8cal.graph.bias_add import bias_add
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
 from int8cal.graph.recurrent import GATES, Recurrent, recurrent_of
+from int8cal.graph.reduction import reduction_of
 from int8cal.graph.select import EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from int8cal.graph.select import Selection
+    from int8cal.numerics.pairs import Reduction
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Layer:
     channels: int
     group: int = 1
     bias_add: str = ""
+
+    @property
+    def reduction(self) -> Reduction:
+        """Over what it sums."""
+        return reduction_of(self.op_type, self.axis, self.group)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from onnx import helper, numpy_helper
 
 from int8cal.graph.index import Index
 from int8cal.graph.injection import Place
-from int8cal.graph.reduction import reduction_of
 from int8cal.protos import copied, graft
 from int8cal.quantization.corrections.remainder import FACTOR, first_plane
 from int8cal.quantization.layers import scales_per_output
@@ -51,7 +50,7 @@ class Twin:
         """Return the dequantized weights, shaped as stored; those of the first plane."""
         codes, scales = self.integers.weight, self.integers.scales.astype(np.float32)
         if self.planes:
-            codes = first_plane(codes, reduction_of(self.layer.op_type, self.layer.axis, self.layer.group))
+            codes = first_plane(codes, self.layer.reduction)
         if self.layer.axis is None:
             return codes.astype(np.float32) * scales.reshape(())
         shape = [1] * codes.ndim

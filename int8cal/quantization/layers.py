@@ -5,13 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
-from int8cal.graph.reduction import reduction_of
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, quantize_bias
@@ -152,12 +151,19 @@ def layer_weights(index: Index, layer: Layer, weights: WeightRange, target: Targ
         NonFiniteError: The weight holds NaN or infinity; names it and its node.
     """
     weight = finite_weight(index, layer.weight, layer.node)
-    reduction = reduction_of(layer.op_type, layer.axis, layer.group)
-    if double:
-        weight = widened(weight, reduction)
-    rows = reduction.rows(weight)
+    return lay_out(widened(weight, layer.reduction) if double else weight, layer, weights, target)
+
+
+def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target: Target) -> LayerWeights:
+    """Lay out values in place of a layer's weight.
+
+    Args:
+        weight: Finite values, float32 or float64, as the weight is stored.
+        layer, weights, target: As in `layer_weights`.
+    """
+    rows = layer.reduction.rows(weight)
     span, links = code_range(layer, rows, weights, target)
-    return LayerWeights(rows, reduction, weight.shape, span, links)
+    return LayerWeights(rows, layer.reduction, weight.shape, span, links)
 
 
 def finite_weight(index: Index, name: str, node: str) -> npt.NDArray[np.float32]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.index import Index, attribute
-from int8cal.graph.reduction import reduction_of
+from int8cal.graph.index import Index
+from int8cal.graph.window import window_of
 from int8cal.quantization.corrections.remainder import first_plane
 from int8cal.quantization.corrections.rescale import input_channels_first
 
@@ -62,7 +62,7 @@ def bias_deltas(
         shape[layer.axis] = -1
         codes = integers.weight
         if codes.shape != weight.shape:  # what the second plane of an input holds has the mean 0
-            codes = first_plane(codes, reduction_of(layer.op_type, layer.axis, layer.group))
+            codes = first_plane(codes, layer.reduction)
         shift = codes * integers.scales.reshape(shape) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
@@ -79,19 +79,15 @@ def tap_coverage(index: Index, layer: Layer) -> Float64:
     Returns:
         float64, kernel shape (kh, kw), broadcasts against the weight; ones where the input's size is not known.
     """
-    node = next(node for node in index.graph.node if node.name == layer.node)
     kernel = tuple(index.initializers[layer.weight].dims[2:])
     dims = _spatial_dims(index, layer.input, len(kernel))
     coverage = np.ones(kernel)
     if dims is None:
         return coverage
-    strides = attribute(node, "strides", [1] * len(kernel))
-    dilations = attribute(node, "dilations", [1] * len(kernel))
-    begins, ends = _pads(node, dims, kernel, strides, dilations)
-    for axis, size in enumerate(dims):
-        span = (kernel[axis] - 1) * dilations[axis] + 1
-        positions = np.arange(max((size + begins[axis] + ends[axis] - span) // strides[axis] + 1, 1)) * strides[axis]
-        reads = positions[:, None] + np.arange(kernel[axis])[None] * dilations[axis] - begins[axis]
+    window = window_of(index.nodes[layer.node], kernel, dims)
+    for axis, (size, outputs) in enumerate(zip(dims, window.outputs(dims), strict=True)):
+        positions = np.arange(outputs) * window.strides[axis] - window.pads[axis]
+        reads = positions[:, None] + np.arange(kernel[axis])[None] * window.dilations[axis]
         share = ((reads >= 0) & (reads < size)).mean(axis=0)
         coverage *= share.reshape([-1 if other == axis else 1 for other in range(len(kernel))])
     return coverage
@@ -101,19 +97,3 @@ def _spatial_dims(index: Index, tensor: str, count: int) -> list[int] | None:
     sizes = (index.dims(tensor) or ())[2:]
     known = [size for size in sizes if size]
     return known if len(known) == len(sizes) == count else None
-
-
-def _pads(
-    node: onnx.NodeProto, dims: list[int], kernel: tuple[int, ...], strides: list[int], dilations: list[int]
-) -> tuple[list[int], list[int]]:
-    auto = attribute(node, "auto_pad", b"NOTSET")
-    if auto in (b"SAME_UPPER", b"SAME_LOWER"):
-        begins, ends = [], []
-        for size, taps, stride, dilation in zip(dims, kernel, strides, dilations, strict=True):
-            total = max((-(-size // stride) - 1) * stride + (taps - 1) * dilation + 1 - size, 0)
-            small, large = total // 2, total - total // 2
-            begins.append(small if auto == b"SAME_UPPER" else large)
-            ends.append(large if auto == b"SAME_UPPER" else small)
-        return begins, ends
-    pads = list(attribute(node, "pads", [0] * (2 * len(kernel))))
-    return pads[: len(kernel)], pads[len(kernel) :]

@@ -11,6 +11,7 @@ chains can be decided one by one: nothing has to settle.
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,12 +22,10 @@ import numpy.typing as npt
 from int8cal.calibration.choose import choose
 from int8cal.calibration.ranges import group_spectrum
 from int8cal.graph.index import Index
-from int8cal.graph.reduction import reduction_of
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
-from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.quantization.corrections.equalize import (
     Equalization,
     best_exponents,
@@ -37,7 +36,7 @@ from int8cal.quantization.corrections.equalize import (
 from int8cal.quantization.corrections.injected import Injected
 from int8cal.quantization.corrections.layer_rows import read_rows
 from int8cal.quantization.corrections.rescale import STEPS, input_channels_first, scale_inputs
-from int8cal.quantization.layers import code_range, finite_weight
+from int8cal.quantization.layers import finite_weight, lay_out, layer_weights
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import weight_range
 
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
     from int8cal.graph.chains import Chain
     from int8cal.graph.plan import Layer, Plan
     from int8cal.graph.signature import Signature
-    from int8cal.job import CalibrationSettings, QuantizationSettings, WeightRange
+    from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.numerics.affine import Affine
-    from int8cal.numerics.pairs import Links
     from int8cal.quantization.corrections.layer_rows import LayerRows
+    from int8cal.quantization.layers import LayerWeights
     from int8cal.runtime.batching import SampleLike
 
 Float64 = npt.NDArray[np.float64]
@@ -143,21 +142,29 @@ class _Reader:
     weights: Float64  # (groups, outputs per group, K)
     expected: Float32  # (groups, rows, outputs per group)
     importance: Float64  # (groups, 1, outputs per group)
-    shape: Rows
-    span: WeightRange
-    links: Links
+    source: LayerWeights  # as stored
 
     def error(self, factor: Float64, affine: Affine) -> float:
         """Squared error of the outputs with input and weights quantized, channels times factor in between."""
         columns = factor[self.rows.channels]
         values = fake_quantized(self.rows.values * columns[:, None].astype(np.float32), affine)
         weights = self.weights / columns[:, None]
-        flat = Rows(weights.reshape(-1, 1, weights.shape[-1]), self.shape.channels, self.shape.kernel)
-        dtype = WEIGHT_TYPES[self.span]
-        scales = choose_scales(flat, dtype, self.links)
-        rounded = round_codes(flat, scales, dtype, self.links) * scales[:, None, None]
-        actual = values @ rounded.reshape(weights.shape).astype(np.float32).transpose(0, 2, 1)
+        rounded = _rounded(weights.reshape(-1, 1, weights.shape[-1]), self.source).reshape(weights.shape)
+        actual = values @ rounded.transpose(0, 2, 1)
         return float((np.square(actual - self.expected, dtype=np.float64).sum(axis=1) * self.importance[:, 0]).sum())
+
+
+def _rounded(values: Float64, source: LayerWeights) -> Float32:
+    """Return rows of a weight as their codes will stand for them.
+
+    Args:
+        values: (rows, 1, K).
+        source: The weight that they stand in for.
+    """
+    rows = Rows(values, source.rows.channels, source.rows.kernel)
+    scales = choose_scales(rows, source.dtype, source.links)
+    codes = round_codes(rows, scales, source.dtype, source.links)
+    return (codes * scales[:, None, None]).astype(np.float32)
 
 
 class _Search:
@@ -213,20 +220,12 @@ class _Search:
 
     def _rounded(self, layer: Layer, weight: Float64) -> Float32:
         """Return a layer's weight as its codes will stand for it."""
-        reduction = reduction_of(layer.op_type, layer.axis, layer.group)
-        rows = reduction.rows(weight)
-        span, links = code_range(layer, rows, weight_range(self.quantization), self.quantization.target)
-
-        def rounded(values: Float64) -> Float32:
-            part = Rows(values, rows.channels, rows.kernel)
-            scales = choose_scales(part, WEIGHT_TYPES[span], links)
-            codes = round_codes(part, scales, WEIGHT_TYPES[span], links)
-            return (codes * scales[:, None, None]).astype(np.float32)
-
+        source = lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)
         threads = self.calibration.threads or cpu_count()
         with ThreadPoolExecutor(threads, "int8cal-equalize") as pool:  # rows do not depend on each other
-            parts = [part for part in np.array_split(rows.values, threads) if len(part)]
-            return reduction.restore(np.concatenate(list(pool.map(rounded, parts))), weight.shape)
+            parts = [part for part in np.array_split(source.rows.values, threads) if len(part)]
+            rounded = pool.map(_rounded, parts, itertools.repeat(source))
+            return source.reduction.restore(np.concatenate(list(rounded)), source.shape)
 
     def _candidates(self, chain: Chain) -> list[tuple[str, Float64]]:
         channels = self.tensors[chain.tensor].channels
@@ -272,18 +271,18 @@ class _Search:
         ]
 
     def _reader(self, layer: Layer) -> _Reader:
-        weight = finite_weight(self.index, layer.weight, layer.node)
-        rows = reduction_of(layer.op_type, layer.axis, layer.group).rows(weight)
-        span, links = code_range(layer, rows, weight_range(self.quantization), self.quantization.target)
-        per_group = len(rows.values) // layer.group
-        grouped = rows.values.astype(np.float64).reshape(layer.group, per_group, -1)
+        span, target = weight_range(self.quantization), self.quantization.target
+        source = layer_weights(self.index, layer, span, target, double=False)
+        outputs = len(source.rows.values)
+        per_group = outputs // layer.group
+        grouped = source.rows.values.astype(np.float64).reshape(layer.group, per_group, -1)
         enough = int(np.clip(_WEIGHTS // grouped.shape[-1], _FEWEST, _OUTPUTS))
         some = some_of(per_group, max(enough // layer.group, 1))
         weights = grouped[:, some]
         seen = self.rows[layer.node]
-        importance = self._importance(layer, len(rows.values)).reshape(layer.group, 1, per_group)[:, :, some]
+        importance = self._importance(layer, outputs).reshape(layer.group, 1, per_group)[:, :, some]
         expected = seen.values @ weights.astype(np.float32).transpose(0, 2, 1)
-        return _Reader(seen, weights, expected, importance, Rows(weight, rows.channels, rows.kernel), span, links)
+        return _Reader(seen, weights, expected, importance, source)
 
     def _importance(self, layer: Layer, outputs: int) -> Float64:
         """How much an error of each output channel matters: as much as the next layers weigh it, where they are known.

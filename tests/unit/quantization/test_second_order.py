@@ -5,7 +5,6 @@ import pytest
 
 from int8cal.calibration.table_file import parse_table, table_to_json
 from int8cal.errors import TableError
-from int8cal.graph.reduction import reduction_of
 from int8cal.numerics.affine import S7, S8
 from int8cal.numerics.pairs import link, unsafe_pairs
 from int8cal.quantization.build import build_model, with_weights
@@ -157,7 +156,7 @@ def test_the_moments_of_any_layer_predict_its_mean_output(bench, name):
     last = plan.layers[-1]
     (_, (found,)) = list(take_moments(built.model, list(inputs.values()), [samples]))[-1]
     integers = built.layers[last.node]
-    reduction = reduction_of(last.op_type, last.axis, last.group)
+    reduction = last.reduction
     scaled = reduction.rows(integers.weight).values * integers.scales[:, None, None]
     input_scale = table.tensors[last.input].scale
     mean = mean_output(scaled, found) * input_scale
