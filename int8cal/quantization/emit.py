@@ -13,7 +13,7 @@ from int8cal.graph.index import Index, attribute, outer_references, subgraphs
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
 from int8cal.protos import copied, without_weights
-from int8cal.quantization.corrections.remainder import FACTOR
+from int8cal.quantization.corrections.remainder import fine_scale
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.rows import Names, from_rows, to_rows
 
@@ -220,9 +220,8 @@ class _Emitter:
             return first.codes
         axis = 1 if layer.op_type == "Conv" else -1
         if (tensor, axis) not in self.both:
-            affine = self.activations[tensor]
             fine, left = self._fresh(f"{tensor}_remainder_scale"), self._fresh(f"{tensor}_remainder")
-            self._constant(fine, np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32))
+            self._constant(fine, fine_scale(self.activations[tensor]))
             known = self._dequantize(tensor, self._fresh(f"{tensor}_dequantized"))
             codes, both = self._fresh(f"{left}_quantized"), self._fresh(f"{tensor}_planes")
             source = self.renamed.get(tensor, tensor)

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from int8cal.graph.index import Index
 from int8cal.graph.injection import Place
 from int8cal.protos import copied, graft
-from int8cal.quantization.corrections.remainder import FACTOR, first_plane
+from int8cal.quantization.corrections.remainder import fine_scale, first_plane
 from int8cal.quantization.layers import scales_per_output
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class _Builder:
         first = self._node("DequantizeLinear", [codes, scale, zero], f"{stem}/dequantized")
         if not planes:
             return first
-        fine = self._constant(f"{stem}/fine", np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32))
+        fine = self._constant(f"{stem}/fine", fine_scale(affine))
         left = self._node("Sub", [tensor, first], f"{stem}/remainder")
         second = self._node("QuantizeLinear", [left, fine, zero], f"{stem}/second")
         rest = self._node("DequantizeLinear", [second, fine, zero], f"{stem}/rest")

@@ -69,6 +69,11 @@ def with_room(affine: Affine, headroom: float = HEADROOM) -> Affine:
     return Affine(scale, affine.dtype.qmin + room if low < room else affine.dtype.qmax - room, affine.dtype)
 
 
+def fine_scale(affine: Affine) -> npt.NDArray[np.float32]:
+    """Return the scale of the second plane's codes, of no dimension, from the affine of the first's."""
+    return np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32)
+
+
 def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> CalibrationTable:
     """Return the table in which the inputs of some layers come in two planes.
 
