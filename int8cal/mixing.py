@@ -12,7 +12,7 @@ from int8cal.calibration.table_file import save_table
 from int8cal.data.feeds import feeds_of, open_feeds
 from int8cal.evaluation.gate_judge import GateJudge
 from int8cal.evaluation.gates import parse_gate
-from int8cal.evaluation.reach_gates import Course, reach_gates
+from int8cal.evaluation.reach_gates import Course, GateSearch
 from int8cal.evaluation.search_state import SearchState
 from int8cal.graph.load import save_model
 
@@ -93,7 +93,7 @@ def spend_budget(
     stream: Callable[[], object] | None,
     desk: Desk,
 ) -> tuple[Corrected, MixedPrecision]:
-    """Leave layers out of int8 until the job's gates about outputs hold; see `reach_gates`.
+    """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
 
     Args:
         job: With a budget and such a gate.
@@ -133,4 +133,4 @@ def spend_budget(
     elements = {
         name: each.count / max(collected.statistics.samples, 1) for name, each in collected.statistics.tensors.items()
     }
-    return reach_gates(prepared, selection, corrected, collected.kept, elements, course)
+    return GateSearch(prepared, selection, corrected, collected.kept, elements, course).run()

@@ -10,7 +10,7 @@ import numpy as np
 
 from int8cal.evaluation.gates import judge, on_outputs
 from int8cal.evaluation.mixed_report import describe_layers, outcome_of
-from int8cal.evaluation.result import MixedPoint, MixedPrecision
+from int8cal.evaluation.result import Evaluation, MixedPoint, MixedPrecision, Saturation
 from int8cal.graph.costs import inference_us
 from int8cal.graph.injection import rounded_places
 from int8cal.graph.load import model_sha256
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.table import CalibrationTable
     from int8cal.evaluation.gate_judge import GateJudge
     from int8cal.evaluation.gates import ParsedGate
-    from int8cal.evaluation.result import Evaluation, Gate, Metrics
+    from int8cal.evaluation.result import Gate, Metrics
     from int8cal.evaluation.search_state import SearchState
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepared import Prepared
@@ -83,15 +83,8 @@ class _Judged:
         return (passed, -self.rung.percent if self.holds else _decibel(self.metrics))
 
 
-def reach_gates(
-    prepared: Prepared,
-    selection: Selection,
-    corrected: Corrected,
-    samples: Sequence[SampleLike],
-    elements: Mapping[str, float],
-    course: Course,
-) -> tuple[Corrected, MixedPrecision]:
-    """Evaluate, and leave layers out of int8 until the gates about outputs hold or the budget is spent.
+class GateSearch:
+    """Evaluates, and leaves layers out of int8 until the gates about outputs hold or the budget is spent.
 
     Args:
         prepared: The prepared model.
@@ -100,17 +93,8 @@ def reach_gates(
         samples: Calibration samples to measure the layers' noise on.
         elements: Values per inference of every planned tensor.
         course: Gates, budget, and how to judge.
-
-    Returns:
-        The best that was found, and how.
-
-    Raises:
-        Int8calError: Of evaluating.
     """
-    return _Search(prepared, selection, corrected, samples, elements, course).run()
 
-
-class _Search:
     def __init__(
         self,
         prepared: Prepared,
@@ -128,6 +112,14 @@ class _Search:
         self.best: _Judged | None = None
 
     def run(self) -> tuple[Corrected, MixedPrecision]:
+        """Search, once.
+
+        Returns:
+            The best that was found, and how.
+
+        Raises:
+            Int8calError: Of evaluating.
+        """
         budget = self.course.settings.budget or 0.0
         plain = self._judge(Rung())
         sweep, percent = None, None
@@ -280,6 +272,4 @@ def _factor(gate: Gate, parsed: ParsedGate, plain: Metrics) -> float | None:
 
 
 def _evaluation(metrics: Metrics) -> Evaluation:
-    from int8cal.evaluation.result import Evaluation, Saturation
-
     return Evaluation(0, metrics, {}, (), None, Saturation("", None), (0, 0), None)
