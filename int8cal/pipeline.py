@@ -40,9 +40,9 @@ from int8cal.quantization.correct import (
     Corrected,
     Kept,
     Start,
+    TableSearch,
     explained,
     find_ranges,
-    make_table,
     split_kept,
 )
 from int8cal.quantization.left_out import left_of
@@ -173,7 +173,10 @@ def calibrate_model(
 
     def tabulated(rule: RecipeRule, method: Method = job.calibration.method) -> Corrected:
         with clock.station("quantize"):
-            return make_table(prepared.model, plan, beginnings(rule, method), job, blank, kept, rule=rule, uint8=uint8)
+            # nothing else holds the beginnings: a rescaled model that is not taken need not stay in memory
+            return TableSearch(
+                prepared.model, plan, beginnings(rule, method), job, blank, kept, rule=rule, uint8=uint8
+            ).run()
 
     corrected = tabulated(rule)
     if job.quantization.explain:

@@ -50,6 +50,7 @@ class Built:
 
     Attributes:
         floats, plan: The float model that the integers stand for, corrections applied, and its plan.
+        wide: Where it takes raw pixels: tensors with one more channel, of constant value -> the tensor without.
     """
 
     model: onnx.ModelProto
@@ -58,6 +59,7 @@ class Built:
     recurrent: dict[str, QuantizedRecurrent]
     floats: onnx.ModelProto
     plan: Plan
+    wide: Mapping[str, str]
 
 
 def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Built:
@@ -129,7 +131,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     model = emit(equalized, plan, activations, layers, metadata, planes=planes)
     if uint8 is not None:
         model = take_codes(model, {*uint8.tensors, *wide}, dict.fromkeys(wide, uint8.ones or 0))
-    return Built(emit_recurrent(model, recurrent), layers, warnings, recurrent, equalized, plan)
+    return Built(emit_recurrent(model, recurrent), layers, warnings, recurrent, equalized, plan, wide)
 
 
 def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:

@@ -13,10 +13,10 @@ from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
-from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.second_order import refine_layers
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
+from int8cal.quantization.mixed_table import in_planes
 from int8cal.quantization.precision import Precision
 from int8cal.quantization.recurrent_choice import choose_forms
 from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
@@ -147,34 +147,6 @@ class Start:
     least_db: float = 0.0
 
 
-def make_table(
-    prepared: onnx.ModelProto,
-    plan: Plan,
-    starts: Sequence[Start],
-    job: Job,
-    blank: CalibrationTable,
-    kept: Kept,
-    *,
-    rule: RecipeRule,
-    uint8: Uint8Input | None = None,
-) -> Corrected:
-    """Turn ranges into a table and its model.
-
-    Args:
-        prepared: The prepared model.
-        plan: Its plan.
-        starts: What `balance` and `find_ranges` gave; the first is what others have to be better than.
-        job: Its settings.
-        blank: A table with model, data and settings filled in.
-        kept: Samples for corrections that are fitted or judged.
-        rule: The recipe.
-        uint8: How the int8 model takes raw pixels; None where it takes floats.
-    """
-    search = _Search(prepared, plan, starts, job, blank, kept, rule, uint8)
-    del starts  # a rescaled model that is not taken need not stay in memory
-    return search.run()
-
-
 def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Step, ...]) -> Corrected:
     """Write down what each step gave, in the table and in the model.
 
@@ -194,8 +166,19 @@ def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Ste
     return replace(corrected, table=table, model=build_model(prepared, corrected.plan, table).model, steps=tuple(steps))
 
 
-class _Search:
-    """One table that gets better step by step; a step that does not help on the judge's samples is taken back."""
+class TableSearch:
+    """One table that gets better step by step; a step that does not help on the judge's samples is taken back.
+
+    Args:
+        prepared: The prepared model.
+        plan: Its plan.
+        starts: What `balance` and `find_ranges` gave; the first is what others have to be better than.
+        job: Its settings.
+        blank: A table with model, data and settings filled in.
+        kept: Samples for corrections that are fitted or judged.
+        rule: The recipe.
+        uint8: How the int8 model takes raw pixels; None where it takes floats.
+    """
 
     def __init__(
         self,
@@ -205,8 +188,9 @@ class _Search:
         job: Job,
         blank: CalibrationTable,
         kept: Kept,
+        *,
         rule: RecipeRule,
-        uint8: Uint8Input | None,
+        uint8: Uint8Input | None = None,
     ) -> None:
         self.prepared, self.plan, self.job, self.blank = prepared, plan, job, blank
         self.kept, self.rule, self.uint8 = kept, rule, uint8
@@ -221,6 +205,7 @@ class _Search:
         self.table = replace(self.table, weights=weight_entries(plan, self.built.layers))
 
     def run(self) -> Corrected:
+        """Take every step of the recipe; once."""
         for start in self.others if self.kept.judge is not None else ():
             table, _ = self._first_table(start)
             rescaled = start.balanced is not self.start.balanced
@@ -259,11 +244,10 @@ class _Search:
         entries, corrections = start.ranges.entries, dict(start.balanced.corrections)
         noted: tuple[str, ...] = ()
         if self.uint8 is not None:
-            uint8, tensors = self.uint8, start.balanced.tensors
-            affine = pixel_affine(uint8.layers)
-            _, layers, wide = fold_pixels(start.balanced.model, self.plan, uint8, affine)
-            entries = entries | pixel_entries(uint8, affine, tensors, wide)
-            entries = {point.tensor: entries[point.tensor] for point in layers.points}
+            uint8, affine = self.uint8, pixel_affine(self.uint8.layers)
+            _, folded, wide = fold_pixels(self.prepared, self.plan, uint8, affine)
+            entries = entries | pixel_entries(uint8, affine, start.balanced.tensors, wide)
+            entries = {point.tensor: entries[point.tensor] for point in folded.points}
             corrections[CORRECTION] = uint8.record()
             noted = (describe(uint8, affine),)
         warnings = (*self.blank.warnings, *start.ranges.warnings)
@@ -315,11 +299,7 @@ class _Search:
         self.decisions.extend(lines)
         planes = [node for each in taken for node in each.planes]
         if planes:
-            table = with_planes(self.table, self.plan, planes)
-            wide = [layer for layer in self.plan.layers if layer.node in planes]
-            keys = {self.plan.weight_key(layer.node, layer.weight) for layer in wide}
-            weights = {key: entry for key, entry in table.weights.items() if key not in keys}
-            self._offer("second planes of inputs", replace(table, weights=weights))
+            self._offer("second planes of inputs", in_planes(self.table, self.plan, planes))
         left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
         if left:
             self._offer_floats(left)
@@ -345,19 +325,13 @@ class _Search:
         model, plan, figures = self.start.balanced.model, self.plan, self.start.balanced.tensors
         if self.uint8 is not None:  # the statistics of the model behind the fold of pixels
             affine = pixel_affine(self.uint8.layers)
-            figures = figures | pixel_statistics(self.uint8, affine, figures, self._wide())
+            figures = figures | pixel_statistics(self.uint8, affine, figures, self.built.wide)
             model, plan = self.built.floats, self.built.plan
         deltas = bias_deltas(model, plan, figures, self.built.layers)
         if deltas:
             found = {node: delta.tolist() for node, delta in deltas.items()}
             corrections = {**self.table.corrections, "bias": found}
             self._offer_layers("bias correction", replace(self.table, corrections=corrections), ("bias",))
-
-    def _wide(self) -> dict[str, str]:
-        if self.uint8 is None:
-            return {}
-        _, _, wide = fold_pixels(self.start.balanced.model, self.plan, self.uint8, pixel_affine(self.uint8.layers))
-        return wide
 
     def _refine(self) -> None:
         """Second-order rounding, by what the layers of the int8 model read."""

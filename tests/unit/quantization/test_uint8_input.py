@@ -21,7 +21,7 @@ from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, Quan
 from int8cal.quantization import build
 from int8cal.quantization.balance import balance
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import Kept, Start, find_ranges, make_table
+from int8cal.quantization.correct import Kept, Start, TableSearch, find_ranges
 from int8cal.quantization.recipes import RECIPES
 from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
 from int8cal.runtime.targets import weight_range
@@ -86,7 +86,7 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     balanced = balance(prepared.model, plan, statistics, rule)
     start = Start("ranges", balanced, find_ranges(plan, balanced, job.calibration, quantization, pixels))
     kept = Kept(prepared.signature, (), output_judge(prepared.model, prepared.signature, samples, threads=1))
-    corrected = make_table(prepared.model, plan, [start], job, blank, kept, rule=rule, uint8=pixels)
+    corrected = TableSearch(prepared.model, plan, [start], job, blank, kept, rule=rule, uint8=pixels).run()
     return prepared, plan, samples, corrected, corrected.model
 
 
