@@ -63,22 +63,24 @@ class SharedPasses:
         taps: tuple[Tap, ...],
         samples: Iterable[Sample],
         *,
-        model_sha256: str,
-        threads: int = 0,
-        keep: int = 0,
+        keep: int,
+        **settings: Any,
     ) -> Collected:
-        """Collect as int8cal's own engine does, with the same bits; kept are the shards' smallest fingerprints."""
+        """Collect as int8cal's own engine does, with the same bits; kept are the shards' smallest fingerprints.
+
+        Args:
+            model, signature, taps, samples, keep: As `collect` takes them.
+            settings: Its other arguments.
+        """
         source = iter(samples)
         shards: list[Collected] = []
         for length in chain(self._lengths, (None,)):
             shard = list(islice(source, length))
             if not shard and shards:
                 break
-            key = (model_sha256, taps, keep, sum(fingerprint(sample) for sample in shard))
+            key = (taps, keep, *sorted(settings.items()), sum(fingerprint(sample) for sample in shard))
             if key not in self._known:
-                self._known[key] = collect(
-                    model, signature, taps, shard, model_sha256=model_sha256, threads=threads, keep=keep
-                )
+                self._known[key] = collect(model, signature, taps, shard, keep=keep, **settings)
             shards.append(self._known[key])
         kept = sorted((sample for each in shards for sample in each.kept), key=fingerprint)
         return Collected(merge(each.statistics for each in shards), tuple(kept[:keep]))
