@@ -133,10 +133,14 @@ def _entry(affine: Affine, method: str, spectrum: Spectrum, source: str) -> Tens
         method=method,
         amax=spectrum.amax,
         observed=spectrum.observed,
-        # a value within half a step of the end is rounded to it, not clipped
-        clipped=spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2),
+        clipped=clipped_by(spectrum, affine),
         source=source,
     )
+
+
+def clipped_by(spectrum: Spectrum, affine: Affine) -> float:
+    """Return the fraction of values that an affine clips; one within half a step of the end is rounded to it."""
+    return spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2)
 
 
 def _bare(tensor: TensorStatistics) -> TensorStatistics:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,10 @@ class TensorEntry:
     def affine(self) -> Affine:
         """The entry's quantization."""
         return Affine(self.scale, self.zero_point, TYPES[self.dtype])
+
+    def with_affine(self, affine: Affine) -> TensorEntry:
+        """Return the entry with another scale and zero point, of the same type."""
+        return replace(self, scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.choose import choose
-from int8cal.calibration.ranges import group_spectrum
+from int8cal.calibration.ranges import clipped_by, group_spectrum
 from int8cal.graph.costs import float_us, inference_us, planes_us
 from int8cal.graph.index import Index
 from int8cal.graph.injection import Place
@@ -178,16 +178,10 @@ class Precision:
             affine = affines[best]
             name = f"{method} {percentile:g}" if method == "percentile" else method
             for point in self.plan.members(group):
-                entry = entries[point.tensor]
-                spectrum = self.tensors[point.tensor].spectrum
                 entries[point.tensor] = replace(
-                    entry,
-                    scale=affine.scale,
-                    zero_point=affine.zero_point,
-                    low=affine.low,
-                    high=affine.high,
+                    entries[point.tensor].with_affine(affine),
                     method=method,
-                    clipped=spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2),
+                    clipped=clipped_by(self.tensors[point.tensor].spectrum, affine),
                 )
             lines.append(
                 f"range of {group}: {name} for {ranges.entries[group].method}, its noise at the outputs falls by "

@@ -89,10 +89,7 @@ def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> Ca
     chosen |= dict.fromkeys(nodes, FACTOR)
     for tensor in dict.fromkeys(inputs[node] for node in nodes):
         entry = tensors[tensor]
-        affine = with_room(entry.affine, 1.0 if entry.source == "user" else HEADROOM)
-        tensors[tensor] = replace(
-            entry, scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high
-        )
+        tensors[tensor] = entry.with_affine(with_room(entry.affine, 1.0 if entry.source == "user" else HEADROOM))
     return replace(table, tensors=tensors, corrections={**table.corrections, CORRECTION: chosen})
 
 
