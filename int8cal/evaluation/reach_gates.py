@@ -16,11 +16,11 @@ from int8cal.graph.injection import rounded_places
 from int8cal.graph.load import model_sha256
 from int8cal.quantization.build import build_model
 from int8cal.quantization.contributions import Causes, measure_causes
-from int8cal.quantization.corrections.remainder import planes_of
+from int8cal.quantization.corrections.remainder import planes_of, with_planes
 from int8cal.quantization.corrections.rescale import apply_factors
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.quantization.mixed import Ladder, Planes, Rung, fewest, needed, open_layers, plane_groups
-from int8cal.quantization.mixed_table import Mixer, in_planes
+from int8cal.quantization.mixed_table import Mixer
 from int8cal.quantization.noise import share
 from int8cal.quantization.uint8_input import uint8_input_of
 
@@ -186,7 +186,7 @@ class GateSearch:
             groups = plane_groups(prepared, plan, self.elements, frozenset(barred))
         doubled = [node for group in groups for node in group.nodes]
         if doubled:
-            wide = in_planes(table, plan, doubled).tensors
+            wide = with_planes(table, plan, doubled).tensors
             twins |= {
                 Cause("input", node, planes=True): replace(twin, affine=wide[twin.layer.input].affine, planes=True)
                 for node in doubled

@@ -13,10 +13,10 @@ from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
+from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.second_order import refine_layers
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
-from int8cal.quantization.mixed_table import in_planes
 from int8cal.quantization.precision import Precision
 from int8cal.quantization.recurrent_choice import choose_forms
 from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
@@ -299,7 +299,7 @@ class TableSearch:
         self.decisions.extend(lines)
         planes = [node for each in taken for node in each.planes]
         if planes:
-            self._offer("second planes of inputs", in_planes(self.table, self.plan, planes))
+            self._offer("second planes of inputs", with_planes(self.table, self.plan, planes))
         left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
         if left:
             self._offer_floats(left)

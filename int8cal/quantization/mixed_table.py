@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.prepared import require_layers
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
 from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.left_out import left_of, without_noise_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from int8cal.calibration.table import CalibrationTable
-    from int8cal.graph.plan import Plan
     from int8cal.graph.prepared import Prepared
     from int8cal.graph.select import Selection
     from int8cal.quantization.correct import Corrected
@@ -51,7 +46,7 @@ class Mixer:
         """
         plan, table, tensors = self.whole.plan, self.whole.table, self.whole.tensors
         if rung.planes:
-            table = in_planes(table, plan, rung.planes)
+            table = with_planes(table, plan, rung.planes)
         smaller = plan
         if rung.floats:
             left = dict.fromkeys(rung.floats, REASON)
@@ -62,21 +57,3 @@ class Mixer:
         built = build_model(self.prepared.model, smaller, table)
         table = with_weights(table, smaller, built)
         return replace(self.whole, table=table, tensors=tensors, plan=smaller, model=built.model)
-
-
-def in_planes(table: CalibrationTable, plan: Plan, nodes: Sequence[str]) -> CalibrationTable:
-    """Return the table in which further layers' inputs come in two planes; their weights are rounded anew.
-
-    Args:
-        table: A table.
-        plan: Its plan.
-        nodes: Layers for which `can_have_planes` holds, all that read a tensor or none.
-    """
-    table = with_planes(table, plan, nodes)
-    keys = {plan.weight_key(layer.node, layer.weight) for layer in plan.layers if layer.node in nodes}
-    corrections = dict(table.corrections)
-    if ROUNDING in corrections:
-        kept = {node: text for node, text in corrections[ROUNDING].items() if node not in nodes}
-        corrections = {name: part for name, part in {**corrections, ROUNDING: kept}.items() if part}
-    weights = {key: entry for key, entry in table.weights.items() if key not in keys}
-    return replace(table, weights=weights, corrections=corrections)

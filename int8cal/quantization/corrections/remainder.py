@@ -19,6 +19,7 @@ from int8cal.errors import TableError
 from int8cal.numerics.affine import Affine, positive_scale
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
+from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -75,14 +76,15 @@ def fine_scale(affine: Affine) -> npt.NDArray[np.float32]:
 
 
 def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> CalibrationTable:
-    """Return the table in which the inputs of some layers come in two planes.
+    """Return the table in which the inputs of some layers come in two planes; their weights are rounded anew.
 
     Ranges get HEADROOM, but for those that the user fixed.
 
     Args:
         table: A table.
         plan: Its plan.
-        nodes: Layers for which `can_have_planes` holds; the table has planes for none of their inputs yet.
+        nodes: Layers for which `can_have_planes` holds, all that read a tensor or none; the ranges of their inputs have
+            no room yet.
     """
     inputs, nodes = {layer.node: layer.input for layer in plan.layers}, tuple(nodes)
     tensors, chosen = dict(table.tensors), dict(table.corrections.get(CORRECTION, {}))
@@ -90,7 +92,13 @@ def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> Ca
     for tensor in dict.fromkeys(inputs[node] for node in nodes):
         entry = tensors[tensor]
         tensors[tensor] = entry.with_affine(with_room(entry.affine, 1.0 if entry.source == "user" else HEADROOM))
-    return replace(table, tensors=tensors, corrections={**table.corrections, CORRECTION: chosen})
+    keys = {plan.weight_key(layer.node, layer.weight) for layer in plan.layers if layer.node in nodes}
+    weights = {key: entry for key, entry in table.weights.items() if key not in keys}
+    corrections = {**table.corrections, CORRECTION: chosen}
+    if ROUNDING in corrections:
+        corrections[ROUNDING] = {node: text for node, text in corrections[ROUNDING].items() if node not in nodes}
+    corrections = {name: part for name, part in corrections.items() if part}
+    return replace(table, tensors=tensors, weights=weights, corrections=corrections)
 
 
 def planes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ()) -> frozenset[str]:
