@@ -20,7 +20,7 @@ from int8cal.quantization.corrections.remainder import planes_of, with_planes
 from int8cal.quantization.corrections.rescale import apply_factors
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.quantization.mixed import Ladder, Planes, Rung, fewest, needed, open_layers, plane_groups
-from int8cal.quantization.mixed_table import Mixer
+from int8cal.quantization.mixer import Mixer
 from int8cal.quantization.noise import share
 from int8cal.quantization.uint8_input import uint8_input_of
 

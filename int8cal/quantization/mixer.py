@@ -1,4 +1,4 @@
-"""Tables of models in which some layers stay float and the inputs of others come in two planes."""
+"""Makes models in which some layers stay float and the inputs of others come in two planes."""
 
 from __future__ import annotations
 
