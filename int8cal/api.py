@@ -63,6 +63,7 @@ _EVALUATE = {
     "preprocess": "data.preprocess",
     "threads": "calibration.threads",
     "latency": "evaluation.latency",
+    "runtimes": "evaluation.runtimes",
     "target": "quantization.target",
 }
 
@@ -120,7 +121,8 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
     Args:
         fp32, int8: Paths, or models in memory.
         data: As for `calibrate`.
-        **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency.
+        **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency; runtimes, such as
+            ["openvino"], where the int8 model runs beside onnxruntime.
 
     Returns:
         The report, without gates.
@@ -137,6 +139,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
         target=job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
+        runtimes=job.evaluation.runtimes,
         stream=stream,
     )
 

@@ -13,6 +13,7 @@ from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.result import Report
+from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.steps import steps_of
 from int8cal.graph.load import load_model
 from int8cal.graph.signature import signature_of
@@ -39,6 +40,7 @@ def evaluate_files(
     target: str = "portable",
     threads: int = 0,
     latency: bool = True,
+    runtimes: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -49,9 +51,12 @@ def evaluate_files(
     """
     parsed = [parse_gate(text) for text in gates]
     require_measurable(parsed, latency=latency)
+    further(runtimes)
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
-    report = evaluate_models(fp32, int8, data, target=target, threads=threads, latency=latency, progress=progress)
+    report = evaluate_models(
+        fp32, int8, data, target=target, threads=threads, latency=latency, runtimes=runtimes, progress=progress
+    )
     report = replace(report, gates=judge(parsed, report.evaluation))
     if output is not None:
         with staged_directory(output) as stage:
@@ -67,12 +72,14 @@ def evaluate_models(
     target: str = "portable",
     threads: int = 0,
     latency: bool = True,
+    runtimes: Sequence[str] = (),
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
 ) -> Report:
     """Compare two models on data.
 
     Args:
+        runtimes: Where the int8 model runs beside onnxruntime.
         stream: Yields feed dicts, in place of the data's path.
     """
     show = progress or silent
@@ -87,6 +94,7 @@ def evaluate_models(
             target=target,
             threads=threads,
             latency=latency,
+            runtimes=runtimes,
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
@@ -96,7 +104,7 @@ def evaluate_models(
     }
     return Report(
         model={"name": names["fp32"], "int8": names["int8"]},
-        settings={"evaluation": {"data": data_settings(data)}, "versions": versions()},
+        settings={"evaluation": {"data": data_settings(data)}, "versions": versions(runtimes)},
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=skipped_warnings(feeds.skipped),
@@ -109,9 +117,10 @@ def open_samples(data: DataSettings, signature: Signature, stream: Callable[[], 
     return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that figures depend on."""
-    libraries = {name: importlib.metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
+def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
+    """Return the versions that figures depend on, those of further runtimes too."""
+    names = ("onnx", "onnxruntime", "numpy", *further(runtimes))
+    libraries = {name: importlib.metadata.version(name) for name in names}
     return {"int8cal": int8cal.__version__, **libraries}
 
 

@@ -18,6 +18,7 @@ ActivationType = Literal["u8", "s8"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
+Runtime = Literal["onnxruntime", "openvino"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,17 @@ class QuantizationSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What the int8 model is judged on. `data` None: the calibration data (and the report says so)."""
+    """What the int8 model is judged on.
+
+    Attributes:
+        data: None for the calibration data (and the report says so).
+        runtimes: Where the int8 model runs; onnxruntime always does, whether named or not.
+    """
 
     data: DataSettings | None = None
     gates: tuple[str, ...] = ()
     latency: bool = True
+    runtimes: tuple[Runtime, ...] = ()
 
 
 @dataclass(frozen=True)

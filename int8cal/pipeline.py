@@ -23,6 +23,7 @@ from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
+from int8cal.evaluation.runtimes import further
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.load import save_model
@@ -221,6 +222,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     show = progress or silent
     gates = [parse_gate(text) for text in job.evaluation.gates]
     require_measurable(gates, latency=job.evaluation.latency)
+    further(job.evaluation.runtimes)
     stem = _stem(job)
     directory = job.output.dir or Path(f"{stem}-int8")
     names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
@@ -325,6 +327,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
         target=job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
+        runtimes=job.evaluation.runtimes,
         clipped={name: entry.clipped for name, entry in entries.items()},
         progress=lambda samples: show(samples, feeds.count, "evaluate"),
     )
@@ -349,7 +352,7 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
             **table.settings,
             "data": data_settings(job.data),
             "evaluation": {"data": data_settings(job.evaluation.data or job.data)},
-            "versions": versions(),
+            "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,
         timing_s=timing,

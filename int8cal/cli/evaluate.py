@@ -72,6 +72,7 @@ def command(
         target=target or job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
+        runtimes=job.evaluation.runtimes,
         # That a YAML lets its own output be replaced says nothing about the directory named here.
         overwrite=bool(values.get("output.overwrite", False)),
         progress=Progress(quiet=job.quiet),

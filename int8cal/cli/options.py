@@ -17,6 +17,7 @@ from int8cal.job import (
     Method,
     QuantizationSettings,
     Recipe,
+    Runtime,
     Target,
     WeightRange,
 )
@@ -289,6 +290,13 @@ judgement = together(
         multiple=True,
         metavar="'NAME<=VALUE'",
         help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: " + _gate_names() + ".",
+    ),
+    _setting(
+        "--runtime",
+        key="evaluation.runtimes",
+        multiple=True,
+        type=_choice(get_args(Runtime)),
+        help="Run the int8 model there as well, and report both. Repeatable (default onnxruntime, which always runs).",
     ),
     _setting(
         "--no-latency", key="evaluation.latency", is_flag=True, negated=True, help="Do not measure the models' speed."

@@ -22,6 +22,7 @@ from int8cal.job import (
     Preprocess,
     QuantizationSettings,
     Recipe,
+    Runtime,
     Target,
     WeightRange,
 )
@@ -175,6 +176,7 @@ class EvaluationSection(Section):
     labels: PathText | None = None
     gates: list[Annotated[str, AfterValidator(_check_gate)]] = []
     latency: bool = _EVALUATION.latency
+    runtimes: list[Runtime] = []
 
 
 class OutputSection(Section):

@@ -10,23 +10,25 @@ import onnx
 
 from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.fusion import audit_fusion
-from int8cal.evaluation.latency import measure_latency
+from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
 from int8cal.evaluation.pixel_feeds import feeds_for, require_same_types
 from int8cal.evaluation.result import Evaluation, Fusion, Latency
+from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
 from int8cal.evaluation.saturation.layers import with_names
 from int8cal.evaluation.saturation.worst_case import audit_saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
-from int8cal.runtime.batching import batch_size, make_feed, run_each
+from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 S = TypeVar("S", bound=LabelledSample)
+_FIRST = "onnxruntime"
 
 
 def evaluate_pair(
@@ -38,6 +40,7 @@ def evaluate_pair(
     threads: int = 0,
     latency: bool = True,
     layerwise_samples: int = 32,
+    runtimes: Sequence[str] = (),
     clipped: Mapping[str, float] | None = None,
     reasons: Mapping[str, str] | None = None,
     progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
@@ -52,6 +55,7 @@ def evaluate_pair(
         threads: Threads of the runtime; 0 for all CPUs.
         latency: Whether to time both models (3 s at most for models faster than that).
         layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
+        runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
@@ -64,6 +68,7 @@ def evaluate_pair(
         DataError: There are no samples, or a label is beyond the classes.
         NonFiniteError: An output holds NaN or infinity (names output, model and sample).
         StatisticsError: A kernel failed on a sample.
+        UsageError: A runtime is not installed.
 
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples, with the noise held at 1e-30 or above.
@@ -72,20 +77,30 @@ def evaluate_pair(
     signatures = (signature_of(models[0]), signature_of(models[1]))
     check_inputs(*signatures)
     require_same_types(*models)
-    comparison = OutputComparison(match_outputs(*signatures))
+    names = match_outputs(*signatures)
+    comparison = OutputComparison(names)
+    others = [SecondRuntime(name, int8, names, threads=threads) for name in further(runtimes)]
     stream = progress(samples) if progress else samples
-    kept = _compare((fp32, int8), models, stream, comparison, keep=max(layerwise_samples, 1), threads=threads)
+    kept = _compare((fp32, int8), models, stream, comparison, others, keep=max(layerwise_samples, 1), threads=threads)
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
 
     found = comparison.reasons()
-    times: Latency | None = None
+    for other in others:
+        found |= other.reasons()
+    times: dict[str, Latency] = {}
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
-        times = measure_latency(Session(fp32, threads=threads), Session(int8, threads=threads), feeds, rows=rows)
+        sessions: dict[str, tuple[Runs, Runs]] = {
+            _FIRST: (Session(fp32, threads=threads), Session(int8, threads=threads))
+        }
+        floats = open_fp32(others, fp32, threads=threads, reasons=found)
+        sessions |= {other.name: (floats[other.name], other.session) for other in others if other.name in floats}
+        times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
     else:
         found["latency"] = "latency was switched off"
+        found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}
     fusion = _audit(int8, with_names(models[1]), threads, found)
     layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
     found |= layer_reasons
@@ -97,8 +112,9 @@ def evaluate_pair(
         fusion=fusion,
         saturation=audit_saturation(models[1], target, fusion),
         size=(model_bytes(fp32), model_bytes(int8)),
-        latency=times,
+        latency=times.get(_FIRST),
         reasons=found | dict(reasons or {}),
+        runtimes=tuple(other.result(times.get(other.name)) for other in others),
     )
 
 
@@ -107,25 +123,33 @@ def _compare(
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[S],
     comparison: OutputComparison,
+    others: Sequence[SecondRuntime],
     *,
     keep: int,
     threads: int,
 ) -> list[S]:
-    """Run every sample through both models; returns the first `keep` samples.
+    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples.
 
     The sessions end here: those for latency and layers are others, and large models must not be held twice.
     """
     kept: list[S] = []
     # the models may have different fixed batches: tee holds back the few samples between them
-    first, second = itertools.tee(_keeping(samples, kept, keep))
+    first, second, *more = itertools.tee(_keeping(samples, kept, keep), 2 + len(others))
     fp32, int8 = (Session(source, threads=threads, entries=QUIET) for source in sources)
+    signature = signature_of(models[1])
     pairs = zip(
         run_each(fp32, signature_of(models[0]), first),
-        run_each(int8, signature_of(models[1]), feeds_for(models[1], second)),
+        run_each(int8, signature, feeds_for(models[1], second)),
+        *(
+            run_each(other.session, signature, feeds_for(models[1], stream))
+            for other, stream in zip(others, more, strict=True)
+        ),
         strict=True,
     )
-    for (sample, expected), (_, actual) in pairs:
+    for (sample, expected), (_, actual), *elsewhere in pairs:
         comparison.add(sample, expected, actual)
+        for other, (_, outputs) in zip(others, elsewhere, strict=True):
+            other.add(sample, expected, actual, outputs)
     return kept
 
 

@@ -9,14 +9,16 @@ from int8cal.evaluation.result import Latency
 from int8cal.evaluation.turns import measure_turns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
-    from int8cal.runtime.sessions import Session
+    from int8cal.runtime.batching import Runs
 
 
 def measure_latency(
-    fp32: Session,
-    int8: Session,
+    fp32: Runs,
+    int8: Runs,
     feeds: tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]],
     *,
     rows: tuple[int, int] = (1, 1),
@@ -33,8 +35,32 @@ def measure_latency(
     Returns:
         Medians in milliseconds per sample, and their ratio fp32 / int8.
     """
-    rounds = measure_turns((fp32, int8), feeds, budget_s=budget_s)
-    medians = (statistics.median(times) for times in zip(*rounds, strict=True))
-    first, second = (1e-3 * microseconds / count for microseconds, count in zip(medians, rows, strict=True))
-    # a clock too coarse for a tiny model must not divide by zero
-    return Latency(fp32=first, int8=second, speedup=first / max(second, 1e-9))
+    return measure_latencies([(fp32, int8)], feeds, rows=rows, budget_s=budget_s)[0]
+
+
+def measure_latencies(
+    pairs: Sequence[tuple[Runs, Runs]],
+    feeds: tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]],
+    *,
+    rows: tuple[int, int] = (1, 1),
+    budget_s: float = 3.0,
+) -> tuple[Latency, ...]:
+    """Time both models in several runtimes, as `measure_latency` does, all in the same turns.
+
+    Args:
+        pairs: Open sessions of the FP32 and the int8 model, of each runtime.
+        feeds, rows: As there.
+        budget_s: As there, of one pair.
+
+    Returns:
+        As there, of each pair.
+    """
+    sessions = [session for pair in pairs for session in pair]
+    rounds = measure_turns(sessions, feeds * len(pairs), budget_s=budget_s * len(pairs))
+    medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
+    found = []
+    for number in range(0, len(medians), 2):
+        first, second = (1e-3 * medians[number + side] / rows[side] for side in (0, 1))
+        # a clock too coarse for a tiny model must not divide by zero
+        found.append(Latency(fp32=first, int8=second, speedup=first / max(second, 1e-9)))
+    return tuple(found)

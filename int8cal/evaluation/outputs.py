@@ -71,10 +71,14 @@ class OutputComparison:
 
     Args:
         names: (fp32 name, int8 name) of each output, in order; see match_outputs.
+        first, second: What messages call the two models.
     """
 
-    def __init__(self, names: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, names: tuple[tuple[str, str], ...], *, first: str = "FP32 model", second: str = "int8 model"
+    ) -> None:
         self.samples = 0
+        self._models = (first, second)
         self._names = names
         self._sums: dict[str, ErrorSums] = {}
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
@@ -104,11 +108,12 @@ class OutputComparison:
             if x.dtype.kind != "f":
                 self._other[name] = x.dtype.name
                 continue
-            _require_finite(x, name, "FP32", sample.origin)
-            _require_finite(y, other, "int8", sample.origin)
+            _require_finite(x, name, self._models[0], sample.origin)
+            _require_finite(y, other, self._models[1], sample.origin)
             if x.shape != y.shape:
+                first, second = self._models
                 raise ModelError(
-                    f'output "{name}" has shape {x.shape} in the FP32 model and {y.shape} in the int8 model',
+                    f'output "{name}" has shape {x.shape} in the {first} and {y.shape} in the {second}',
                     do="give the FP32 model that the int8 model was made from",
                 )
             self._sums[name] = self._sums.get(name, ErrorSums()) + error_sums(x, y)
@@ -194,11 +199,11 @@ def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str)
     kind = "NaN" if np.isnan(value).any() else "infinity"
     advice = (
         "check this sample, or the FP32 model on it"
-        if model == "FP32"
+        if model.startswith("FP32")
         else "run the FP32 model on this sample; if it is finite there, quantize again or exclude the layers before it"
     )
     raise NonFiniteError(
-        f'output "{name}" of the {model} model holds {kind}', where=origin, do=advice, tensor=name, sample=origin
+        f'output "{name}" of the {model} holds {kind}', where=origin, do=advice, tensor=name, sample=origin
     )
 
 

@@ -230,6 +230,36 @@ class TensorHistogram:
 
 
 @dataclass(frozen=True)
+class RuntimeAgreement:
+    """The int8 model's outputs in a second runtime against those in onnxruntime."""
+
+    sqnr_db: float | None
+    cosine: float | None
+    max_abs_error: float | None
+    agreement: float | None
+
+
+@dataclass(frozen=True)
+class RuntimeResult:
+    """The int8 model in a second runtime.
+
+    Attributes:
+        name: As in `--runtime`.
+        metrics, outputs: Its outputs there against those of the FP32 model in onnxruntime.
+        kernels: Layers that take 8-bit integers there, and those that take real numbers, under the runtime's names.
+        latency: Of both models there, measured in turns with onnxruntime.
+        against: Its outputs there against those in onnxruntime.
+    """
+
+    name: str
+    metrics: Metrics
+    outputs: dict[str, OutputMetrics]
+    kernels: Fusion
+    latency: Latency | None
+    against: RuntimeAgreement
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What evaluation/ measures on a pair of models."""
 
@@ -242,6 +272,7 @@ class Evaluation:
     size: tuple[int, int]
     latency: Latency | None
     reasons: dict[str, str] = field(default_factory=dict)
+    runtimes: tuple[RuntimeResult, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.runtime.sessions import Session
+    from int8cal.runtime.batching import Runs
 
 # After a run, a session's threads wait for work in a busy loop and would take a core from the next session's; they give
 # up after a few milliseconds. What is measured in that time is not the model.
@@ -19,7 +19,7 @@ _SETTLE_S = 0.015
 
 
 def measure_turns(
-    sessions: Sequence[Session],
+    sessions: Sequence[Runs],
     feeds: Sequence[dict[str, npt.NDArray[Any]]],
     *,
     rounds: int = 8,

@@ -12,12 +12,21 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from int8cal.report.mixed import mixed_document
+from int8cal.report.runtimes import missing_of_runtimes, runtimes_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from int8cal.calibration.table import Step
-    from int8cal.evaluation.result import Drop, Evaluation, LayerSaturation, Optimization, Report, Saturation
+    from int8cal.evaluation.result import (
+        Drop,
+        Evaluation,
+        LayerSaturation,
+        Metrics,
+        Optimization,
+        Report,
+        Saturation,
+    )
 
 FORMAT = "int8cal/report"
 VERSION = 1
@@ -66,6 +75,9 @@ def document_of(report: Report) -> Document:
         **({} if report.optimize is None else {"optimize": _optimization(report.optimize)}),
         **({} if report.mixed is None else {"mixed_precision": mixed_document(report.mixed)}),
     }
+    if evaluation.runtimes:
+        metrics = [_metrics(runtime.metrics) for runtime in evaluation.runtimes]
+        raw["runtimes"] = runtimes_document(raw, evaluation.runtimes, metrics)
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
     document: Document = {key: _plain(value, key, reasons) for key, value in raw.items()}
     for paths in missing(document):
@@ -111,6 +123,7 @@ def missing(document: Document) -> Iterator[tuple[str, ...]]:
     for index, gate in enumerate(document["gates"]):
         if gate["value"] is None:
             yield gate_paths(index, gate)
+    yield from missing_of_runtimes(document)
 
 
 def layer_paths(index: int, layer: Mapping[str, Any], key: str) -> tuple[str, ...]:
@@ -131,17 +144,9 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
         evaluation: What was measured.
         left: Nodes that were left in float -> the reason, which the runtime's graph does not show.
     """
-    metrics, saturation = evaluation.metrics, evaluation.saturation
-    fusion, latency = evaluation.fusion, evaluation.latency
+    saturation, fusion, latency = evaluation.saturation, evaluation.fusion, evaluation.latency
     return {
-        "metrics": {
-            "sqnr_db": metrics.sqnr_db,
-            "cosine": metrics.cosine,
-            "max_abs_error": metrics.max_abs_error,
-            "agreement": metrics.agreement,
-            "top1": _drop(metrics.top1),
-            "top5": _drop(metrics.top5),
-        },
+        "metrics": _metrics(evaluation.metrics),
         "outputs": {
             name: {"sqnr_db": output.sqnr_db, "cosine": output.cosine} for name, output in evaluation.outputs.items()
         },
@@ -167,6 +172,17 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
         "saturation": _saturation(saturation),
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
         "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+    }
+
+
+def _metrics(metrics: Metrics) -> Document:
+    return {
+        "sqnr_db": metrics.sqnr_db,
+        "cosine": metrics.cosine,
+        "max_abs_error": metrics.max_abs_error,
+        "agreement": metrics.agreement,
+        "top1": _drop(metrics.top1),
+        "top5": _drop(metrics.top5),
     }
 
 

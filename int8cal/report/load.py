@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import ConfigError
 from int8cal.report.document import FORMAT, VERSION
+from int8cal.report.runtimes import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,9 @@ _MIXED_POINT = {
     "kept": (bool,),
 }
 _MIXED_GATE = {"value": _OPTIONAL, "passed": (bool,)}
+_TIMES = ("fp32", "int8", "speedup")
+_RUNTIME = {"metrics": (dict,), "outputs": (dict,), "kernels": (dict, type(None)), "latency_ms": (dict, type(None))}
+_AGAINST = dict.fromkeys(("sqnr_db", "cosine", "max_abs_error", "agreement"), _OPTIONAL)
 _AGAIN = "evaluate again to write a sound report"
 
 
@@ -101,15 +105,7 @@ def _check(path: Path, document: Document) -> None:
     for key, kind in _ADDED.items():
         if key in document:
             _keys(path, "", document, {key: (kind,)})
-    metrics = document["metrics"]
-    _keys(path, "metrics", metrics, _METRICS)
-    for name in ("top1", "top5"):
-        if metrics[name] is not None:
-            _keys(path, f"metrics.{name}", metrics[name], _DROP)
-            interval = metrics[name]["drop_ci95"]
-            _each(path, f"metrics.{name}.drop_ci95", interval, _OPTIONAL)
-            if len(interval) != 2:
-                raise _error(path, f"metrics.{name}.drop_ci95 has {len(interval)} values, expected 2", _AGAIN)
+    _metrics(path, "metrics", document["metrics"])
     for name, output in document["outputs"].items():
         _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
     _table(path, "layers", document["layers"], _LAYER)
@@ -126,13 +122,41 @@ def _check(path: Path, document: Document) -> None:
         _keys(path, "fusion", document["fusion"], {"integer": _NUMBER, "float": _NUMBER, "nodes": (list,)})
         _table(path, "fusion.nodes", document["fusion"]["nodes"], _NODE)
     if document["latency_ms"] is not None:
-        _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(("fp32", "int8", "speedup"), _OPTIONAL))
+        _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(_TIMES, _OPTIONAL))
+    if "runtimes" in document:
+        _runtimes(path, document["runtimes"])
     if "mixed_precision" in document:
         _mixed(path, document["mixed_precision"])
     _each(path, "timing_s", list(document["timing_s"].values()), _OPTIONAL)
     _each(path, "reasons", list(document.get("reasons", {}).values()), (str,))
     for key in ("warnings", "decisions"):
         _each(path, key, document.get(key, []), (str,))
+
+
+def _metrics(path: Path, place: str, metrics: Any) -> None:
+    _keys(path, place, metrics, _METRICS)
+    for name in ("top1", "top5"):
+        if metrics[name] is not None:
+            _keys(path, f"{place}.{name}", metrics[name], _DROP)
+            interval = metrics[name]["drop_ci95"]
+            _each(path, f"{place}.{name}.drop_ci95", interval, _OPTIONAL)
+            if len(interval) != 2:
+                raise _error(path, f"{place}.{name}.drop_ci95 has {len(interval)} values, expected 2", _AGAIN)
+
+
+def _runtimes(path: Path, found: Any) -> None:
+    _kind(path, "runtimes", found, (dict,))
+    for name, part in found.items():
+        place = f"runtimes.{name}"
+        _keys(path, place, part, _RUNTIME)
+        _metrics(path, f"{place}.metrics", part["metrics"])
+        if part["kernels"] is not None:
+            _keys(path, f"{place}.kernels", part["kernels"], {"integer": _NUMBER, "float": _NUMBER})
+        if part["latency_ms"] is not None:
+            _keys(path, f"{place}.latency_ms", part["latency_ms"], dict.fromkeys(_TIMES, _OPTIONAL))
+        if name != FIRST or "against_onnxruntime" in part:
+            _keys(path, place, part, {"against_onnxruntime": (dict,)})
+            _keys(path, f"{place}.against_onnxruntime", part["against_onnxruntime"], _AGAINST)
 
 
 def _mixed(path: Path, found: Any) -> None:

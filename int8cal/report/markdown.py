@@ -22,6 +22,7 @@ from int8cal.report.reading import (
     why_nothing_clipped,
     worst_first,
 )
+from int8cal.report.runtimes import HEADS, runtime_rows
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
@@ -50,6 +51,7 @@ def report_to_markdown(report: Report) -> str:
         _headline(document),
         _gates(document),
         _worst_layers(document),
+        _runtimes(document),
         _float_nodes(document),
         _unsafe_layers(document),
         _steps(document),
@@ -112,6 +114,11 @@ def _layer_row(document: Document, index: int, layer: dict[str, Any]) -> list[st
     else:
         sqnr = wording.decibel(layer["sqnr_db"])
     return [_code(layer["tensor"]), _escape(layer["op_type"]), sqnr, wording.small_percent(layer["clipped"])]
+
+
+def _runtimes(document: Document) -> str:
+    rows = [[_escape(cell) for cell in row] for row in runtime_rows(document)]
+    return "### Runtimes\n\n" + _table(list(HEADS), rows) if rows else ""
 
 
 def _float_nodes(document: Document) -> str:

@@ -31,6 +31,7 @@ from int8cal.report.reading import (
     why_nothing_clipped,
     worst_first,
 )
+from int8cal.report.runtimes import HEADS, runtime_rows
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
@@ -117,6 +118,8 @@ class Page:
     optimized: str
     measured: list[dict[str, Any]]
     mixed: MixedView | None
+    runtimes: list[tuple[str, ...]]
+    runtime_heads: tuple[str, ...]
 
 
 def page_of(report: Report) -> Page:
@@ -157,6 +160,8 @@ def page_of(report: Report) -> Page:
         optimized=optimized_sentence(document["optimize"]) if "optimize" in document else "",
         measured=slowest_first(document["optimize"]["rows"]) if "optimize" in document else [],
         mixed=mixed_view(document["mixed_precision"]) if "mixed_precision" in document else None,
+        runtimes=runtime_rows(document),
+        runtime_heads=HEADS,
     )
 
 

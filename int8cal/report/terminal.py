@@ -21,6 +21,7 @@ from int8cal.report.reading import (
     why_nothing_clipped,
     worst_first,
 )
+from int8cal.report.runtimes import runtime_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,7 @@ def summary_lines(report: Report) -> list[str]:
     return wording.aligned(
         [
             *_headline_rows(document),
+            *_runtime_rows(document),
             *_layer_rows(document),
             *_float_rows(document),
             *_step_rows(document),
@@ -75,7 +77,13 @@ def report_lines(document: Document) -> list[str]:
     if fusion:
         lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
     lines += _mixed_lines(document)
-    rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document), *_verdict_rows(document)]
+    rows = [
+        *_runtime_rows(document),
+        *_step_rows(document),
+        *_optimized_rows(document),
+        *_mixed_rows(document),
+        *_verdict_rows(document),
+    ]
     lines += ["", *wording.aligned(rows)]
     if document["decisions"]:
         lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
@@ -124,6 +132,10 @@ def _float_rows(document: Document) -> list[_Row]:
     )
     total = fusion["integer"] + fusion["float"]
     return [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
+
+
+def _runtime_rows(document: Document) -> list[_Row]:
+    return [(_clean(name), _clean(text)) for name, text in runtime_sentences(document)]
 
 
 def _step_rows(document: Document) -> list[_Row]:

@@ -96,7 +96,7 @@ class Session:
         if profile_prefix is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(profile_prefix)
-        with _loadable(model) as source:
+        with loadable(model) as source:
             try:
                 self._session = ort.InferenceSession(
                     source,
@@ -105,9 +105,9 @@ class Session:
                     disabled_optimizers=list(disabled_optimizers) or None,
                 )
             except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
-                name = _name(model)
+                name = model_name(model)
                 raise ModelError(
-                    f"onnxruntime cannot load it: {_first_line(error)}",
+                    f"onnxruntime cannot load it: {first_line(error)}",
                     where=str(name),
                     do="check it with onnx.checker.check_model, or export it again",
                 ) from error
@@ -134,7 +134,7 @@ class Session:
             values = self._session.run(names, feed)
         except Exception as error:  # see __init__
             raise StatisticsError(
-                f"inference failed: {_first_line(error)}",
+                f"inference failed: {first_line(error)}",
                 do="run this feed through the FP32 model with onnxruntime alone",
             ) from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -174,11 +174,12 @@ class Binding:
                 self._binding.bind_cpu_input(name, array)
             self._session.run_with_iobinding(self._binding)
         except Exception as error:  # see Session
-            raise StatisticsError(f"inference failed: {_first_line(error)}", do="run this feed alone") from error
+            raise StatisticsError(f"inference failed: {first_line(error)}", do="run this feed alone") from error
 
 
 @contextmanager
-def _loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+    """Give what a runtime opens: a file's name, or bytes; a model too large for these becomes a file meanwhile."""
     if isinstance(model, (str, Path)):
         yield str(model)
     elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:
@@ -209,12 +210,14 @@ def scratch_folder() -> Iterator[Path]:
         ) from error
 
 
-def _name(model: onnx.ModelProto | Graft | Path | str) -> str:
+def model_name(model: onnx.ModelProto | Graft | Path | str) -> str:
+    """Return what messages call a model: its file, or the name of its graph."""
     if isinstance(model, (str, Path)):
         return str(model)
     return str((model.shell if isinstance(model, Graft) else model).graph.name)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of a runtime's message, at most 300 characters."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]

@@ -151,7 +151,8 @@ def pipeline(monkeypatch, tmp_path) -> FakePipeline:
     monkeypatch.chdir(tmp_path)
     fake = FakePipeline(tmp_path)
     homes = {
-        "int8cal.pipeline": ("calibrate_job", "quantize_file", "evaluate_files", "merge_files"),
+        "int8cal.pipeline": ("calibrate_job", "quantize_file", "merge_files"),
+        "int8cal.evaluating": ("evaluate_files",),
         "int8cal.describe": ("describe_file", "describe_machine"),
     }
     for home, names in homes.items():

@@ -16,7 +16,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         *PAIR,
         *("--labels", "l.csv", "--gate", "cosine>0.9", "--samples", "5", "--seed", "2", "--skip-bad"),
         *("--target", "x86-vnni"),
-        *("--threads", "3", "--no-latency", "-o", "out", "--overwrite", "--quiet"),
+        *("--runtime", "openvino", "--threads", "3", "--no-latency", "-o", "out", "--overwrite", "--quiet"),
     )
     assert (done.code, done.out, done.err) == (0, "", "")
     arguments = vars(pipeline.calls[0])
@@ -30,6 +30,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "target": "x86-vnni",
         "threads": 3,
         "latency": False,
+        "runtimes": ("openvino",),
         "overwrite": True,
     }
 

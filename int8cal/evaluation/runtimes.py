@@ -1,0 +1,121 @@
+"""The int8 model in a second runtime: its error, how far onnxruntime agrees, and what runs on integers there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from int8cal.errors import ModelError
+from int8cal.evaluation.outputs import LabelledSample, OutputComparison
+from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult
+from int8cal.runtime.openvino_sessions import OpenVinoSession, require_openvino
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import onnx
+
+    from int8cal.evaluation.result import Latency
+    from int8cal.runtime.batching import Arrays
+
+    Names = tuple[tuple[str, str], ...]
+
+OTHERS = {"openvino": OpenVinoSession}
+_TITLES = {"openvino": "OpenVINO"}
+
+
+def further(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the runtimes that were asked for beside onnxruntime, each once.
+
+    Raises:
+        UsageError: One is not installed.
+    """
+    found = tuple(name for name in dict.fromkeys(names) if name in OTHERS)
+    if "openvino" in found:
+        require_openvino()
+    return found
+
+
+class SecondRuntime:
+    """One further runtime during an evaluation; `add` each sample, then read `result` and `reasons`."""
+
+    def __init__(self, name: str, int8: Path | onnx.ModelProto, outputs: Names, *, threads: int) -> None:
+        """Open the int8 model there.
+
+        Args:
+            name: A key of OTHERS.
+            int8: The quantized model.
+            outputs: (FP32 name, int8 name) of each output.
+            threads: Threads of the runtime; 0 for all CPUs.
+
+        Raises:
+            ModelError: The runtime cannot load it, or does not give one of its outputs.
+            UsageError: The runtime is not installed.
+        """
+        self.name = name
+        self.session = OTHERS[name](int8, threads=threads)
+        self._of_fp32 = OutputComparison(outputs, second=f"int8 model in {_TITLES[name]}")
+        both = tuple((int8_name, int8_name) for _, int8_name in outputs)
+        self._of_int8 = OutputComparison(
+            both, first="int8 model in onnxruntime", second=f"int8 model in {_TITLES[name]}"
+        )
+        lost = next((int8_name for int8_name, _ in both if int8_name not in self.session.outputs), None)
+        if lost is not None:
+            raise ModelError(f'{_TITLES[name]} gives no output "{lost}"', do="evaluate without --runtime openvino")
+
+    def add(self, sample: LabelledSample, fp32: Arrays, int8: Arrays, here: Arrays) -> None:
+        """Compare one sample.
+
+        Args:
+            sample: The sample.
+            fp32, int8: Outputs of both models in onnxruntime.
+            here: Outputs of the int8 model in this runtime.
+
+        Raises:
+            Int8calError: See OutputComparison.
+        """
+        self._of_fp32.add(sample, fp32, here)
+        self._of_int8.add(sample, int8, here)
+
+    def result(self, latency: Latency | None) -> RuntimeResult:
+        """Return what was found."""
+        layers = self.session.executed()
+        floats = tuple(
+            FloatNode(each.name, each.op_type, f"runs {each.kernel}") for each in layers if not each.is_integer
+        )
+        between = self._of_int8.metrics()
+        return RuntimeResult(
+            name=self.name,
+            metrics=self._of_fp32.metrics(),
+            outputs=self._of_fp32.outputs(),
+            kernels=Fusion(len(layers) - len(floats), len(floats), floats),
+            latency=latency,
+            against=RuntimeAgreement(between.sqnr_db, between.cosine, between.max_abs_error, between.agreement),
+        )
+
+    def reasons(self) -> dict[str, str]:
+        """Say for each figure that is None why; keys are dotted paths of report.json."""
+        prefix = f"runtimes.{self.name}"
+        found = {f"{prefix}.{path}": reason for path, reason in self._of_fp32.reasons().items()}
+        for path, reason in self._of_int8.reasons().items():
+            part, _, key = path.partition(".")
+            if part == "metrics":
+                found[f"{prefix}.against_onnxruntime.{key}"] = reason
+        return found
+
+
+def open_fp32(
+    runtimes: Sequence[SecondRuntime], fp32: Path | onnx.ModelProto, *, threads: int, reasons: dict[str, str]
+) -> dict[str, OpenVinoSession]:
+    """Open the FP32 model in further runtimes, for its latency; where one cannot, `reasons` says so.
+
+    Returns:
+        Session by name of the runtime.
+    """
+    found = {}
+    for runtime in runtimes:
+        try:
+            found[runtime.name] = OTHERS[runtime.name](fp32, threads=threads)
+        except ModelError as error:
+            reasons[f"runtimes.{runtime.name}.latency_ms"] = f"the FP32 model: {error.what}"
+    return found

@@ -1,0 +1,53 @@
+"""`--runtime`: the int8 model in OpenVINO beside onnxruntime."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+
+
+@pytest.fixture
+def without_openvino(tmp_path_factory):
+    """A folder for PYTHONPATH that makes openvino look as if it were not installed."""
+    folder = tmp_path_factory.mktemp("without")
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['openvino'] = None\n")
+    return str(folder)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_a_missing_package_is_one_message_before_any_work(call, without_openvino, tmp_path, command):
+    models = {"evaluate": (SAMPLE / "model.onnx", "no.onnx"), "calibrate": (SAMPLE / "model.onnx",)}[command]
+    import int8cal
+
+    path = f"{without_openvino}:{Path(int8cal.__file__).parents[1]}"
+    arguments = (command, *models, "--data", SAMPLE / "calib", "-o", "out", "--runtime", "openvino")
+    done = call(*arguments, PYTHONPATH=path)
+    assert done.code == 2
+    assert done.message.endswith("runtime openvino is not installed; pip install 'int8cal[openvino]'")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_runtime_is_refused_with_those_there_are(call):
+    done = call("evaluate", "a.onnx", "b.onnx", "--data", "d", "--runtime", "tensorrt")
+    assert done.code == 2
+    assert "onnxruntime" in done.err
+    assert "openvino" in done.err
+
+
+def test_the_sample_agrees_in_both_runtimes(call, tmp_path):
+    pytest.importorskip("openvino")
+    model = SAMPLE / "model.onnx"
+    command = ("calibrate", model, "--data", SAMPLE / "calib", "-o", "out", "--eval-data", SAMPLE / "eval", "--quiet")
+    done = call(*command, "--runtime", "openvino", "--runtime", "onnxruntime", "--json", "--no-latency")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    first, second = report["runtimes"]["onnxruntime"], report["runtimes"]["openvino"]
+    assert second["metrics"]["sqnr_db"] > first["metrics"]["sqnr_db"] - 1
+    assert second["against_onnxruntime"]["sqnr_db"] > first["metrics"]["sqnr_db"]
+    assert second["against_onnxruntime"]["agreement"] >= 0.99
+    assert second["kernels"]["integer"] > second["kernels"]["float"]
+    assert report["settings"]["versions"]["openvino"]
+    shown = call("inspect", tmp_path / "out" / "report.json")
+    assert "OpenVINO" in shown.out

@@ -1,0 +1,126 @@
+"""The int8 model in a second runtime: a session that is none of onnxruntime's stands for it, but for the last test."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from int8cal.errors import ModelError, NonFiniteError
+from int8cal.evaluation import runtimes
+from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.runtimes import further
+from int8cal.runtime.openvino_sessions import Executed
+from int8cal.runtime.sessions import Session
+
+LAYERS = (Executed("conv", "Convolution", "u8", "brgconv_I8"), Executed("soft", "Softmax", "f32", "jit_f32"))
+
+
+@dataclass
+class Other:
+    """onnxruntime with something done to each output."""
+
+    model: object
+    threads: int = 0
+    change: object = staticmethod(lambda y: y)
+    refuses: tuple = ()
+
+    def __post_init__(self):
+        if any(self.model is model for model in self.refuses):
+            raise ModelError("OpenVINO cannot load it: no Conv today")
+        self.session = Session(self.model)
+        self.outputs = self.session.outputs
+
+    def run(self, feed, outputs=None):
+        return {name: self.change(value) for name, value in self.session.run(feed, outputs).items()}
+
+    def executed(self):
+        return LAYERS
+
+
+@pytest.fixture
+def other(monkeypatch):
+    def install(**how):
+        monkeypatch.setitem(runtimes.OTHERS, "openvino", lambda model, *, threads=0: Other(model, threads, **how))
+        monkeypatch.setattr(runtimes, "require_openvino", lambda: None)
+
+    return install
+
+
+def test_onnxruntime_is_no_further_runtime_and_each_counts_once(other):
+    other()
+    assert further(["onnxruntime", "openvino", "openvino"]) == ("openvino",)
+    assert further([]) == ()
+
+
+def test_equal_runtimes_agree_exactly_and_have_the_same_error(other, fp32, int8, make_samples):
+    other()
+    evaluation = evaluate_pair(fp32, int8, make_samples(9), runtimes=["openvino"], latency=False)
+    (found,) = evaluation.runtimes
+    assert (found.metrics, found.outputs) == (evaluation.metrics, evaluation.outputs)
+    assert found.against.sqnr_db > 120
+    assert (found.against.agreement, found.against.max_abs_error) == (1.0, 0.0)
+    assert (found.kernels.integer, found.kernels.float_, found.kernels.nodes[0].node) == (1, 1, "soft")
+
+
+def test_a_difference_between_runtimes_shows(other, fp32, int8, make_samples):
+    other(change=lambda y: -y)
+    evaluation = evaluate_pair(fp32, int8, make_samples(9), runtimes=["openvino"], latency=False)
+    (found,) = evaluation.runtimes
+    assert found.against.sqnr_db == pytest.approx(-20 * np.log10(2))  # noise 2 y for a signal y
+    assert found.against.agreement < 0.5
+    assert found.metrics.sqnr_db < 0 < evaluation.metrics.sqnr_db
+
+
+def test_what_is_not_known_has_a_reason(other, fp32, int8, make_samples):
+    other()
+    result = evaluate_pair(fp32, int8, make_samples(3, labels=False), runtimes=["openvino"], latency=False)
+    assert result.runtimes[0].metrics.top1 is None
+    assert result.reasons["runtimes.openvino.metrics.top1"] == "the samples have no labels"
+    assert result.reasons["runtimes.openvino.latency_ms"] == "latency was switched off"
+
+
+def test_an_fp32_model_that_the_runtime_refuses_costs_only_its_latency(other, fp32, int8, make_samples):
+    other(refuses=(fp32,))
+    result = evaluate_pair(fp32, int8, make_samples(3), runtimes=["openvino"])
+    assert result.latency is not None
+    assert result.runtimes[0].latency is None
+    assert "no Conv today" in result.reasons["runtimes.openvino.latency_ms"]
+
+
+def test_an_int8_model_that_the_runtime_refuses_ends_the_evaluation(other, fp32, int8, make_samples):
+    other(refuses=(int8,))
+    with pytest.raises(ModelError, match="no Conv today"):
+        evaluate_pair(fp32, int8, make_samples(3), runtimes=["openvino"])
+
+
+def test_nan_of_one_runtime_names_it(other, fp32, int8, make_samples):
+    other(change=lambda y: y * np.float32("nan"))
+    with pytest.raises(NonFiniteError, match='output "y" of the int8 model in OpenVINO holds NaN'):
+        evaluate_pair(fp32, int8, make_samples(3), runtimes=["openvino"], latency=False)
+
+
+def test_both_runtimes_have_a_latency(other, fp32, int8, make_samples):
+    other()
+    result = evaluate_pair(fp32, int8, make_samples(2), runtimes=["openvino"])
+    for latency in (result.latency, result.runtimes[0].latency):
+        assert latency.speedup == pytest.approx(latency.fp32 / latency.int8)
+
+
+def test_openvino_itself_runs_the_int8_model_like_onnxruntime(fp32, int8, make_samples):
+    pytest.importorskip("openvino")
+    evaluation = evaluate_pair(fp32, int8, make_samples(20), runtimes=["openvino"])
+    (found,) = evaluation.runtimes
+    assert found.metrics.sqnr_db > evaluation.metrics.sqnr_db - 1
+    assert found.against.sqnr_db > evaluation.metrics.sqnr_db
+    assert found.kernels.integer
+    assert found.latency.int8 > 0
+
+
+def test_a_wrong_zero_point_in_one_of_them_would_be_found(other, fp32, int8, make_samples):
+    """The bounds of the test above fail on a runtime that is off by one code of the output."""
+    other(change=lambda y: y + np.float32(40 / 255))
+    evaluation = evaluate_pair(fp32, int8, make_samples(20), runtimes=["openvino"], latency=False)
+    (found,) = evaluation.runtimes
+    assert (
+        found.metrics.sqnr_db <= evaluation.metrics.sqnr_db - 1 or found.against.sqnr_db <= evaluation.metrics.sqnr_db
+    )
