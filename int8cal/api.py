@@ -64,6 +64,7 @@ _EVALUATE = {
     "threads": "calibration.threads",
     "latency": "evaluation.latency",
     "runtimes": "evaluation.runtimes",
+    "providers": "evaluation.providers",
     "target": "quantization.target",
 }
 
@@ -122,7 +123,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
         fp32, int8: Paths, or models in memory.
         data: As for `calibrate`.
         **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency; runtimes, such as
-            ["openvino"], where the int8 model runs beside onnxruntime.
+            ["openvino"], where the int8 model runs beside onnxruntime; providers, such as ["cuda", "cpu"].
 
     Returns:
         The report, without gates.
@@ -140,6 +141,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
+        providers=job.evaluation.providers,
         stream=stream,
     )
 

@@ -168,7 +168,8 @@ def _report(path: Path) -> list[str]:
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
     from int8cal.runtime.cpu import cpu_flags
-    from int8cal.runtime.sessions import cpu_count, providers
+    from int8cal.runtime.providers import providers
+    from int8cal.runtime.sessions import cpu_count
 
     flags = cpu_flags()
     lines = [

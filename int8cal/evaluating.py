@@ -20,6 +20,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
 from int8cal.report.write import write_reports
+from int8cal.runtime.providers import CPU, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +42,7 @@ def evaluate_files(
     threads: int = 0,
     latency: bool = True,
     runtimes: Sequence[str] = (),
+    providers: Sequence[str] = (),
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -52,10 +54,19 @@ def evaluate_files(
     parsed = [parse_gate(text) for text in gates]
     require_measurable(parsed, latency=latency)
     further(runtimes)
+    providers = resolve(providers)
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
     report = evaluate_models(
-        fp32, int8, data, target=target, threads=threads, latency=latency, runtimes=runtimes, progress=progress
+        fp32,
+        int8,
+        data,
+        target=target,
+        threads=threads,
+        latency=latency,
+        runtimes=runtimes,
+        providers=providers,
+        progress=progress,
     )
     report = replace(report, gates=judge(parsed, report.evaluation))
     if output is not None:
@@ -73,6 +84,7 @@ def evaluate_models(
     threads: int = 0,
     latency: bool = True,
     runtimes: Sequence[str] = (),
+    providers: Sequence[str] = (),
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
 ) -> Report:
@@ -80,6 +92,7 @@ def evaluate_models(
 
     Args:
         runtimes: Where the int8 model runs beside onnxruntime.
+        providers: onnxruntime's execution providers, in the order of preference; none for CPU.
         stream: Yields feed dicts, in place of the data's path.
     """
     show = progress or silent
@@ -95,6 +108,7 @@ def evaluate_models(
             threads=threads,
             latency=latency,
             runtimes=runtimes,
+            providers=providers,
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
@@ -104,7 +118,7 @@ def evaluate_models(
     }
     return Report(
         model={"name": names["fp32"], "int8": names["int8"]},
-        settings={"evaluation": {"data": data_settings(data)}, "versions": versions(runtimes)},
+        settings={"evaluation": evaluation_settings(data, providers), "versions": versions(runtimes)},
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=skipped_warnings(feeds.skipped),
@@ -127,6 +141,12 @@ def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
 def data_settings(data: DataSettings) -> dict[str, object]:
     """Return the data's settings as the report tells them."""
     return {key: value for key, value in asdict(data).items() if value is not None}
+
+
+def evaluation_settings(data: DataSettings, providers: Sequence[str]) -> dict[str, object]:
+    """Return what an evaluation ran on, as the report tells it: data, and providers where these are not CPU alone."""
+    resolved = resolve(providers)
+    return {"data": data_settings(data), **({} if resolved == (CPU,) else {"providers": list(resolved)})}
 
 
 def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:

@@ -120,12 +120,14 @@ class EvaluationSettings:
     Attributes:
         data: None for the calibration data (and the report says so).
         runtimes: Where the int8 model runs; onnxruntime always does, whether named or not.
+        providers: onnxruntime's execution providers for the evaluation, in the order of preference; none for CPU.
     """
 
     data: DataSettings | None = None
     gates: tuple[str, ...] = ()
     latency: bool = True
     runtimes: tuple[Runtime, ...] = ()
+    providers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

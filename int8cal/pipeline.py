@@ -16,7 +16,7 @@ from int8cal.calibration.table_file import load_table, save_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, open_feeds
 from int8cal.errors import TableError
-from int8cal.evaluating import data_settings, open_samples, skipped_warnings, versions
+from int8cal.evaluating import data_settings, evaluation_settings, open_samples, skipped_warnings, versions
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, parse_gate, require_measurable
 from int8cal.evaluation.judge import output_judge
@@ -51,6 +51,7 @@ from int8cal.quantization.recipes import MEASURED_GAIN_DB, PLAIN, RECIPES, WIDES
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.write import write_reports
+from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
     gates = [parse_gate(text) for text in job.evaluation.gates]
     require_measurable(gates, latency=job.evaluation.latency)
     further(job.evaluation.runtimes)
+    resolve(job.evaluation.providers)
     stem = _stem(job)
     directory = job.output.dir or Path(f"{stem}-int8")
     names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
@@ -328,6 +330,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
+        providers=job.evaluation.providers,
         clipped={name: entry.clipped for name, entry in entries.items()},
         progress=lambda samples: show(samples, feeds.count, "evaluate"),
     )
@@ -351,7 +354,7 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         settings={
             **table.settings,
             "data": data_settings(job.data),
-            "evaluation": {"data": data_settings(job.evaluation.data or job.data)},
+            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,

@@ -73,6 +73,7 @@ def command(
         threads=job.calibration.threads,
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
+        providers=job.evaluation.providers,
         # That a YAML lets its own output be replaced says nothing about the directory named here.
         overwrite=bool(values.get("output.overwrite", False)),
         progress=Progress(quiet=job.quiet),

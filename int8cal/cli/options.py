@@ -299,6 +299,14 @@ judgement = together(
         help="Run the int8 model there as well, and report both. Repeatable (default onnxruntime, which always runs).",
     ),
     _setting(
+        "--provider",
+        key="evaluation.providers",
+        multiple=True,
+        metavar="NAME",
+        help="Evaluate with this execution provider of onnxruntime, such as cuda. Repeatable, in the order of "
+        "preference (default cpu, which always calibrates).",
+    ),
+    _setting(
         "--no-latency", key="evaluation.latency", is_flag=True, negated=True, help="Do not measure the models' speed."
     ),
 )

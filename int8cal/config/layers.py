@@ -115,7 +115,7 @@ def job_of(layer: Layer, place: Place, *, name: str = "") -> Job:
         evaluation["data"] = _data(evaluation["data"])
     elif labels:
         data["labels"] = labels  # judged on the calibration data, so these are its labels
-    for key in ("gates", "runtimes"):
+    for key in ("gates", "runtimes", "providers"):
         evaluation[key] = tuple(evaluation.get(key, ()))
     quantization = dict(layer.get("quantization", {}))
     for key in ("exclude", "include"):

@@ -177,6 +177,7 @@ class EvaluationSection(Section):
     gates: list[Annotated[str, AfterValidator(_check_gate)]] = []
     latency: bool = _EVALUATION.latency
     runtimes: list[Runtime] = []
+    providers: list[str] = []
 
 
 class OutputSection(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +23,7 @@ from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
+from int8cal.runtime.providers import CPU, resolve
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def evaluate_pair(
     latency: bool = True,
     layerwise_samples: int = 32,
     runtimes: Sequence[str] = (),
+    providers: Sequence[str] = (),
     clipped: Mapping[str, float] | None = None,
     reasons: Mapping[str, str] | None = None,
     progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
@@ -56,6 +59,8 @@ def evaluate_pair(
         latency: Whether to time both models (3 s at most for models faster than that).
         layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
         runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named.
+        providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
+            runtime.providers; none for CPU. Layers are always compared on the CPU provider.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
@@ -68,7 +73,7 @@ def evaluate_pair(
         DataError: There are no samples, or a label is beyond the classes.
         NonFiniteError: An output holds NaN or infinity (names output, model and sample).
         StatisticsError: A kernel failed on a sample.
-        UsageError: A runtime is not installed.
+        UsageError: A runtime or provider is not installed, or a provider does not run the models.
 
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples, with the noise held at 1e-30 or above.
@@ -79,9 +84,13 @@ def evaluate_pair(
     require_same_types(*models)
     names = match_outputs(*signatures)
     comparison = OutputComparison(names)
+    providers = resolve(providers)
     others = [SecondRuntime(name, int8, names, threads=threads) for name in further(runtimes)]
     stream = progress(samples) if progress else samples
-    kept = _compare((fp32, int8), models, stream, comparison, others, keep=max(layerwise_samples, 1), threads=threads)
+    open_here = partial(Session, threads=threads, providers=providers)
+    here = tuple(open_here(source, entries=QUIET) for source in (fp32, int8))
+    kept = _compare(here, models, stream, comparison, others, keep=max(layerwise_samples, 1))
+    del here  # the sessions for latency and layers are others, and large models must not be held twice
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
 
@@ -92,16 +101,18 @@ def evaluate_pair(
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
-        sessions: dict[str, tuple[Runs, Runs]] = {
-            _FIRST: (Session(fp32, threads=threads), Session(int8, threads=threads))
-        }
+        sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_here(fp32), open_here(int8))}
         floats = open_fp32(others, fp32, threads=threads, reasons=found)
         sessions |= {other.name: (floats[other.name], other.session) for other in others if other.name in floats}
         times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
     else:
         found["latency"] = "latency was switched off"
         found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}
-    fusion = _audit(int8, with_names(models[1]), threads, found)
+    fusion: Fusion | None = None
+    if providers == (CPU,):
+        fusion = _audit(int8, with_names(models[1]), threads, found)
+    else:
+        found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
     layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
     found |= layer_reasons
     return Evaluation(
@@ -119,23 +130,19 @@ def evaluate_pair(
 
 
 def _compare(
-    sources: tuple[Path | onnx.ModelProto, Path | onnx.ModelProto],
+    sessions: Sequence[Session],
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[S],
     comparison: OutputComparison,
     others: Sequence[SecondRuntime],
     *,
     keep: int,
-    threads: int,
 ) -> list[S]:
-    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples.
-
-    The sessions end here: those for latency and layers are others, and large models must not be held twice.
-    """
+    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples."""
     kept: list[S] = []
     # the models may have different fixed batches: tee holds back the few samples between them
     first, second, *more = itertools.tee(_keeping(samples, kept, keep), 2 + len(others))
-    fp32, int8 = (Session(source, threads=threads, entries=QUIET) for source in sources)
+    fp32, int8 = sessions
     signature = signature_of(models[1])
     pairs = zip(
         run_each(fp32, signature_of(models[0]), first),

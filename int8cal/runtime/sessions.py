@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnxruntime as ort
 
-from int8cal.errors import ModelError, OutputError, StatisticsError
+from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError
 from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
+from int8cal.runtime.providers import CPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,13 +53,8 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def providers() -> tuple[str, ...]:
-    """Return the execution providers of the installed runtime."""
-    return tuple(ort.get_available_providers())
-
-
 class Session:
-    """A model ready to run on the CPU provider; `run` maps output names to arrays."""
+    """A model ready to run, on the CPU provider by default; `run` maps output names to arrays."""
 
     def __init__(
         self,
@@ -69,6 +66,7 @@ class Session:
         disabled_optimizers: Sequence[str] = (),
         entries: dict[str, str] | None = None,
         profile_prefix: Path | None = None,
+        providers: Sequence[str] = (CPU,),
     ) -> None:
         """Open a session.
 
@@ -80,9 +78,12 @@ class Session:
             disabled_optimizers: Names of onnxruntime graph transformers to leave out.
             entries: Further session configuration entries.
             profile_prefix: How the name of the profiler's trace begins, see `end_profiling`; None for no profile.
+            providers: Full names of execution providers in the order of preference (see `runtime.providers`). The CPU
+                provider takes the nodes that no other does only where it is named.
 
         Raises:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
+            UsageError: A provider does not start here, or leaves nodes to a CPU provider that was not named.
         """
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or cpu_count()
@@ -91,6 +92,8 @@ class Session:
         options.graph_optimization_level = _LEVELS[optimization]
         for key, value in (entries or {}).items():
             options.add_session_config_entry(key, value)
+        if CPU not in providers:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         if optimized_path is not None:
             options.optimized_model_filepath = str(optimized_path)
         if profile_prefix is not None:
@@ -98,19 +101,32 @@ class Session:
             options.profile_file_prefix = str(profile_prefix)
         with loadable(model) as source:
             try:
-                self._session = ort.InferenceSession(
-                    source,
-                    options,
-                    providers=["CPUExecutionProvider"],
-                    disabled_optimizers=list(disabled_optimizers) or None,
-                )
+                # where a provider fails, onnxruntime prints that it takes the CPU provider, and takes it
+                with nullcontext() if tuple(providers) == (CPU,) else redirect_stdout(io.StringIO()):
+                    self._session = ort.InferenceSession(
+                        source,
+                        options,
+                        providers=list(providers),
+                        disabled_optimizers=list(disabled_optimizers) or None,
+                        enable_fallback=0,
+                    )
             except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
                 name = model_name(model)
+                if "fallback to CPU EP" in str(error):
+                    raise _left_to_cpu(providers, name) from error
                 raise ModelError(
                     f"onnxruntime cannot load it: {first_line(error)}",
                     where=str(name),
                     do="check it with onnx.checker.check_model, or export it again",
                 ) from error
+        self._session.disable_fallback()
+        idle = [name for name in providers if name not in self._session.get_providers()]
+        if idle:
+            raise UsageError(
+                "onnxruntime did not start it",
+                where=f"provider {idle[0]}",
+                do="check its driver and libraries, or leave it out",
+            )
         self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
 
@@ -208,6 +224,14 @@ def scratch_folder() -> Iterator[Path]:
             where=f"temporary directory {tempfile.gettempdir()}",
             do="free some space there, or name another directory in TMPDIR",
         ) from error
+
+
+def _left_to_cpu(providers: Sequence[str], name: str) -> UsageError:
+    return UsageError(
+        f"does not take all nodes of {name}, and the CPU provider is not named",
+        where=f"provider {', '.join(providers)}",
+        do="add --provider cpu behind it to let the CPU provider take the others",
+    )
 
 
 def model_name(model: onnx.ModelProto | Graft | Path | str) -> str:

@@ -16,7 +16,21 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         *PAIR,
         *("--labels", "l.csv", "--gate", "cosine>0.9", "--samples", "5", "--seed", "2", "--skip-bad"),
         *("--target", "x86-vnni"),
-        *("--runtime", "openvino", "--threads", "3", "--no-latency", "-o", "out", "--overwrite", "--quiet"),
+        *(
+            "--runtime",
+            "openvino",
+            "--provider",
+            "azure",
+            "--provider",
+            "CPU",
+            "--threads",
+            "3",
+            "--no-latency",
+            "-o",
+            "out",
+            "--overwrite",
+            "--quiet",
+        ),
     )
     assert (done.code, done.out, done.err) == (0, "", "")
     arguments = vars(pipeline.calls[0])
@@ -31,6 +45,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "threads": 3,
         "latency": False,
         "runtimes": ("openvino",),
+        "providers": ("azure", "CPU"),
         "overwrite": True,
     }
 

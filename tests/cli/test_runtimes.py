@@ -51,3 +51,31 @@ def test_the_sample_agrees_in_both_runtimes(call, tmp_path):
     assert report["settings"]["versions"]["openvino"]
     shown = call("inspect", tmp_path / "out" / "report.json")
     assert "OpenVINO" in shown.out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "calibrate"])
+def test_a_provider_that_is_not_there_is_refused_with_those_that_are(call, tmp_path, command):
+    models = {"evaluate": (SAMPLE / "model.onnx", "no.onnx"), "calibrate": (SAMPLE / "model.onnx",)}[command]
+    done = call(command, *models, "--data", SAMPLE / "calib", "-o", "out", "--provider", "npu")
+    assert done.code == 2
+    assert "provider 'npu'" in done.message
+    assert "cpu (CPUExecutionProvider)" in done.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_providers_come_from_the_yaml_too_and_are_in_the_report(call, tmp_path):
+    from int8cal.runtime.providers import providers
+
+    if "AzureExecutionProvider" not in providers():
+        pytest.skip("no provider beside CPU")
+    (tmp_path / "job.yaml").write_text("evaluation: {providers: [azure, cpu]}\n")
+    model = SAMPLE / "model.onnx"
+    done = call("evaluate", model, model, "--data", SAMPLE / "eval", "--config", "job.yaml", "--json", "--samples", "5")
+    assert done.code == 0, done.err
+    report = json.loads(done.out)
+    assert report["settings"]["evaluation"]["providers"] == ["AzureExecutionProvider", "CPUExecutionProvider"]
+    assert report["fusion"] is None
+    assert "only the CPU provider" in report["reasons"]["fusion"]
+    done = call("evaluate", model, model, "--data", SAMPLE / "eval", "--config", "job.yaml", "--provider", "azure")
+    assert done.code == 2
+    assert "add --provider cpu" in done.message
