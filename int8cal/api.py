@@ -120,7 +120,8 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
     """Compare an int8 model, made by any tool, with its FP32 model.
 
     Args:
-        fp32, int8: Paths, or models in memory.
+        fp32: Path of the float model, or the model in memory.
+        int8: Likewise the int8 model.
         data: As for `calibrate`.
         **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency; runtimes, such as
             ["openvino"], where the int8 model runs beside onnxruntime; providers, such as ["cuda", "cpu"].

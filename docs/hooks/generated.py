@@ -1,0 +1,114 @@
+"""Parts of the reference that are made from the code, so that they cannot differ from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+from settings import settings_tables
+
+from int8cal import errors
+from int8cal.cli.main import COMMANDS, cli
+from int8cal.cli.options import Setting
+from int8cal.evaluation.gates import UNITS
+from int8cal.runtime.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_OTHER_CODES = {0: "done", 1: "a bug in int8cal; the traceback is kept in a log file", 130: "interrupted"}
+
+
+def cell(text: str) -> str:
+    """Write text so that it stays in one cell of a table and means nothing to Markdown, but for `code`."""
+    for mark in "\\*_[]":
+        text = text.replace(mark, f"\\{mark}")
+    for mark, entity in {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}.items():
+        text = text.replace(mark, entity)
+    return " ".join(text.split())
+
+
+def code(text: str) -> str:
+    """Write text without a bar as code inside a table."""
+    return f"`{text}`"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table; cells are Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def commands() -> str:
+    """Every command with its arguments and options."""
+    top = click.Context(cli, info_name="int8cal")
+    parts = [table(["command", "does"], [[f"[`{name}`](#{name})", cell(what)] for name, what in COMMANDS.items()])]
+    for name in COMMANDS:
+        command = cli.get_command(top, name)
+        if command is None:
+            raise LookupError(f"no command {name!r}")
+        parts.append(_command(name, command, top))
+    return "\n".join(parts)
+
+
+def _command(name: str, command: click.Command, parent: click.Context) -> str:
+    context = click.Context(command, info_name=name, parent=parent)
+    usage = " ".join(["int8cal", name, *command.collect_usage_pieces(context)])
+    if isinstance(command, click.Group):
+        inner = [(each, command.get_command(context, each)) for each in command.list_commands(context)]
+        children = [_command(f"{name} {each}", found, parent) for each, found in inner if found is not None]
+    else:
+        children = []
+    rows = [_option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
+    words = "\n\n".join(cell(part) for part in (command.help or "").split("\n\n"))
+    options = table(["option", "what it does"], rows) if rows else ""
+    return "\n".join([f"## {name}", "", f"```text\n{usage}\n```", "", words, "", options, *children])
+
+
+def _option(option: click.Option) -> list[str]:
+    choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    value = "" if option.is_flag else f" {option.metavar or ('NAME' if choices else option.type.name.upper())}"
+    words = cell(option.help or "")
+    if choices:
+        words += f" One of {', '.join(code(str(choice)) for choice in choices)}."
+    if option.required:
+        words += " Required."
+    if isinstance(option, Setting):
+        words += f" In the YAML: {code(option.key)}{' (false)' if option.negated else ''}."
+    return [code(names + value), words]
+
+
+def gates() -> str:
+    """Every figure that a gate of an evaluation may name."""
+    return table(["name", "unit"], [[code(name), cell(unit)] for name, unit in UNITS.items()])
+
+
+def exit_codes() -> str:
+    """Every exit code, with the errors that lead to it."""
+    by_code: dict[int, list[type[errors.Int8calError]]] = {}
+    for each in vars(errors).values():
+        if isinstance(each, type) and issubclass(each, errors.Int8calError) and each is not errors.Int8calError:
+            by_code.setdefault(each.exit_code, []).append(each)
+    rows = [[str(number), cell(what), "", ""] for number, what in _OTHER_CODES.items()]
+    for number, classes in by_code.items():
+        for each in classes:
+            first = (each.__doc__ or "").splitlines()[0]
+            rows.append([str(number), cell(first), code(f"{each.station}:"), code(each.__name__)])
+    rows.sort(key=lambda row: int(row[0]))
+    return table(["code", "meaning", "message starts with", "class"], rows)
+
+
+def targets() -> str:
+    """Every target, and the weights that it takes by itself."""
+    rows = [[code(each.name), cell(each.what), code(each.weights)] for each in TARGETS.values()]
+    return table(["target", "what it stands for", "weights"], rows)
+
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "commands": commands,
+    "exit-codes": exit_codes,
+    "gates": gates,
+    "settings": lambda: settings_tables(table, cell, code),
+    "targets": targets,
+}

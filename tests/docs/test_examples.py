@@ -1,0 +1,196 @@
+"""Every example in README.md and docs/ runs: shell, Python, YAML and JSON blocks, page by page.
+
+The pages share a directory in which README's blocks have run, as if a reader went through all of them; a tutorial has a
+directory of its own. A command that has run there is not run again. A block may be left out only by a remark above it,
+`<!-- not run: why -->`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import page_blocks
+import pytest
+import yaml
+from page_blocks import ROOT, Block, blocks_of, missing
+from pydantic import ValidationError
+
+import int8cal
+from int8cal.config.load import load_jobs
+from int8cal.config.schema import ConfigFile
+from int8cal.errors import Int8calError
+
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+_SHIMS = {
+    "int8cal": 'exec "{python}" -m int8cal "$@"',
+    "python": 'exec "{python}" "$@"',
+    "pip": "exit 0  # what a page installs is installed already",
+}
+_RUN = """
+{command}
+code=$?; printf '\\n@@ %d\\n' $code; (exit $code)
+"""
+
+pytestmark = pytest.mark.newest  # the output that pages show follows the newest onnxruntime and click
+
+
+@dataclass
+class Workshop:
+    """A directory with copies of sample_data and configs, and the commands that have run in it."""
+
+    folder: Path
+    environment: dict[str, str]
+    done: dict[str, str] = field(default_factory=dict)
+
+    def run(self, block: Block) -> list[str]:
+        """Run a block; what is wrong with it, in lines."""
+        wrong = {"shell": self._shell, "python": self._python, "yaml": self._yaml, "json": _json}[block.kind](block)
+        return [f"{block.page}:{block.line}: {each}" for each in wrong]
+
+    def _shell(self, block: Block) -> list[str]:
+        commands = block.commands()
+        new = [command for command in commands if command.text not in self.done]
+        script = "".join(_RUN.format(command=command.text) for command in new)
+        parts = self._call(["bash", "-c", f"exec 2>&1\n{script}"]).split("\n@@ ")
+        wrong = []
+        for place, command in enumerate(new):
+            printed = parts[place].partition("\n")[2] if place else parts[0]
+            code = int(parts[place + 1].partition("\n")[0])
+            follower = commands[commands.index(command) + 1 :][:1]
+            if code and not (follower and follower[0].text == "echo $?"):
+                wrong.append(f"{command.text}\nends with {code}:\n{printed}")
+                continue
+            if "$?" not in command.text and not code:
+                self.done[command.text] = printed
+            lacking = missing(command.shown, printed)
+            wrong += [f"{command.text}\ndoes not print {line!r} there, but:\n{printed}" for line in lacking]
+        for command in commands:
+            if command not in new:
+                wrong += [
+                    f"{command.text}\ndoes not print {line!r}"
+                    for line in missing(command.shown, self.done[command.text])
+                ]
+        return wrong
+
+    def _python(self, block: Block) -> list[str]:
+        if block.title:
+            return self._file(block)
+        done = subprocess.run(
+            [sys.executable, "-c", block.text], cwd=self.folder, env=self.environment, capture_output=True, text=True
+        )
+        return [] if done.returncode == 0 else [done.stderr]
+
+    def _yaml(self, block: Block) -> list[str]:
+        try:
+            if block.title:
+                self._file(block)
+                load_jobs(self.folder / block.title, {})
+            else:  # a part of a job: the keys and their types
+                ConfigFile.model_validate(yaml.safe_load(block.text))
+        except (Int8calError, ValidationError, yaml.YAMLError) as error:
+            return [str(error)]
+        return []
+
+    def _file(self, block: Block) -> list[str]:
+        path = self.folder / block.title
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text, encoding="utf-8")
+        return []
+
+    def _call(self, command: list[str]) -> str:
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        ).stdout
+
+
+def _json(block: Block) -> list[str]:
+    try:
+        json.loads(block.text)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
+def open_workshop(folder: Path) -> Workshop:
+    """Make a workshop: copies of what the repository ships, and commands that call this very int8cal."""
+    for name in ("sample_data", "configs"):
+        shutil.copytree(ROOT / name, folder / name)
+    shims = folder.parent / f"{folder.name}-bin"
+    shims.mkdir()
+    for name, text in _SHIMS.items():
+        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable)}\n")
+        (shims / name).chmod(0o755)
+    source = str(Path(int8cal.__file__).parents[1])
+    path = f"{shims}{os.pathsep}{os.environ['PATH']}"
+    python_path = f"{source}{os.pathsep}{folder}"
+    return Workshop(
+        folder, os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
+    )
+
+
+def read(page: str) -> list[Block]:
+    return blocks_of((ROOT / page).read_text(encoding="utf-8"), page)
+
+
+def examples(page: str) -> list[Block]:
+    return [block for block in read(page) if block.kind and not block.not_run]
+
+
+@pytest.fixture(scope="module")
+def after_readme(tmp_path_factory) -> tuple[Workshop, list[str]]:
+    """The shared directory, and what was wrong with README's blocks."""
+    workshop = open_workshop(tmp_path_factory.mktemp("reader") / "shared")
+    return workshop, [each for block in examples("README.md") for each in workshop.run(block)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
+def test_every_example_of_a_page_runs(page, request, tmp_path):
+    if page.startswith("docs/tutorial/"):
+        workshop, wrong = open_workshop(tmp_path / "fresh"), []
+    else:
+        workshop, of_readme = request.getfixturevalue("after_readme")
+        wrong = of_readme if page == "README.md" else []
+    if page != "README.md":
+        wrong = [each for block in examples(page) for each in workshop.run(block)]
+    assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_remark_that_a_block_is_not_run_stands_above_an_example(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    used = [block for block in read(page) if block.not_run and block.kind]
+    assert page_blocks.remarks_of(text) == len(used)
+
+
+def test_a_planted_broken_command_is_found(tmp_path):
+    workshop = open_workshop(tmp_path / "planted")
+    text = "```\nint8cal inspect sample_data/model.onnx\nint8cal inspect no-such.onnx\n```\n"
+    (wrong,) = [each for block in blocks_of(text, "page.md") for each in workshop.run(block)]
+    assert wrong.startswith("page.md:1: int8cal inspect no-such.onnx\nends with 3:")
+
+
+def test_planted_output_that_is_not_printed_is_found(tmp_path):
+    workshop = open_workshop(tmp_path / "planted")
+    text = "```console\n$ echo there are 12 of them\nthere are 7 of them\nand more\n$ false\n$ echo $?\n1\n```\n"
+    (wrong,) = [each for block in blocks_of(text, "page.md") for each in workshop.run(block)]
+    assert "does not print 'and more'" in wrong
+
+
+def test_a_planted_unknown_key_and_a_failing_program_are_found(tmp_path):
+    workshop = open_workshop(tmp_path / "planted")
+    text = "```yaml\ncalibration: {methode: auto}\n```\n```python\nraise ValueError('planted')\n```\n```json\n{\n```\n"
+    part, program, document = blocks_of(text, "page.md")
+    assert "methode" in workshop.run(part)[0]
+    assert "planted" in workshop.run(program)[0]
+    assert workshop.run(document)
+
+
+def test_a_remark_is_read_with_its_reason():
+    text = "<!-- not run: needs a camera -->\n```bash\nint8cal run a.yaml\n```\n```bash\nint8cal run b.yaml\n```\n"
+    assert [block.not_run for block in blocks_of(text, "page.md")] == ["needs a camera", ""]

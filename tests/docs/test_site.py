@@ -1,0 +1,145 @@
+"""The documentation site: it builds strictly, holds the whole reference, and fetches nothing from the network."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import click
+import pytest
+
+import int8cal
+from int8cal import errors
+from int8cal.cli.main import COMMANDS, cli
+from int8cal.evaluation.gates import UNITS
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("mkdocs.yml", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "sample_data", "benchmarks")
+# what makes a browser fetch something; a link in <a> does not
+FETCHED = {
+    ("script", "src"),
+    ("img", "src"),
+    ("iframe", "src"),
+    ("link", "href"),
+    ("source", "src"),
+    ("object", "data"),
+}
+
+for name in ("mkdocs", "material", "mkdocstrings"):
+    pytest.importorskip(name, reason="the documentation needs pip install '.[docs]'")
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    source = str(Path(int8cal.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": source, "NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9"},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page makes the browser fetch, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.fetched += [value for key, value in attrs if (tag, key) in FETCHED and value]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def outside(text: str) -> list[str]:
+    """URLs that style sheets fetch from elsewhere."""
+    urls = re.findall(r"(?:url\(|@import )[\"']?([^\"')\s]+)", text)
+    return [url for url in urls if re.match(r"(https?:)?//", url)]
+
+
+def test_no_page_fetches_anything_from_the_network(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for path in pages:
+        assert [url for url in Page(path).fetched if re.match(r"(https?:)?//", url)] == [], path
+        assert outside(path.read_text(encoding="utf-8")) == [], path
+        assert 'class="mermaid"' not in path.read_text(encoding="utf-8"), "mermaid is loaded from a server"
+    for path in site.rglob("*.css"):
+        assert outside(path.read_text(encoding="utf-8")) == [], path
+
+
+def test_a_planted_font_from_a_server_is_found(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text('<link rel="stylesheet" href="https://example.org/font.css"><a href="https://example.org">a</a>')
+    assert Page(page).fetched == ["https://example.org/font.css"]
+    assert outside("@import 'https://example.org/a.css'; b {background: url(//example.org/c.png)}") != []
+
+
+@pytest.mark.parametrize(
+    ("page", "planted", "fault"),
+    [
+        ("index.md", "[a](numerics.md#no-such-title)", "no-such-title"),
+        ("index.md", "[a](no-such-page.md)", "no-such-page.md"),
+        ("decisions/half-even.md", "[a](../../configs/no-such.yaml)", "no-such.yaml"),
+        ("reference/gates.md", "<!-- generated: nothing-of-that-name -->", "nothing-of-that-name"),
+    ],
+)
+def test_a_planted_fault_fails_the_build(tmp_path, page, planted, fault):
+    for source in SOURCES:
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, tmp_path / source)
+    with (tmp_path / "docs" / page).open("a") as stream:
+        stream.write(f"\n{planted}\n")
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode != 0
+    assert fault in done.stdout + done.stderr
+
+
+def test_the_command_line_page_names_every_command_and_option(site):
+    text = " ".join(Page(site / "reference/command-line.html").text.split())
+    top = click.Context(cli)
+    options = {
+        name
+        for command in COMMANDS
+        for option in cli.get_command(top, command).params
+        if isinstance(option, click.Option) and not option.hidden
+        for name in option.opts
+    }
+    assert {f"int8cal {command}" for command in COMMANDS if f"int8cal {command} [OPTIONS]" not in text} == set()
+    assert {name for name in options if name not in text} == set()
+    assert "None" not in text
+
+
+def test_the_python_page_names_every_public_name_and_error(site):
+    text = (site / "reference/python.html").read_text(encoding="utf-8")
+    names = {f"int8cal.{name}" for name in int8cal.__all__ if name != "Int8calError"}
+    names |= {f"int8cal.errors.{name}" for name, each in vars(errors).items() if isinstance(each, type)}
+    assert {name for name in names if f'id="{name}"' not in text} == set()
+
+
+def test_the_gates_page_names_every_figure_with_its_unit(site):
+    text = Page(site / "reference/gates.html").text
+    assert {name for name, unit in UNITS.items() if name not in text or unit not in text} == set()
+
+
+def test_files_outside_docs_are_pages_that_links_lead_to(site):
+    assert 'href="../repository/configs/index.html"' in (site / "reference/yaml.html").read_text(encoding="utf-8")
+    assert "../sample_data/calib" in Page(site / "repository/configs/minimal.yaml.html").text

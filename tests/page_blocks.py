@@ -1,0 +1,109 @@
+"""The fenced blocks of the texts: which of them are examples that must run, and what they show as output."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL
+)
+_NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\s*\Z")
+_TITLE = re.compile(r'title="([^"]+)"')
+SHELL = {"bash", "sh", "console"}
+_CALL = re.compile(r"^(\$ )?(\w+=\S* )*(int8cal|python -m int8cal) ", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a block, and the lines that the page shows below it."""
+
+    text: str
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        page, line: Where it starts.
+        language: First word behind the ticks.
+        title: File name that the page gives it, or "".
+        text: What is between the ticks, without the fence's indentation.
+        not_run: Why the page says that it is not to be run, or "".
+    """
+
+    page: str
+    line: int
+    language: str
+    title: str
+    text: str
+    not_run: str
+
+    @property
+    def kind(self) -> str:
+        """Return shell, python, yaml, json, or "" for a picture, a formula or plain output."""
+        if self.language in {"python", "yaml", "json"}:
+            return self.language
+        if self.language in SHELL or (self.language in {"", "text"} and _CALL.search(self.text)):
+            return "shell"
+        return ""
+
+    def commands(self) -> list[Command]:
+        """Split a shell block: with "$ " in front of commands everything else is output, without it all are commands."""
+        lines = self.text.splitlines()
+        prompted = any(line.startswith("$ ") for line in lines)
+        found: list[tuple[list[str], list[str]]] = []
+        open_ended = False
+        for line in lines:
+            if open_ended:
+                found[-1][0].append(line)
+            elif prompted and not line.startswith("$ "):
+                found[-1][1].append(line)
+                continue
+            elif line.strip() and not line.startswith("#"):
+                found.append(([line.removeprefix("$ ") if prompted else line], []))
+            open_ended = line.endswith("\\")
+        return [Command("\n".join(command), tuple(shown)) for command, shown in found]
+
+
+def blocks_of(text: str, page: str) -> list[Block]:
+    """Read every fenced block of a page."""
+    blocks = []
+    end = 0
+    for fence in _FENCE.finditer(text):
+        remark = _NOT_RUN.search(text, end, fence.start())
+        indent = len(fence["indent"])
+        language, _, rest = fence["info"].strip().partition(" ")
+        title = _TITLE.search(rest)
+        blocks.append(
+            Block(
+                page,
+                text.count("\n", 0, fence.start()) + 1,
+                language,
+                title[1] if title else "",
+                "".join(line[indent:] if line.strip() else line for line in fence["text"].splitlines(keepends=True)),
+                remark["reason"] if remark else "",
+            )
+        )
+        end = fence.end()
+    return blocks
+
+
+def remarks_of(text: str) -> int:
+    """Count the remarks that a block is not run, wherever they stand."""
+    return text.count("<!-- not run")
+
+
+def plain(line: str) -> str:
+    """Reduce a line to what is the same on every machine: figures become #, and runs of spaces one space."""
+    return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line).split())
+
+
+def missing(shown: tuple[str, ...], printed: str) -> list[str]:
+    """Return the shown lines that were not printed, in this order; a line of dots stands for any lines."""
+    printed_lines = iter([plain(line) for line in printed.splitlines()])
+    return [line for line in shown if line.strip() not in {"", "...", "…"} and plain(line) not in printed_lines]
