@@ -35,6 +35,7 @@ _CALIBRATE = {
     "percentile": "calibration.percentile",
     "batch_size": "calibration.batch_size",
     "threads": "calibration.threads",
+    "statistics": "calibration.statistics",
     "recipe": "quantization.recipe",
     "target": "quantization.target",
     "activations": "quantization.activations",
@@ -77,11 +78,11 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         data: A path as on the command line ("package.module:function" too), an iterable of feeds {input name: array},
             or a function that returns one. An array of the model's rank is a batch, of one rank less a sample.
         **settings: As on the command line: method, percentile, recipe, target, activations, weights, exclude, include,
-            samples, seed, batch_size, threads, skip_bad; and ranges {tensor: (low, high)}, preprocess {resize: …}, and
-            uint8_input (raw pixels go into the int8 model; with feeds, preprocess then says how they were made), and
-            optimize="latency" (layers that are slower in int8 on this machine stay float), and latency_allowance in
-            percent. budget (percent) and fallback leave layers in float until gates hold, on eval_data (a path) or on
-            the data itself.
+            samples, seed, batch_size, threads, skip_bad, statistics (a .stats.npz in place of counting); and ranges
+            {tensor: (low, high)}, preprocess {resize: …}, and uint8_input (raw pixels go into the int8 model; with
+            feeds, preprocess then says how they were made), and optimize="latency" (layers that are slower in int8 on
+            this machine stay float), and latency_allowance in percent. budget (percent) and fallback leave layers in
+            float until gates hold, on eval_data (a path) or on the data itself.
 
     Returns:
         The table; `quantize` builds the model from it.

@@ -72,6 +72,8 @@ class CalibrationSettings:
         percentile: In percent of the values, for method "percentile".
         batch_size: Samples read ahead while others run; each sample is run alone, so no result depends on it.
         threads: Of the runtime; 0 for one per CPU.
+        statistics: A .stats.npz with counts that were taken before, of merged shards for example; None to run the model
+            on the data and count. The data is then only read for samples to judge corrections on.
     """
 
     method: Method = "auto"
@@ -79,6 +81,7 @@ class CalibrationSettings:
     batch_size: int = 8
     threads: int = 0
     engine: Literal["local", "ray"] = "local"
+    statistics: Path | None = None
 
 
 @dataclass(frozen=True)

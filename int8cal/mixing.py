@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.calibration.engines.local import Collected
+    from int8cal.calibration.engines.kept import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.atomic import staged_directory
-from int8cal.calibration.engines.local import Collected, collect
+from int8cal.calibration.engines.local import collect
+from int8cal.calibration.engines.stored import stored
 from int8cal.calibration.statistics import Statistics, merge
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.calibration.table import Step
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.calibration.engines.kept import Collected
     from int8cal.calibration.table import CalibrationTable
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
@@ -105,7 +107,7 @@ def calibrate_model(
     *,
     progress: Progress = silent,
     stream: Callable[[], object] | None = None,
-    engine: Callable[..., Collected] = collect,
+    engine: Callable[..., Collected] | None = None,
     desk: Desk | None = None,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
@@ -115,7 +117,7 @@ def calibrate_model(
         source: The FP32 model.
         progress: Shows the pass over the data.
         stream: Yields feed dicts, in place of the job's data path.
-        engine: Does the pass over the data; called as `collect` is.
+        engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         desk: Where a job with a budget keeps its best result; None for memory alone.
 
     Raises:
@@ -132,6 +134,8 @@ def calibrate_model(
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         feeds = open_samples(job.data, prepared.signature, stream)
         samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
+    if engine is None:
+        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
     with clock.station("calibrate"):
         collected = engine(
             prepared.model,

@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.study import Task
 from int8cal import Int8calError, quantize
-from int8cal.calibration.engines.local import Collected, collect
+from int8cal.calibration.engines.kept import Collected
+from int8cal.calibration.engines.local import collect
 from int8cal.calibration.statistics import merge
 from int8cal.config.available import AVAILABLE, require_available
 from int8cal.config.load import job_from_options

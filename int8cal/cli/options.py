@@ -174,6 +174,13 @@ engine = together(
     ),
     threads,
     _setting(
+        "--stats",
+        key="calibration.statistics",
+        type=PATH,
+        metavar="FILE",
+        help="Statistics counted before, such as merged shards; the data is then only judged on.",
+    ),
+    _setting(
         "--engine",
         key="calibration.engine",
         type=_choice(_ENGINES),

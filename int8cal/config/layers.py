@@ -68,6 +68,7 @@ def layer_of(section: Section, base: Path) -> Layer:
         (layer, "model"),
         (layer.get("data"), "path"),
         (layer.get("data"), "labels"),
+        (layer.get("calibration"), "statistics"),
         (evaluation.get("data"), "path"),
         (evaluation.get("data"), "labels"),
         (evaluation, "labels"),
@@ -123,13 +124,15 @@ def job_of(layer: Layer, place: Place, *, name: str = "") -> Job:
     quantization["ranges"] = {
         tensor: (float(low), float(high)) for tensor, (low, high) in quantization.get("ranges", {}).items()
     }
-    output = dict(layer.get("output", {}))
+    calibration, output = dict(layer.get("calibration", {})), dict(layer.get("output", {}))
+    if calibration.get("statistics") is not None:
+        calibration["statistics"] = Path(calibration["statistics"])
     if output.get("dir") is not None:
         output["dir"] = Path(output["dir"])
     return Job(
         model=model,
         data=_data(data),
-        calibration=CalibrationSettings(**layer.get("calibration", {})),
+        calibration=CalibrationSettings(**calibration),
         quantization=QuantizationSettings(**quantization),
         evaluation=EvaluationSettings(**evaluation),
         output=OutputSettings(**output),

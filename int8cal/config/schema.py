@@ -149,6 +149,7 @@ class CalibrationSection(Section):
     batch_size: Count = _CALIBRATION.batch_size
     threads: Annotated[int, Field(ge=0, le=256)] = _CALIBRATION.threads
     engine: Literal["local", "ray"] = _CALIBRATION.engine
+    statistics: PathText | None = None
 
 
 class QuantizationSection(Section):

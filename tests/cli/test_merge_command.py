@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import onnx
+
 
 def test_arguments_reach_the_pipeline(here, pipeline):
     done = here("merge", "a.stats.npz", "b.stats.npz", "-o", "c.stats.npz")
@@ -43,3 +45,47 @@ def test_an_existing_file_is_refused_without_overwrite(call, tmp_path, sample_ru
     (tmp_path / "c.stats.npz").write_text("mine")
     done = call("merge", sample_run / "model.stats.npz", "-o", "c.stats.npz")
     assert (done.code, (tmp_path / "c.stats.npz").read_text()) == (2, "mine")
+
+
+def test_merged_shards_give_the_model_of_one_run_over_all(call, sample, tmp_path):
+    quick, both = ("--no-latency",), sample / "calib" / "[01]"
+    for shard in ("0", "1"):
+        done = call("calibrate", sample / "model.onnx", "--data", sample / "calib" / shard, *quick, "-o", f"s{shard}")
+        assert done.code == 0
+    assert call("merge", "s0/model.stats.npz", "s1/model.stats.npz", "-o", "all.stats.npz").code == 0
+    whole = call("calibrate", sample / "model.onnx", "--data", both, *quick, "-o", "whole")
+    merged = call(
+        "calibrate", sample / "model.onnx", "--data", both, *quick, "--stats", "all.stats.npz", "-o", "merged"
+    )
+    assert (whole.code, merged.code) == (0, 0)
+    for name in ("model.int8.onnx", "model.table.json", "model.stats.npz"):
+        assert (tmp_path / "merged" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert (tmp_path / "s0/model.table.json").read_bytes() != (tmp_path / "whole/model.table.json").read_bytes()
+
+
+def test_statistics_of_another_model_or_plan_end_with_5(call, sample, sample_run, tmp_path):
+    model = onnx.load(sample / "model.onnx")
+    model.doc_string = "another"
+    onnx.save(model, tmp_path / "other.onnx")
+    stats = sample_run / "model.stats.npz"
+    done = call("calibrate", "other.onnx", "--data", sample / "calib", "--stats", stats, "-o", "out")
+    assert done.code == 5
+    assert "model.stats.npz: is of another model" in done.message
+    done = call("calibrate", sample / "model.onnx", "--data", sample / "calib/0", "--exclude", "op:Gemm", "-o", "less")
+    done = call(
+        *("calibrate", sample / "model.onnx", "--data", sample / "calib", "--stats", "less/model.stats.npz"),
+        *("-o", "out"),
+    )
+    assert done.code == 5
+    assert "holds no tensor" in done.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_yaml_names_statistics_beside_itself(call, sample, sample_run, tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "job.yaml").write_text(
+        f"model: {sample / 'model.onnx'}\ndata: {sample / 'calib'}\ncalibration: {{statistics: missing.stats.npz}}\n"
+    )
+    done = call("run", "jobs/job.yaml")
+    assert done.code == 5
+    assert "jobs/missing.stats.npz" in done.message

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
 from int8cal.calibration.engines.counting import Counting, Tapped, group_size
-from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
-from int8cal.data.sample import Sample, fingerprint
+from int8cal.calibration.engines.kept import Collected, Smallest
+from int8cal.calibration.statistics import Statistics
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.runtime.batching import batch_size, run_each
@@ -24,19 +22,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
-
-
-KEPT_BYTES = 128_000_000
-KEPT_ALWAYS = 8
-
-
-@dataclass(frozen=True)
-class Collected:
-    """The statistics, and a few samples to judge corrections on: the smallest fingerprints, in their order."""
-
-    statistics: Statistics
-    kept: tuple[Sample, ...]
 
 
 def collect(
@@ -64,7 +51,7 @@ def collect(
         StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
         DataError: There was no sample.
     """
-    kept = _Smallest(keep)
+    kept = Smallest(keep)
     with Counting(taps, threads or cpu_count()) as counting:
         count = _stream(model, signature, taps, _fingerprinted(samples, kept), counting, threads)
         if not count:
@@ -124,45 +111,7 @@ def _count(
         raise
 
 
-class _Smallest:
-    """Keeps the samples with the smallest fingerprints, and the sum of all fingerprints.
-
-    At most `size` of them, and no more than fit into KEPT_BYTES beyond the first KEPT_ALWAYS.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._heap: list[tuple[int, int, Sample]] = []
-        self._bytes = 0
-        # the smallest fingerprint that had to go for its size: larger ones are not kept either, whatever their order
-        self._least_gone: int | None = None
-        self.total = 0
-        self._seen = 0
-
-    def add(self, sample: Sample) -> None:
-        mark = fingerprint(sample)
-        self.total = (self.total + mark) % FINGERPRINT_MODULUS
-        self._seen += 1
-        if not self._size or (self._least_gone is not None and mark >= self._least_gone):
-            return
-        heapq.heappush(self._heap, (-mark, self._seen, sample))
-        self._bytes += _bytes_of(sample)
-        while len(self._heap) > self._size or (self._bytes > KEPT_BYTES and len(self._heap) > KEPT_ALWAYS):
-            for_size = len(self._heap) <= self._size
-            gone, _, largest = heapq.heappop(self._heap)
-            self._bytes -= _bytes_of(largest)
-            if for_size:
-                self._least_gone = -gone
-
-    def samples(self) -> tuple[Sample, ...]:
-        return tuple(sample for _, _, sample in sorted(self._heap, key=lambda entry: -entry[0]))
-
-
-def _bytes_of(sample: Sample) -> int:
-    return sum(value.nbytes for value in sample.feed.values())
-
-
-def _fingerprinted(samples: Iterable[Sample], kept: _Smallest) -> Iterator[Sample]:
+def _fingerprinted(samples: Iterable[Sample], kept: Smallest) -> Iterator[Sample]:
     for sample in samples:
         kept.add(sample)
         yield sample

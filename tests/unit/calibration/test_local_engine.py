@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from int8cal.calibration.engines import counting, local
+from int8cal.calibration.engines import counting
+from int8cal.calibration.engines import kept as keeping
 from int8cal.calibration.statistics import merge
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import DataError, StatisticsError
@@ -90,8 +91,8 @@ def test_kept_samples_do_not_depend_on_the_order(network, tools):
 def test_no_more_samples_are_kept_than_fit_into_memory_in_any_order(network, tools, monkeypatch, fits):
     samples = tools.samples(9)
     size = sum(value.nbytes for value in samples[0].feed.values())
-    monkeypatch.setattr(local, "KEPT_BYTES", fits * size)
-    monkeypatch.setattr(local, "KEPT_ALWAYS", 2)
+    monkeypatch.setattr(keeping, "KEPT_BYTES", fits * size)
+    monkeypatch.setattr(keeping, "KEPT_ALWAYS", 2)
     smallest = sorted(samples, key=fingerprint)[: max(fits, 2)]
     for order in (samples, samples[::-1], samples[4:] + samples[:4]):
         kept = network.collect(order, keep=8).kept
