@@ -1,10 +1,11 @@
-"""Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline."""
+"""Three ways to call the command line: as users do, in a process of its own; in this one; and on a pretended pipeline."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -58,23 +59,47 @@ def environment(**extra: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": source, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"} | extra
 
 
+def run(directory: Path, *arguments: object, **extra: str) -> Finished:
+    """Run `python -m int8cal ARGUMENTS` in a directory."""
+    done = subprocess.run(
+        [sys.executable, "-m", "int8cal", *map(str, arguments)],
+        cwd=directory,
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
 @pytest.fixture
-def call(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
-    """Run `python -m int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
+def process(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
+    """Run int8cal in a process of its own, in an empty directory; the log of a crash goes to a temporary one."""
     temporary = str(tmp_path_factory.mktemp("temporary"))
+    return lambda *arguments, **extra: run(tmp_path, *arguments, TMPDIR=temporary, **extra)
+
+
+@pytest.fixture
+def call(tmp_path, tmp_path_factory, monkeypatch, capfd, process) -> Callable[..., Finished]:
+    """Run int8cal in this process, in an empty directory: to import everything takes longer than most commands do.
+
+    With environment variables it runs in a process of its own, which takes them up from its start.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
+    from int8cal.cli.main import main
 
     def call(*arguments: object, **extra: str) -> Finished:
-        done = subprocess.run(
-            [sys.executable, "-m", "int8cal", *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment(TMPDIR=temporary, **extra),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert "Traceback" not in done.stderr
-        return Finished(done.returncode, done.stdout, done.stderr)
+        if extra:
+            return process(*arguments, **extra)
+        capfd.readouterr()
+        code = main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err
+        return Finished(code, captured.out, captured.err)
 
     return call
 
@@ -85,15 +110,8 @@ def sample_run(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("sample")
     judged = ["--eval-data", SAMPLE / "eval", "--labels", "folders", "--no-latency"]
     calibrated = ["--data", SAMPLE / "calib", "--samples", "40"]
-    done = subprocess.run(
-        [sys.executable, "-m", "int8cal", "calibrate", SAMPLE / "model.onnx", *calibrated, *judged, "-o", "out"],
-        cwd=directory,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run(directory, "calibrate", SAMPLE / "model.onnx", *calibrated, *judged, "-o", "out")
+    assert done.code == 0, done.err
     return directory / "out"
 
 
