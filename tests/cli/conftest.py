@@ -74,6 +74,12 @@ def run(directory: Path, *arguments: object, **extra: str) -> Finished:
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.fixture(scope="session")
+def shared() -> Callable[..., Finished]:
+    """Run int8cal in a given directory, for fixtures that many tests share."""
+    return run
+
+
 @pytest.fixture
 def process(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
     """Run int8cal in a process of its own, in an empty directory; the log of a crash goes to a temporary one."""

@@ -5,13 +5,9 @@ import json
 import onnx
 
 
-def calibrate(call, sample, *arguments):
-    data = ("--data", sample / "calib", "--samples", "4")
-    return call("calibrate", sample / "model.onnx", *data, "-o", "out", "--quiet", "--no-latency", *arguments)
-
-
 def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(call, sample, tmp_path):
-    assert calibrate(call, sample, "--optimize", "latency").code == 0
+    data = ("--data", sample / "calib", "--samples", "4", "--no-latency", "--quiet")
+    assert call("calibrate", sample / "model.onnx", *data, "-o", "out", "--optimize", "latency").code == 0
     out = tmp_path / "out"
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))
@@ -27,15 +23,13 @@ def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(c
     assert (tmp_path / "again.onnx").read_bytes() == (out / "model.int8.onnx").read_bytes()
 
 
-def test_without_the_option_nothing_is_measured_per_layer(call, sample, tmp_path):
-    assert calibrate(call, sample).code == 0
-    assert "optimize" not in json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+def test_without_the_option_nothing_is_measured_per_layer(sample_run):
+    assert "optimize" not in json.loads((sample_run / "report.json").read_text(encoding="utf-8"))
 
 
-def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, tmp_path):
-    calibrate(call, sample)
-    path = tmp_path / "out" / "model.table.json"
-    table = json.loads(path.read_text(encoding="utf-8"))
+def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, sample_run, tmp_path):
+    path = tmp_path / "model.table.json"
+    table = json.loads((sample_run / "model.table.json").read_text(encoding="utf-8"))
     for left, expected in (({"nobody": "slower"}, "nobody"), (["nobody"], "left_for_latency")):
         table["settings"]["left_for_latency"] = left
         path.write_text(json.dumps(table), encoding="utf-8")
@@ -44,10 +38,9 @@ def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, tmp_path):
         assert expected in done.message
 
 
-def test_a_table_that_leaves_no_layer_is_refused(call, sample, tmp_path):
-    calibrate(call, sample)
-    path = tmp_path / "out" / "model.table.json"
-    table = json.loads(path.read_text(encoding="utf-8"))
+def test_a_table_that_leaves_no_layer_is_refused(call, sample, sample_run, tmp_path):
+    path = tmp_path / "model.table.json"
+    table = json.loads((sample_run / "model.table.json").read_text(encoding="utf-8"))
     model = onnx.load(sample / "model.onnx")
     layers = [node.name for node in model.graph.node if node.op_type in {"Conv", "Gemm", "MatMul"}]
     table["settings"]["left_for_latency"] = dict.fromkeys(layers, "slower")

@@ -1,6 +1,8 @@
 """What is spent on accuracy: `--latency-allowance`, and what a table says of second planes and nodes in float."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,20 +17,43 @@ net (float[N,32] x) => (float[N,8] y) {
 }"""
 
 
-@pytest.fixture
-def here(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A model whose input dominates the noise, and its data."""
+    folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(4)
     model = onnx.parser.parse_model(NET)
     for name, shape in (("W", (32, 32)), ("V", (32, 8))):
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
-    onnx.save(model, tmp_path / "net.onnx")
-    np.savez(tmp_path / "data.npz", x=rng.normal(size=(70, 32)).astype(np.float32))
+    onnx.save(model, folder / "net.onnx")
+    np.savez(folder / "data.npz", x=rng.normal(size=(70, 32)).astype(np.float32))
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path):
+    """The same files in the working directory of `call`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
 def calibrate(call, *arguments):
     return call("calibrate", "net.onnx", "--data", "data.npz", "-o", "out", "--quiet", "--no-latency", *arguments)
+
+
+@pytest.fixture(scope="module")
+def results(shared, made, tmp_path_factory):
+    """What an allowance gave, run once for all tests."""
+    folder = tmp_path_factory.mktemp("generous")
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    assert calibrate(lambda *each: shared(folder, *each), "--latency-allowance", "1000").code == 0
+    return folder / "out"
+
+
+@pytest.fixture
+def generous(here, results):
+    """The same, in the working directory of `call`."""
+    return Path(shutil.copytree(results, here / "out"))
 
 
 def edited(path, **parts):
@@ -39,17 +64,15 @@ def edited(path, **parts):
     path.write_text(json.dumps(table), encoding="utf-8")
 
 
-def test_with_an_allowance_inputs_get_second_planes_and_the_report_says_so(call, here):
-    assert calibrate(call, "--latency-allowance", "1000").code == 0
-    out = here / "out"
-    table = json.loads((out / "net.table.json").read_text(encoding="utf-8"))
+def test_with_an_allowance_inputs_get_second_planes_and_the_report_says_so(call, here, generous):
+    table = json.loads((generous / "net.table.json").read_text(encoding="utf-8"))
     assert table["settings"]["latency_allowance"] == 1000
     assert table["corrections"]["remainder"] == {"Gemm_h": 16, "Gemm_y": 16}
-    decisions = json.loads((out / "report.json").read_text(encoding="utf-8"))["decisions"]
+    decisions = json.loads((generous / "report.json").read_text(encoding="utf-8"))["decisions"]
     assert any(line.startswith("second plane for x: ") and line.endswith(": taken") for line in decisions)
     assert any(line.startswith("second planes of inputs kept") for line in decisions)
     assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
-    assert (here / "again.onnx").read_bytes() == (out / "net.int8.onnx").read_bytes()
+    assert (here / "again.onnx").read_bytes() == (generous / "net.int8.onnx").read_bytes()
     audited = call("audit", "out/net.int8.onnx")
     assert audited.code == 0
     assert "Saturation  0 of 40 channels can saturate, in 0 of 2 integer layers" in audited.out
@@ -90,9 +113,8 @@ WRONG = [
 ]
 
 
-def test_a_table_that_cannot_be_meant_is_refused(call, here):
-    assert calibrate(call, "--samples", "4").code == 0
-    path = here / "out" / "net.table.json"
+def test_a_table_that_cannot_be_meant_is_refused(call, here, generous):
+    path = generous / "net.table.json"
     untouched = path.read_text(encoding="utf-8")
     for parts, message in WRONG:
         path.write_text(untouched, encoding="utf-8")
@@ -103,9 +125,8 @@ def test_a_table_that_cannot_be_meant_is_refused(call, here):
         assert not (here / "q.onnx").exists()
 
 
-def test_a_plane_that_is_taken_out_by_hand_is_gone(call, here):
-    assert calibrate(call, "--latency-allowance", "1000").code == 0
-    path = here / "out" / "net.table.json"
+def test_a_plane_that_is_taken_out_by_hand_is_gone(call, here, generous):
+    path = generous / "net.table.json"
     edited(path, remainder={"Gemm_h": 16})
     assert call("quantize", "net.onnx", "--table", path, "-o", "q.onnx").code == 0
     shapes = {tensor.name: list(tensor.dims) for tensor in onnx.load(here / "q.onnx").graph.initializer}

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import onnx
@@ -21,9 +22,10 @@ net (float[N,3,8,8] x) => (float[N,5] y) {
 RECIPES = ("fast", "balanced", "accurate")
 
 
-@pytest.fixture
-def here(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A model between whose layers channels differ by up to 2**4, and its data."""
+    folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(7)
     model = onnx.parser.parse_model(NET)
     factors = 2.0 ** rng.integers(-4, 5, 12)
@@ -37,26 +39,42 @@ def here(tmp_path):
     }
     for name, value in values.items():
         model.graph.initializer.append(numpy_helper.from_array(value.astype(np.float32), name))
-    onnx.save(model, tmp_path / "net.onnx")
-    np.savez(tmp_path / "data.npz", x=rng.normal(size=(96, 3, 8, 8)).astype(np.float32))
-    np.savez(tmp_path / "unseen.npz", x=rng.normal(size=(64, 3, 8, 8)).astype(np.float32))
-    return tmp_path
+    onnx.save(model, folder / "net.onnx")
+    np.savez(folder / "data.npz", x=rng.normal(size=(96, 3, 8, 8)).astype(np.float32))
+    np.savez(folder / "unseen.npz", x=rng.normal(size=(64, 3, 8, 8)).astype(np.float32))
+    return folder
 
 
 def calibrate(call, out, *arguments):
-    done = call("calibrate", "net.onnx", "--data", "data.npz", "-o", out, "--eval-data", "unseen.npz", *arguments)
+    data = ("--data", "data.npz", "--eval-data", "unseen.npz", "--no-latency")
+    done = call("calibrate", "net.onnx", *data, "-o", out, *arguments)
     assert done.code == 0, done.err
     return done
+
+
+@pytest.fixture(scope="module")
+def explained(shared, made):
+    """Each recipe with --explain, run once for all tests: what it showed; its files are in `made`."""
+    return {
+        recipe: calibrate(lambda *each: shared(made, *each), recipe, "--recipe", recipe, "--explain").out
+        for recipe in RECIPES
+    }
+
+
+@pytest.fixture
+def here(made, explained, tmp_path):
+    """The same files in the working directory of `call`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
 
 
 def read(path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_each_recipe_is_as_good_as_the_one_before_on_unseen_data(call, here):
+def test_each_recipe_is_as_good_as_the_one_before_on_unseen_data(here):
     figures = []
     for recipe in RECIPES:
-        calibrate(call, recipe, "--recipe", recipe, "--quiet", "--no-latency")
         report = read(here / recipe / "report.json")
         assert report["settings"]["recipe"] == recipe
         figures.append(report["metrics"]["sqnr_db"])
@@ -67,23 +85,19 @@ def test_each_recipe_is_as_good_as_the_one_before_on_unseen_data(call, here):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_quantize_writes_what_calibrate_wrote(call, here, recipe):
-    calibrate(call, "out", "--recipe", recipe, "--quiet", "--no-latency", "--explain")
-    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
-    assert (here / "again.onnx").read_bytes() == (here / "out" / "net.int8.onnx").read_bytes()
+    assert call("quantize", "net.onnx", "--table", f"{recipe}/net.table.json", "-o", "again.onnx").code == 0
+    assert (here / "again.onnx").read_bytes() == (here / recipe / "net.int8.onnx").read_bytes()
 
 
 def test_accurate_is_deterministic_and_rounds_weights_by_the_data(call, here):
-    calibrate(call, "one", "--recipe", "accurate", "--quiet", "--no-latency")
-    calibrate(call, "two", "--recipe", "accurate", "--quiet", "--no-latency", "--threads", "1")
-    assert (here / "one" / "net.table.json").read_bytes() == (here / "two" / "net.table.json").read_bytes()
-    table = read(here / "one" / "net.table.json")
-    assert table["corrections"]["rounding"]
-    assert call("audit", "one/net.int8.onnx").out.count("Saturation  0 of") == 1
+    calibrate(call, "again", "--recipe", "accurate", "--explain", "--quiet", "--threads", "1")
+    assert (here / "accurate" / "net.table.json").read_bytes() == (here / "again" / "net.table.json").read_bytes()
+    assert read(here / "accurate" / "net.table.json")["corrections"]["rounding"]
+    assert call("audit", "accurate/net.int8.onnx").out.count("Saturation  0 of") == 1
 
 
-def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here):
-    shown = calibrate(call, "out", "--recipe", "balanced", "--explain", "--no-latency").out
-    steps = read(here / "out" / "report.json")["steps"]
+def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here, explained):
+    steps = read(here / "balanced" / "report.json")["steps"]
     assert [step["step"] for step in steps[:2]] == ["ranges by max", "ranges by auto"]
     assert steps[0]["before_db"] is None
     kept = [step for step in steps if step["kept"]]
@@ -91,10 +105,12 @@ def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here):
         assert after["before_db"] == before["sqnr_db"]  # each kept step starts where the one before ended
         assert after["sqnr_db"] > after["before_db"]
     assert any("rescaled" in step["step"] for step in kept)
-    assert read(here / "out" / "net.table.json")["settings"]["steps"][0]["name"] == "ranges by max"
+    assert read(here / "balanced" / "net.table.json")["settings"]["steps"][0]["name"] == "ranges by max"
     for step in steps:
-        assert step["step"] in shown
-    again = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "unseen.npz", "--no-latency", "-o", "later")
+        assert step["step"] in explained["balanced"]
+    again = call(
+        "evaluate", "net.onnx", "balanced/net.int8.onnx", "--data", "unseen.npz", "--no-latency", "-o", "later"
+    )
     assert again.code == 0
     assert f"{steps[0]['sqnr_db']:.2f} dB" in again.out
     assert read(here / "later" / "report.json")["steps"] == steps
@@ -104,7 +120,7 @@ def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here):
 
 
 def test_without_explain_nothing_is_said_of_steps(call, here):
-    calibrate(call, "out", "--quiet", "--no-latency")
+    calibrate(call, "out", "--quiet")
     assert "steps" not in read(here / "out" / "report.json")
     assert "steps" not in read(here / "out" / "net.table.json")["settings"]
 
@@ -113,9 +129,9 @@ def test_without_explain_nothing_is_said_of_steps(call, here):
     "text", ['{"a": 1}', '[{"name": "x"}]', '[{"name": 1, "before_db": 1, "after_db": 2, "kept": true}]', "nothing"]
 )
 def test_steps_that_are_none_are_the_model_s_fault(call, here, text):
-    calibrate(call, "out", "--quiet", "--no-latency")
-    model = onnx.load(here / "out" / "net.int8.onnx")
-    model.metadata_props.add(key="int8cal.steps", value=text)
+    model = onnx.load(here / "fast" / "net.int8.onnx")
+    (steps,) = (entry for entry in model.metadata_props if entry.key == "int8cal.steps")
+    steps.value = text
     onnx.save(model, here / "odd.onnx")
     done = call("evaluate", "net.onnx", "odd.onnx", "--data", "unseen.npz", "--no-latency")
     assert done.code == 3
@@ -123,5 +139,5 @@ def test_steps_that_are_none_are_the_model_s_fault(call, here, text):
 
 
 def test_with_few_samples_nothing_is_fitted(call, here):
-    calibrate(call, "out", "--recipe", "accurate", "--samples", "6", "--quiet", "--no-latency")
+    calibrate(call, "out", "--recipe", "accurate", "--samples", "6", "--quiet")
     assert not read(here / "out" / "net.table.json")["corrections"].get("rounding")

@@ -1,6 +1,8 @@
 """LSTM and GRU through the commands: table, model, report, patterns and what goes wrong."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -56,15 +58,28 @@ def calibrate(call, *more):
     return call("calibrate", "speech.onnx", "--data", "data", "-o", "out", "--no-latency", *more)
 
 
+@pytest.fixture(scope="module")
+def results(shared, tmp_path_factory):
+    """One run for all tests that need its files."""
+    folder = tmp_path_factory.mktemp("speech")
+    save(folder)
+    done = calibrate(lambda *each: shared(folder, *each))
+    assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture
+def calibrated(results, tmp_path):
+    """The same, in the working directory of `call`."""
+    return Path(shutil.copytree(results, tmp_path, dirs_exist_ok=True))
+
+
 def decisions(folder):
     return "\n".join(json.loads((folder / "out" / "report.json").read_text())["decisions"])
 
 
-def test_table_model_and_report_of_one_run(call, tmp_path):
-    save(tmp_path)
-    done = calibrate(call)
-    assert done.code == 0, done.err
-    table = json.loads((tmp_path / "out" / "speech.table.json").read_text())
+def test_table_model_and_report_of_one_run(calibrated):
+    table = json.loads((calibrated / "out" / "speech.table.json").read_text())
     assert table["settings"]["recurrent"] == {LSTM: "kernel", GRU: "weights"}
     found = {name: (entry["dtype"], entry["axis"], entry["range"], len(entry["scales"]))
              for name, entry in table["weights"].items() if name != "K"}  # fmt: skip
@@ -76,19 +91,17 @@ def test_table_model_and_report_of_one_run(call, tmp_path):
     }
     w = numpy_helper.to_array(next(t for t in recurrent_model().graph.initializer if t.name == "W"))
     assert table["weights"]["W"]["scales"] == pytest.approx((np.abs(w).max(axis=2) / 63).reshape(-1))
-    assert ops(tmp_path / "out" / "speech.int8.onnx") == {LSTM: "DynamicQuantizeLSTM", GRU: "GRU"}
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert ops(calibrated / "out" / "speech.int8.onnx") == {LSTM: "DynamicQuantizeLSTM", GRU: "GRU"}
+    report = json.loads((calibrated / "out" / "report.json").read_text())
     floats = {node["node"]: node["reason"] for node in report["fusion"]["nodes"]}
     assert floats[GRU] == "only its weights are quantized"
     assert LSTM not in floats
-    assert f"LSTM {LSTM} is integer: DynamicQuantizeLSTM" in decisions(tmp_path)
-    assert f"GRU {GRU} is weight-only" in decisions(tmp_path)
+    assert f"LSTM {LSTM} is integer: DynamicQuantizeLSTM" in decisions(calibrated)
+    assert f"GRU {GRU} is weight-only" in decisions(calibrated)
     assert report["metrics"]["sqnr_db"] > 25
 
 
-def test_quantize_writes_the_same_bytes_and_inspect_shows_the_table(call, tmp_path):
-    save(tmp_path)
-    assert calibrate(call).code == 0
+def test_quantize_writes_the_same_bytes_and_inspect_shows_the_table(call, calibrated, tmp_path):
     done = call("quantize", "speech.onnx", "--table", "out/speech.table.json", "-o", "again.onnx")
     assert done.code == 0, done.err
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out" / "speech.int8.onnx").read_bytes()
@@ -144,10 +157,8 @@ def test_a_weight_that_is_not_finite_ends_with_5(call, tmp_path):
         (["rnn/gru"], "settings.recurrent is"),
     ],
 )
-def test_an_edit_that_cannot_be_ends_with_6(call, tmp_path, forms, message):
-    save(tmp_path)
-    assert calibrate(call).code == 0
-    path = tmp_path / "out" / "speech.table.json"
+def test_an_edit_that_cannot_be_ends_with_6(call, calibrated, forms, message):
+    path = calibrated / "out" / "speech.table.json"
     table = json.loads(path.read_text())
     table["settings"]["recurrent"] = forms
     path.write_text(json.dumps(table))
@@ -155,15 +166,13 @@ def test_an_edit_that_cannot_be_ends_with_6(call, tmp_path, forms, message):
     assert (done.code, message in done.message) == (6, True), done.message
 
 
-def test_an_edit_chooses_the_form(call, tmp_path):
-    save(tmp_path)
-    assert calibrate(call).code == 0
-    path = tmp_path / "out" / "speech.table.json"
+def test_an_edit_chooses_the_form(call, calibrated):
+    path = calibrated / "out" / "speech.table.json"
     table = json.loads(path.read_text())
     table["settings"]["recurrent"] = {LSTM: "weights"}
     path.write_text(json.dumps(table))
     done = call("quantize", "speech.onnx", "--table", path, "-o", "again.onnx")
     assert done.code == 0, done.err
-    names = {tensor.name for tensor in onnx.load(tmp_path / "again.onnx").graph.initializer}
+    names = {tensor.name for tensor in onnx.load(calibrated / "again.onnx").graph.initializer}
     assert {"W_quantized", "V"} <= names
-    assert ops(tmp_path / "again.onnx")[LSTM] == "LSTM"
+    assert ops(calibrated / "again.onnx")[LSTM] == "LSTM"

@@ -1,6 +1,7 @@
 """`--uint8-input`, as users run it: images, a YAML, the commands that follow."""
 
 import json
+import shutil
 
 import numpy as np
 import onnx
@@ -20,34 +21,57 @@ net (float[N,3,16,16] image) => (float[N,4] y) {
 PREPROCESS = "{resize: [16, 16], scale: 0.00392156862745098, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}"
 
 
-@pytest.fixture
-def here(tmp_path):
-    """A model, photos and a YAML in the working directory of `call`."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model, photos and a YAML."""
+    folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(4)
     model = onnx.parser.parse_model(NET)
     for name, shape in (("W", (8, 3, 3, 3)), ("G", (8, 4))):
         model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), name))
-    onnx.save(model, tmp_path / "net.onnx")
-    (tmp_path / "photos").mkdir()
+    onnx.save(model, folder / "net.onnx")
+    (folder / "photos").mkdir()
     for index in range(6):
         smooth = Image.fromarray(rng.integers(0, 256, (4, 5, 3)).astype(np.uint8)).resize((20, 18))
-        smooth.save(tmp_path / "photos" / f"{index}.png")
-    (tmp_path / "job.yaml").write_text(
+        smooth.save(folder / "photos" / f"{index}.png")
+    (folder / "job.yaml").write_text(
         f"model: net.onnx\ndata: {{path: photos, preprocess: {PREPROCESS}}}\noutput: {{dir: out}}\n"
     )
-    return tmp_path
+    return folder
 
 
 def calibrate(call, *arguments):
     return call("calibrate", "--config", "job.yaml", "--quiet", "--no-latency", *arguments)
 
 
-def test_pillow_s_pixels_go_straight_into_the_model(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
-    session = onnxruntime.InferenceSession(here / "out" / "net.int8.onnx")
-    float_session = onnxruntime.InferenceSession(here / "net.onnx")
+@pytest.fixture(scope="module")
+def results(shared, made, tmp_path_factory):
+    """A run on raw pixels, once for all tests that need its files."""
+    folder = tmp_path_factory.mktemp("pixels")
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    assert calibrate(lambda *each: shared(folder, *each), "--uint8-input").code == 0
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path):
+    """The same files in the working directory of `call`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.fixture
+def calibrated(results, here):
+    """The same with the results."""
+    shutil.copytree(results / "out", here / "out")
+    return here
+
+
+def test_pillow_s_pixels_go_straight_into_the_model(calibrated):
+    session = onnxruntime.InferenceSession(calibrated / "out" / "net.int8.onnx")
+    float_session = onnxruntime.InferenceSession(calibrated / "net.onnx")
     assert session.get_inputs()[0].type == "tensor(uint8)"
-    for path in sorted((here / "photos").iterdir()):
+    for path in sorted((calibrated / "photos").iterdir()):
         pixels = np.asarray(Image.open(path).resize((16, 16), Image.Resampling.BILINEAR)).transpose(2, 0, 1)[None]
         got = session.run(None, {"image": pixels})[0]
         x = (pixels / np.float32(255) - np.float32([0.485, 0.456, 0.406]).reshape(3, 1, 1)) / np.float32(
@@ -57,55 +81,49 @@ def test_pillow_s_pixels_go_straight_into_the_model(call, here):
         assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
 
 
-def test_the_report_is_about_the_same_images_and_says_what_was_done(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
-    report = json.loads((here / "out" / "report.json").read_text())
+def test_the_report_is_about_the_same_images_and_says_what_was_done(calibrated):
+    report = json.loads((calibrated / "out" / "report.json").read_text())
     assert report["metrics"]["sqnr_db"] > 25
     assert report["settings"]["uint8_input"] is True
     assert any(
         line.startswith("raw pixels at image: scale, mean and std folded into Conv_c") for line in report["decisions"]
     )
-    table = json.loads((here / "out" / "net.table.json").read_text())
+    table = json.loads((calibrated / "out" / "net.table.json").read_text())
     assert table["tensors"]["image"]["dtype"] == "uint8"
     assert table["corrections"]["uint8_input"]["input"] == "image"
 
 
-def test_quantize_writes_the_same_bytes_from_the_table(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
+def test_quantize_writes_the_same_bytes_from_the_table(call, calibrated):
     assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
-    assert (here / "again.onnx").read_bytes() == (here / "out" / "net.int8.onnx").read_bytes()
+    assert (calibrated / "again.onnx").read_bytes() == (calibrated / "out" / "net.int8.onnx").read_bytes()
 
 
-def test_evaluate_feeds_each_model_what_it_takes(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
+def test_evaluate_feeds_each_model_what_it_takes(call, calibrated):
     done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--config", "job.yaml", "--json", "--no-latency")
     assert done.code == 0, done.err
-    report = json.loads((here / "out" / "report.json").read_text())
+    report = json.loads((calibrated / "out" / "report.json").read_text())
     assert json.loads(done.out)["metrics"] == report["metrics"]
 
 
-def test_evaluate_measures_its_latency(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
+def test_evaluate_measures_its_latency(call, calibrated):
     done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--config", "job.yaml", "--json")
     assert json.loads(done.out)["latency_ms"]["int8"] > 0
 
 
 def test_the_yaml_says_it_too(call, here):
     with (here / "job.yaml").open("a") as file:
-        file.write("quantization: {uint8_input: true}\n")
+        file.write("quantization: {uint8_input: true}\nevaluation: {latency: false}\n")
     assert call("run", "job.yaml", "--quiet").code == 0
     (value,) = onnx.load(here / "out" / "net.int8.onnx").graph.input
     assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
 
 
-def test_statistics_are_those_of_the_float_model(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
+def test_statistics_are_those_of_the_float_model(call, calibrated):
     assert calibrate(call, "-o", "float").code == 0
-    assert (here / "out" / "net.stats.npz").read_bytes() == (here / "float" / "net.stats.npz").read_bytes()
+    assert (calibrated / "out" / "net.stats.npz").read_bytes() == (calibrated / "float" / "net.stats.npz").read_bytes()
 
 
-def test_inspect_shows_it(call, here):
-    assert calibrate(call, "--uint8-input").code == 0
+def test_inspect_shows_it(call, calibrated):
     assert "uint8_input: raw pixels at image" in call("inspect", "out/net.table.json").out
 
 
@@ -121,7 +139,8 @@ def test_arrays_of_preprocessed_pixels_are_refused_by_name(call, here):
 def test_arrays_of_pixels_as_they_are_need_no_declaration(call, here):
     pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16))
     np.save(here / "pixels.npy", pixels.astype(np.float32))
-    done = call("calibrate", "net.onnx", "--data", "pixels.npy", "--uint8-input", "-o", "out", "--quiet")
+    options = ("--uint8-input", "-o", "out", "--quiet", "--no-latency")
+    done = call("calibrate", "net.onnx", "--data", "pixels.npy", *options)
     assert done.code == 0, done.err
     assert json.loads((here / "out" / "report.json").read_text())["metrics"]["sqnr_db"] > 25
 
