@@ -51,6 +51,7 @@ from int8cal.quantization.left_out import left_of
 from int8cal.quantization.recipes import MEASURED_GAIN_DB, PLAIN, RECIPES, WIDEST_GAIN_DB, RecipeRule
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
+from int8cal.report.weights import weights_of
 from int8cal.report.write import write_reports
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
@@ -371,4 +372,6 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         optimize=calibrated.optimize,
         steps=calibrated.corrected.steps if job.quantization.explain else (),
         mixed=calibrated.mixed,
+        tensors=table.tensors,
+        weights=weights_of(calibrated.corrected.plan, table),
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from int8cal.calibration.table import Step
+    from int8cal.calibration.table import Step, TensorEntry, WeightEntry
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class MixedPrecision:
 
 @dataclass(frozen=True)
 class TensorHistogram:
-    """For the report's plots: at most 256 linear bins over the observed range, with the chosen clip range."""
+    """For the report's plots: at most 512 linear bins over the observed range, with the chosen clip range."""
 
     tensor: str
     edges: tuple[float, ...]
@@ -260,6 +260,17 @@ class RuntimeResult:
 
 
 @dataclass(frozen=True)
+class LayerWeights:
+    """The scales of one weight tensor, and the activation tensor behind its node, by which a report finds the layer."""
+
+    node: str
+    op_type: str
+    weight: str
+    tensor: str
+    entry: WeightEntry
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """What evaluation/ measures on a pair of models."""
 
@@ -277,7 +288,12 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything report.json holds, plus the histograms that report.html draws."""
+    """Everything report.json holds, plus the histograms that report.html draws.
+
+    Attributes:
+        tensors, weights: What the calibration table says of activations, by name, and of weights, in graph order; none
+            for int8 models that int8cal did not calibrate in the same run.
+    """
 
     model: dict[str, object]
     settings: dict[str, object]
@@ -290,3 +306,5 @@ class Report:
     optimize: Optimization | None = None
     steps: tuple[Step, ...] = ()
     mixed: MixedPrecision | None = None
+    tensors: dict[str, TensorEntry] = field(default_factory=dict)
+    weights: tuple[LayerWeights, ...] = ()

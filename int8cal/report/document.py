@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.report.mixed import mixed_document
 from int8cal.report.runtimes import missing_of_runtimes, runtimes_document
+from int8cal.report.weights import weights_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from int8cal.calibration.table import Step
+    from int8cal.calibration.table import Step, TensorEntry
     from int8cal.evaluation.result import (
         Drop,
         Evaluation,
@@ -66,7 +67,8 @@ def document_of(report: Report) -> Document:
         "model": _sorted(report.model),
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
-        **_measurements(evaluation, _left(report)),
+        **_measurements(evaluation, _left(report), report.tensors),
+        **({"weights": [weights_document(each) for each in report.weights]} if report.weights else {}),
         "timing_s": _timing(report.timing_s),
         "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
         "warnings": report.warnings,
@@ -137,12 +139,13 @@ def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"gates.{index}.value", f"metrics.{metric}", metric)
 
 
-def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
+def _measurements(evaluation: Evaluation, left: Mapping[str, str], tensors: Mapping[str, TensorEntry]) -> Document:
     """Lay out what evaluation/ measured, in the contract's order.
 
     Args:
         evaluation: What was measured.
         left: Nodes that were left in float -> the reason, which the runtime's graph does not show.
+        tensors: The table's entries, for the ranges of layers; empty where no table is known.
     """
     saturation, fusion, latency = evaluation.saturation, evaluation.fusion, evaluation.latency
     return {
@@ -157,6 +160,7 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str]) -> Document:
                 "op_type": layer.op_type,
                 "sqnr_db": layer.sqnr_db,
                 "clipped": layer.clipped,
+                **_range(tensors.get(layer.tensor)),
             }
             for layer in evaluation.layers
         ],
@@ -184,6 +188,13 @@ def _metrics(metrics: Metrics) -> Document:
         "top1": _drop(metrics.top1),
         "top5": _drop(metrics.top5),
     }
+
+
+def _range(entry: TensorEntry | None) -> Document:
+    """Lay out a tensor's type, its clip range in real units, and what chose it."""
+    if entry is None:
+        return {}
+    return {"dtype": entry.dtype, "low": entry.low, "high": entry.high, "method": entry.method}
 
 
 def _left(report: Report) -> dict[str, str]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from int8cal.calibration.table import CalibrationTable
     from int8cal.job import ActivationType
 
-BINS = 128
+# fine enough that a tail of a hundredth of the range still has bins of its own when the page zooms in
+BINS = 512
 
 
 def tensor_histograms(

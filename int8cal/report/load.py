@@ -42,6 +42,17 @@ _METRICS = {
     "top5": (dict, type(None)),
 }
 _LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIONAL, "clipped": _OPTIONAL}
+_RANGE = {"dtype": (str,), "low": _OPTIONAL, "high": _OPTIONAL, "method": (str,)}
+_WEIGHTS = {
+    "node": (str,),
+    "op_type": (str,),
+    "weight": (str,),
+    "tensor": (str,),
+    "dtype": (str,),
+    "range": (str,),
+    "scales": (int,),
+    **dict.fromkeys(("scale_min", "scale_median", "scale_max"), _OPTIONAL),
+}
 _GATE = {"gate": (str,), "value": _OPTIONAL, "passed": (bool,)}
 _NODE = {"node": (str,), "op_type": (str,), "reason": (str,)}
 _SATURATION = {"node": (str,), "op_type": (str,), "verdict": (str,), "channels": _NUMBER, "unsafe_channels": _NUMBER}
@@ -109,6 +120,12 @@ def _check(path: Path, document: Document) -> None:
     for name, output in document["outputs"].items():
         _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
     _table(path, "layers", document["layers"], _LAYER)
+    for index, layer in enumerate(document["layers"]):
+        if "dtype" in layer:  # the range of a tensor that int8cal calibrated
+            _keys(path, f"layers.{index}", layer, _RANGE)
+    if "weights" in document:
+        _keys(path, "", document, {"weights": (list,)})
+        _table(path, "weights", document["weights"], _WEIGHTS)
     _table(path, "gates", document["gates"], _GATE)
     if "steps" in document:
         _keys(path, "", document, {"steps": (list,)})
