@@ -1,23 +1,20 @@
-"""The geometry of the plots: numbers in, coordinates out. The templates turn them into SVG.
+"""The geometry of the pictures that report.html holds as SVG: numbers in, coordinates out.
 
-Drawn by hand rather than by a plotting library, because a page with a hundred histograms then stays below 1 MB.
+Histograms and scales of single channels are not here: the page's script draws them when they come into view.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from int8cal.evaluation.result import TensorHistogram
-
-# The histogram's drawing area in SVG units; the page scales the whole.
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 66, 508, 8, 118
-AXIS = 20
-ROW = 15
+# A picture's drawing area in SVG units; the page scales the whole. Narrow, so that text stays readable on a telephone.
+LEFT, RIGHT, TOP, BOTTOM = 48, 384, 20, 168
+LABEL = 70
 # Above, two layers differ by nothing that anybody would act on, and one exact layer would flatten all others.
 DECIBEL_CAP = 60.0
 
@@ -28,32 +25,6 @@ class Tick:
 
     at: float
     label: str
-
-
-@dataclass(frozen=True)
-class RangeRow:
-    """One method's clip range, as a line below the histogram; `low` and `high` in SVG units, `text` the values."""
-
-    method: str
-    low: float
-    high: float
-    y: float
-    text: str
-    chosen: bool
-
-
-@dataclass(frozen=True)
-class HistogramChart:
-    """A histogram of log counts, cut at the chosen range: one outline of what is kept, one of what is clipped."""
-
-    kept: str
-    clipped: str
-    low: float
-    high: float
-    height: float
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    ranges: tuple[RangeRow, ...]
 
 
 @dataclass(frozen=True)
@@ -70,6 +41,102 @@ class Scale:
     def ticks(self, most: int = 6) -> tuple[Tick, ...]:
         """Round numbers along the axis, at most about `most` of them."""
         return tuple(Tick(self.at(value), f"{value:.6g}") for value in nice_values(self.low, self.high, most))
+
+
+@dataclass(frozen=True)
+class LogScale:
+    """A logarithmic axis from a value above 0 to percent of its length."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        """Percent of the axis, 0 to 100."""
+        return round(100 * math.log(value / self.low) / math.log(self.high / self.low), 2)
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """Powers of ten inside the axis, with 2 and 5 times them on a short one, at most about six."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        step = 1 + (last - first) // 7
+        factors = (1, 2, 5) if last - first <= 2 else (1,)
+        values = [factor * 10.0**power for power in range(first, last + 1, step) for factor in factors]
+        return tuple(Tick(self.at(value), f"{value:g}") for value in values if self.low <= value <= self.high)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of a picture.
+
+    Attributes:
+        x, y: Its values, then its place in SVG units.
+        label, text: What stands beside it, on its right or `before` it, and what it says when pointed at.
+        chosen: Whether it stands for the model that was written.
+        span: Ends of its interval along y, None where there is none.
+    """
+
+    x: float
+    y: float
+    label: str
+    text: str
+    chosen: bool = False
+    span: tuple[float, float] | None = None
+    before: bool = False
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Dots over two linear axes, in SVG units; `line` joins them in order or is "", `marker` is a value of x."""
+
+    dots: tuple[Dot, ...]
+    line: str
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    x_label: str
+    y_label: str
+    marker: Tick | None = None
+
+
+def picture(
+    dots: Sequence[Dot],
+    *,
+    x_label: str,
+    y_label: str,
+    x_text: str = "{:g}",
+    joined: bool = False,
+    marker: tuple[float, str] | None = None,
+) -> Picture:
+    """Lay out measured points; the x axis begins at 0.
+
+    Args:
+        dots: At least one, finite, x >= 0.
+        x_label, y_label, x_text: Names of the axes, and how ticks of x read.
+        joined: Draw a line from each to the next.
+        marker: A value of x with its label, drawn as a vertical line.
+    """
+    ends = [value for dot in dots for value in (dot.y, *(dot.span or ()))]
+    low, high = min(ends), max(ends)
+    room = 0.15 * (high - low) or max(0.1 * abs(high), 1.0)
+    last = 1.3 * max([dot.x for dot in dots] + ([marker[0]] if marker else [])) or 1.0
+    x, y = axis(0.0, last, LEFT, RIGHT), axis(low - room, high + room, BOTTOM, TOP)
+    placed = tuple(
+        replace(
+            dot,
+            x=x(dot.x),
+            y=y(dot.y),
+            span=dot.span and (y(dot.span[0]), y(dot.span[1])),
+            before=any(0.0 <= x(other.x) - x(dot.x) < LABEL for other in dots if other is not dot),
+        )
+        for dot in dots
+    )
+    return Picture(
+        dots=placed,
+        line="M" + "L".join(f"{dot.x:g} {dot.y:g}" for dot in placed) if joined else "",
+        x_ticks=tuple(Tick(x(value), x_text.format(value)) for value in nice_values(0.0, last, 5)),
+        y_ticks=tuple(Tick(y(value), f"{value:.6g}") for value in nice_values(low - room, high + room, 5)),
+        x_label=x_label,
+        y_label=y_label,
+        marker=None if marker is None else Tick(x(marker[0]), marker[1]),
+    )
 
 
 def decibel_scale(values: Sequence[float]) -> Scale:
@@ -94,97 +161,6 @@ def nice_values(low: float, high: float, most: int = 6) -> list[float]:
     return [index * step for index in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
 
 
-def histogram_chart(histogram: TensorHistogram) -> HistogramChart | None:
-    """Lay out one tensor's histogram.
-
-    Args:
-        histogram: len(edges) == len(counts) + 1, edges ascending, in the tensor's real units.
-
-    Returns:
-        The chart in SVG units, or None when there is nothing to draw (no counts, edges or range not finite).
-    """
-    edges, counts = histogram.edges, histogram.counts
-    if not counts or len(edges) != len(counts) + 1 or sum(counts) <= 0:
-        return None
-    if not all(math.isfinite(value) for value in (*edges, histogram.low, histogram.high)):
-        return None
-    low, high = min(edges[0], histogram.low), max(edges[-1], histogram.high)
-    if not high > low:
-        # A constant tensor: give its one bar a width.
-        low, high = low - (abs(low) or 1.0), high + (abs(high) or 1.0)
-    x = axis(low, high, LEFT, RIGHT)
-    top = max(math.log10(1 + max(counts)), 1.0)
-    y = axis(0.0, top, BOTTOM, TOP)
-    inside = [histogram.low <= (edges[i] + edges[i + 1]) / 2 <= histogram.high for i in range(len(counts))]
-    ranges = _ranges(histogram, x)
-    return HistogramChart(
-        kept=_outline(edges, [c if keep else 0 for c, keep in zip(counts, inside, strict=True)], x, y),
-        clipped=_outline(edges, [0 if keep else c for c, keep in zip(counts, inside, strict=True)], x, y),
-        low=x(histogram.low),
-        high=x(histogram.high),
-        height=BOTTOM + AXIS + ROW * len(ranges),
-        x_ticks=tuple(Tick(x(value), f"{value:.5g}") for value in nice_values(low, high)),
-        y_ticks=_count_ticks(top, y),
-        ranges=ranges,
-    )
-
-
 def axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     """Return the map from values between low and high to SVG units between start and end."""
     return lambda value: round(start + (end - start) * (value - low) / (high - low), 1)
-
-
-def _count_ticks(top: float, y: Callable[[float], float]) -> tuple[Tick, ...]:
-    """Powers of ten, thinned so that their labels do not touch; the axis is log10(1 + count), so 0 is on it."""
-    step = 1 + math.floor(top) // 5
-    powers = range(step if step > 1 else 0, math.floor(top) + 1, step)
-    return tuple(Tick(y(math.log10(1 + 10**power)), _short_count(10**power)) for power in powers)
-
-
-def _short_count(count: int) -> str:
-    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
-            return f"{count // size}{letter}"
-    return str(count)
-
-
-def _outline(
-    edges: Sequence[float], counts: Sequence[int], x: Callable[[float], float], y: Callable[[float], float]
-) -> str:
-    """Draw the steps over the bins as an SVG path; runs of equal height become one step, empty bins a gap."""
-    base = _short(y(0.0))
-    parts: list[str] = []
-    previous = 0
-    for index, count in enumerate([*counts, 0]):
-        if count == previous:
-            continue
-        if previous:
-            parts.append(f"H{_short(x(edges[index]))}")
-        else:
-            parts.append(f"M{_short(x(edges[index]))} {base}")
-        parts.append(f"V{_short(y(math.log10(1 + count)))}" if count else f"V{base}")
-        previous = count
-    return "".join(parts)
-
-
-def _ranges(histogram: TensorHistogram, x: Callable[[float], float]) -> tuple[RangeRow, ...]:
-    """Put the chosen range first, then the other methods' ranges that were looked at."""
-    others = [(name, *bounds) for name, bounds in histogram.candidates.items() if name != histogram.method]
-    rows = [(histogram.method, histogram.low, histogram.high), *others]
-    finite = [(name, low, high) for name, low, high in rows if math.isfinite(low) and math.isfinite(high)]
-    return tuple(
-        RangeRow(
-            method=name,
-            # Ranges of methods that were not chosen may reach beyond the axis; they end at its ends.
-            low=min(max(x(low), LEFT), RIGHT),
-            high=min(max(x(high), LEFT), RIGHT),
-            y=BOTTOM + AXIS + ROW * row + 6,
-            text=f"{low:.5g} to {high:.5g}",
-            chosen=row == 0,
-        )
-        for row, (name, low, high) in enumerate(finite)
-    )
-
-
-def _short(value: float) -> str:
-    return f"{value:g}"

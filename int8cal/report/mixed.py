@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
-from int8cal.report.charts import BOTTOM, LEFT, RIGHT, TOP, Tick, axis, nice_values
+from int8cal.report.charts import Dot, Picture, picture
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import MixedPrecision
@@ -14,24 +14,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CurveChart:
-    """SQNR over estimated time: one point per model that was evaluated, in SVG units; (x, y, kept, text) each."""
-
-    line: str
-    points: tuple[tuple[float, float, bool, str], ...]
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-
-
-@dataclass(frozen=True)
 class MixedView:
-    """What report.html shows; charts None where fewer than two models have an SQNR."""
+    """What report.html shows; `chart` is None where fewer than two models have an SQNR, `noise` without layers."""
 
     sentence: str
     points: list[tuple[str, ...]]
     heads: list[str]
     layers: list[tuple[str, ...]]
-    chart: CurveChart | None
+    chart: Picture | None
+    noise: Picture | None
 
 
 def mixed_document(found: MixedPrecision) -> Document:
@@ -107,7 +98,9 @@ def curve_rows(found: Document) -> list[tuple[str, ...]]:
 
 def mixed_view(found: Document) -> MixedView:
     """Prepare the part for the template."""
-    return MixedView(sentence(found), curve_rows(found), curve_heads(found), layer_rows(found), _chart(found["curve"]))
+    return MixedView(
+        sentence(found), curve_rows(found), curve_heads(found), layer_rows(found), _chart(found["curve"]), _noise(found)
+    )
 
 
 def sentence(found: Document) -> str:
@@ -120,22 +113,29 @@ def _verdict(gate: dict[str, Any]) -> str:
     return "passed" if gate["passed"] else "failed"
 
 
-def _chart(curve: list[dict[str, Any]]) -> CurveChart | None:
+def _chart(curve: list[dict[str, Any]]) -> Picture | None:
     known = [point for point in curve if point["sqnr_db"] is not None]
     if len(known) < 2:
         return None
-    times, values = ([point[key] for point in known] for key in ("estimated_percent", "sqnr_db"))
-    low, high = min(values), max(values)
-    room = 0.1 * (high - low) or 1.0
-    low, high, last = low - room, high + room, max(times) or 1.0
-    x, y = axis(0.0, last, LEFT, RIGHT), axis(low, high, BOTTOM, TOP)
-    places = [(x(time), y(value)) for time, value in zip(times, values, strict=True)]
-    return CurveChart(
-        line="M" + "L".join(f"{across:g} {up:g}" for across, up in places),
-        points=tuple((*place, bool(point["kept"]), _told(point)) for place, point in zip(places, known, strict=True)),
-        x_ticks=tuple(Tick(x(value), f"+{value:g} %") for value in nice_values(0.0, last)),
-        y_ticks=tuple(Tick(y(value), f"{value:g}") for value in nice_values(low, high, 5)),
-    )
+    dots = [Dot(each["estimated_percent"], each["sqnr_db"], "", _told(each), bool(each["kept"])) for each in known]
+    label = "estimated time beside the int8 model"
+    return picture(dots, x_label=label, y_label="SQNR, dB", x_text="+{:g} %", joined=True)
+
+
+def _noise(found: Document) -> Picture | None:
+    """Draw what each layer costs in float over what it adds to the noise; layers that cost nothing stay at 0."""
+    dots = [
+        Dot(
+            max(layer["estimated_percent"], 0.0),
+            100 * layer["contribution"],
+            "",
+            f"{layer['node']}: {100 * layer['contribution']:.1f} % of the noise, "
+            f"{layer['estimated_percent']:+.1f} % time, {layer['decision']}",
+        )
+        for layer in found["layers"]
+    ]
+    label = "estimated time that float adds"
+    return picture(dots, x_label=label, y_label="share of the noise, %", x_text="+{:g} %") if len(dots) > 1 else None
 
 
 def _told(point: dict[str, Any]) -> str:

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
-from int8cal.report.charts import (
-    HistogramChart,
-    Scale,
-    decibel_scale,
-    histogram_chart,
-    interval_scale,
-)
-from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.charts import LogScale, Picture, Scale, decibel_scale, interval_scale
+from int8cal.report.document import document_of, gate_paths
 from int8cal.report.mixed import MixedView, mixed_view
+from int8cal.report.page_layers import LayerRow, layer_rows
+from int8cal.report.plots import (
+    Range,
+    WeightRow,
+    histogram_data,
+    ranges_of,
+    weight_rows,
+    weight_scale,
+    weights_data,
+)
 from int8cal.report.reading import (
     Figure,
     evaluation_data,
@@ -29,48 +33,27 @@ from int8cal.report.reading import (
     versions,
     why,
     why_nothing_clipped,
-    worst_first,
 )
 from int8cal.report.runtimes import HEADS, runtime_rows
+from int8cal.report.speed import speed_picture
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
 
-# Bands of SQNR in dB: at 20 dB the error is a tenth of the signal, at 10 dB a third.
-_POOR, _FAIR = 10.0, 20.0
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One layer, ready to show. What was not measured is None, with its reason beside it."""
-
-    rank: int
-    order: int
-    tensor: str
-    node: str
-    op_type: str
-    sqnr: float | None
-    sqnr_text: str
-    clipped: float | None
-    clipped_text: str
-    reason: str
-    clipped_reason: str
-    band: str
-    histogram: int | None
-
 
 @dataclass(frozen=True)
 class Plot:
-    """One tensor's histogram; `layer` is None for a tensor that no layer entry names."""
+    """One tensor's histogram; `layer` is None for a tensor that no layer entry names, `drawn` False without counts."""
 
     anchor: int
     tensor: str
     method: str
     range_text: str
     observed_text: str
-    chart: HistogramChart | None
-    layer: Layer | None
+    drawn: bool
+    ranges: list[Range]
+    layer: LayerRow | None
 
 
 @dataclass(frozen=True)
@@ -95,14 +78,19 @@ class Page:
     verdict: str
     state: str
     document: Document
-    figures: list[Figure]
+    figures: list[tuple[str, list[Figure]]]
     gates: list[tuple[str, str, bool]]
     accuracy: list[Accuracy]
     outputs: list[tuple[str, str, str]]
-    layers: list[Layer]
-    in_order: list[Layer]
+    layers: list[LayerRow]
+    in_order: list[LayerRow]
     scale: Scale
     plots: list[Plot]
+    weights: list[WeightRow]
+    weight_scale: LogScale | None
+    speed: Picture | None
+    speed_text: str
+    data: dict[str, Any]
     latency: list[tuple[str, str]]
     timing: list[tuple[str, str, float]]
     int8: str
@@ -131,13 +119,15 @@ def page_of(report: Report) -> Page:
     document = document_of(report)
     gates = document["gates"]
     anchors = {histogram.tensor: index for index, histogram in enumerate(report.histograms)}
-    layers = [_layer(document, rank, *entry, anchors) for rank, entry in enumerate(worst_first(document), start=1)]
+    layers = layer_rows(document, anchors)
+    scale = weight_scale(report.weights)
+    speed, speed_text = speed_picture(document)
     return Page(
         title=wording.printable(name_of(document)),
         verdict=verdict(document),
         state="none" if not gates else "pass" if all(gate["passed"] for gate in gates) else "fail",
         document=document,
-        figures=headline(document),
+        figures=_grouped(document, layers),
         gates=[_gate(document, index, gate) for index, gate in enumerate(gates)],
         accuracy=[_accuracy(label, document["metrics"][key]) for label, key in _TOPS if document["metrics"][key]],
         outputs=[_output(document, name, output) for name, output in document["outputs"].items()],
@@ -145,6 +135,14 @@ def page_of(report: Report) -> Page:
         in_order=sorted(layers, key=lambda layer: layer.order),
         scale=decibel_scale([layer.sqnr for layer in layers if layer.sqnr is not None]),
         plots=_plots(report, layers),
+        weights=weight_rows(report.weights, scale),
+        weight_scale=scale,
+        speed=speed,
+        speed_text=speed_text,
+        data={
+            "histograms": [histogram_data(histogram) for histogram in report.histograms],
+            "weights": [weights_data(weights) for weights in report.weights],
+        },
         latency=_latency(document),
         timing=_timing(document["timing_s"]),
         int8=wording.printable(int8_name(document)),
@@ -166,28 +164,38 @@ def page_of(report: Report) -> Page:
 
 
 _TOPS = (("Top-1", "top1"), ("Top-5", "top5"))
+# Figures whose question is not whether the model is good enough.
+_COST = ("Speedup", "Size")
+_SAFETY = "Can saturate"
 
 
-def _layer(document: Document, rank: int, index: int, layer: dict[str, Any], anchors: dict[str, int]) -> Layer:
-    sqnr, clipped = layer["sqnr_db"], layer["clipped"]
-    return Layer(
-        rank=rank,
-        order=index + 1,
-        tensor=layer["tensor"],
-        node=layer["node"],
-        op_type=layer["op_type"],
-        sqnr=sqnr,
-        sqnr_text=wording.decibel(sqnr),
-        clipped=clipped,
-        clipped_text=wording.small_percent(clipped),
-        reason="" if sqnr is not None else why(document, *layer_paths(index, layer, "sqnr_db")),
-        clipped_reason="" if clipped is not None else why(document, *layer_paths(index, layer, "clipped")),
-        band="none" if sqnr is None else "poor" if sqnr < _POOR else "fair" if sqnr < _FAIR else "good",
-        histogram=anchors.get(layer["tensor"]),
-    )
+def _grouped(document: Document, layers: list[LayerRow]) -> list[tuple[str, list[Figure]]]:
+    """Sort the headline figures by the question that they answer."""
+    figures = headline(document)
+    cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
+    return [
+        ("Is it good enough?", [item for item in figures if item.label not in (*_COST, _SAFETY)]),
+        ("Is it faster and smaller?", cost),
+        ("Where to look", [*_places(document, layers), *(item for item in figures if item.label == _SAFETY)]),
+    ]
 
 
-def _plots(report: Report, layers: list[Layer]) -> list[Plot]:
+def _places(document: Document, layers: list[LayerRow]) -> list[Figure]:
+    """Name the worst layer, and say how much runs on integers."""
+    fusion = document["fusion"]
+    if not layers or layers[0].sqnr is None:
+        reason = layers[0].reason if layers else why(document, "layers")
+        worst = Figure("Worst layer", wording.NOT_MEASURED, reason, measured=False)
+    else:
+        worst = Figure("Worst layer", layers[0].sqnr_text, f"{layers[0].tensor} ({layers[0].op_type})")
+    if fusion is None:
+        return [worst, Figure("On integers", wording.NOT_MEASURED, why(document, "fusion"), measured=False)]
+    total = fusion["integer"] + fusion["float"]
+    left = f"{fusion['float']} left in float" if fusion["float"] else "none left in float"
+    return [worst, Figure("On integers", f"{fusion['integer']} of {wording.count(total, 'node')}", left)]
+
+
+def _plots(report: Report, layers: list[LayerRow]) -> list[Plot]:
     """Every histogram, those of the worst layers first, tensors without a layer last."""
     by_tensor = {layer.tensor: layer for layer in reversed(layers)}
     plots = []
@@ -200,7 +208,8 @@ def _plots(report: Report, layers: list[Layer]) -> list[Plot]:
                 method=histogram.method,
                 range_text=f"{histogram.low:.5g} to {histogram.high:.5g}",
                 observed_text=f"{edges[0]:.5g} to {edges[-1]:.5g}" if edges else wording.NOT_MEASURED,
-                chart=histogram_chart(histogram),
+                drawn=histogram_data(histogram) is not None,
+                ranges=ranges_of(histogram),
                 layer=by_tensor.get(histogram.tensor),
             )
         )

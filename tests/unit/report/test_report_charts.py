@@ -1,22 +1,23 @@
 from __future__ import annotations
 
 import math
-import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.evaluation.result import TensorHistogram
-from int8cal.report.charts import DECIBEL_CAP, LEFT, RIGHT, decibel_scale, histogram_chart, interval_scale, nice_values
-
-
-def histogram(edges, counts, low, high, **candidates):
-    return TensorHistogram("x", tuple(edges), tuple(counts), low, high, "kl", candidates)
-
-
-def places(path):
-    return [float(x) for x in re.findall(r"[MH](-?[\d.]+)", path)]
+from int8cal.report.charts import (
+    BOTTOM,
+    DECIBEL_CAP,
+    LEFT,
+    RIGHT,
+    TOP,
+    Dot,
+    LogScale,
+    decibel_scale,
+    interval_scale,
+    nice_values,
+    picture,
+)
 
 
 @given(st.floats(-1e30, 1e30), st.floats(1e-6, 1e30))
@@ -28,46 +29,6 @@ def test_nice_values_are_few_and_inside(low, width):
     slack = 1e-6 * (high - low)
     assert len(values) <= 7
     assert all(low - slack <= value <= high + slack for value in values)
-
-
-def test_bins_outside_the_range_are_drawn_as_clipped():
-    chart = histogram_chart(histogram(range(-2, 3), [1, 10, 10, 1], -1.0, 1.0))
-    assert places(chart.kept)[0] == chart.low
-    assert places(chart.kept)[-1] == chart.high
-    assert places(chart.clipped)[0] == LEFT
-    assert places(chart.clipped)[-1] == RIGHT
-
-
-def test_a_range_beyond_the_observed_values_widens_the_axis():
-    chart = histogram_chart(histogram([0, 1, 2], [5, 5], -1.0, 4.0))
-    assert (chart.low, chart.high) == (LEFT, RIGHT)
-    assert chart.clipped == ""
-
-
-def test_runs_of_equal_counts_and_empty_bins_take_one_step():
-    chart = histogram_chart(histogram(range(9), [3, 3, 3, 0, 0, 0, 3, 3], 0.0, 8.0))
-    assert chart.kept.count("M") == 2
-    assert chart.kept.count("H") == 2
-
-
-@pytest.mark.parametrize("value", [0.0, 3.0, -3.0])
-def test_a_constant_tensor_can_be_drawn(value):
-    assert histogram_chart(histogram([value, value], [7], value, value)) is not None
-
-
-@pytest.mark.parametrize(
-    ("edges", "counts", "high"),
-    [([], [], 1.0), ([0, 1], [0], 1.0), ([0, 1], [1, 2], 1.0), ([0, math.inf], [1], 1.0), ([0, 1], [1], math.nan)],
-)
-def test_what_cannot_be_drawn_gives_no_chart(edges, counts, high):
-    assert histogram_chart(histogram(edges, counts, 0.0, high)) is None
-
-
-def test_the_chosen_range_is_first_and_other_ranges_stay_on_the_axis():
-    chart = histogram_chart(histogram([0, 1, 2], [5, 5], 0.0, 1.0, kl=(0.0, 1.0), max=(-9.0, 9.0), bad=(0.0, math.inf)))
-    assert [row.method for row in chart.ranges] == ["kl", "max"]
-    assert [row.chosen for row in chart.ranges] == [True, False]
-    assert (chart.ranges[1].low, chart.ranges[1].high) == (LEFT, RIGHT)
 
 
 @given(st.lists(st.floats(-60, 200, allow_subnormal=False), max_size=8))
@@ -87,3 +48,32 @@ def test_an_almost_exact_layer_does_not_stretch_the_axis():
 
 def test_no_drop_at_all_still_has_an_axis():
     assert interval_scale([0.0, 0.0, 0.0]).at(0.0) == 50.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=9),
+    st.one_of(st.none(), st.floats(0, 1e6)),
+)
+def test_every_point_of_a_picture_lies_inside_it(points, mark):
+    dots = [Dot(x, y, "", "", span=(y - 1.0, y + 2.0)) for x, y in points]
+    drawn = picture(dots, x_label="x", y_label="y", marker=None if mark is None else (mark, "m"))
+    for dot in drawn.dots:
+        assert LEFT <= dot.x <= RIGHT
+        assert TOP <= dot.y <= BOTTOM
+        assert TOP <= dot.span[1] <= dot.y <= dot.span[0] <= BOTTOM
+    assert drawn.marker is None or LEFT <= drawn.marker.at <= RIGHT
+
+
+def test_the_labels_of_two_near_points_stand_on_different_sides():
+    near, far = ([Dot(1.0, 1.0, "a", ""), Dot(x, 1.0, "b", "")] for x in (1.02, 9.0))
+    assert [dot.before for dot in picture(near, x_label="", y_label="").dots] == [True, False]
+    assert [dot.before for dot in picture(far, x_label="", y_label="").dots] == [False, False]
+
+
+@given(st.floats(1e-12, 1e3), st.floats(1.5, 1e9))
+def test_a_logarithmic_axis_has_few_ticks_inside(low, ratio):
+    scale = LogScale(low, low * ratio)
+    assert math.isclose(scale.at(low), 0.0, abs_tol=0.01)
+    assert math.isclose(scale.at(low * ratio), 100.0, abs_tol=0.01)
+    assert len(scale.ticks()) <= 7
+    assert all(-0.01 <= tick.at <= 100.01 for tick in scale.ticks())
