@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# test files are imported one by one, without their folder: quantized_models.py is for all of them
+# test files are imported one by one, without their folder: quantized_models.py and made_reports.py are for all of them
 sys.path.append(str(Path(__file__).parent))
 
 # no deadline: nothing is timed in tests; the same examples in every run of CI, new ones at every desk

@@ -1,101 +1,17 @@
-"""Reports to draw: made of whole cloth, shaped like real ones."""
+"""Reports to draw."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from made_reports import make_report
 
-from int8cal.evaluation.result import (
-    Drop,
-    Evaluation,
-    FloatNode,
-    Fusion,
-    Gate,
-    Latency,
-    LayerMetrics,
-    Metrics,
-    OutputMetrics,
-    Report,
-    Saturation,
-    TensorHistogram,
-)
+from int8cal.evaluation.result import Evaluation, Gate, LayerMetrics, Metrics, OutputMetrics, Report, Saturation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def make_histogram(tensor: str, place: int, bins: int = 256) -> TensorHistogram:
-    low, high = (0.0, 6.0 + place % 9) if place % 2 else (-4.0 - place % 5, 5.0 + place % 7)
-    edges = tuple(low + (high - low) * i / bins for i in range(bins + 1))
-    counts = tuple(
-        int(1e5 * math.exp(-abs(edge) * (1.2 + place % 3)) * (1 + 0.4 * math.sin(7 * edge))) for edge in edges[1:]
-    )
-    chosen = (low * 0.7, high * 0.6)
-    ranges = {"max": (low, high), "percentile": (low * 0.8, high * 0.7), "mse": (low * 0.6, high * 0.5), "kl": chosen}
-    return TensorHistogram(tensor, edges, counts, *chosen, method="kl", candidates=ranges)
-
-
-def make_report(layers: int) -> Report:
-    ops = ("Conv", "Add", "Relu", "Gemm", "GlobalAveragePool")
-    names = [f"/features/features.{i // 3}/block.{i % 3}/{ops[i % 4]}_output_0" for i in range(layers)]
-    measured = tuple(
-        LayerMetrics(
-            name,
-            name.removesuffix("_output_0"),
-            ops[i % 4],
-            None if i == 5 else 38.0 - 27 * i / max(layers, 1) + 6 * math.sin(2.1 * i),
-            None if i == 7 else abs(math.sin(i)) * 10.0 ** -(2 + i % 5),
-        )
-        for i, name in enumerate(names)
-    )
-    return Report(
-        model={"name": "mobilenetv2", "sha256": "9f2b" * 16, "opset": 17, "ir": 8},
-        settings={
-            "calibration": {"method": "auto", "percentile": 99.99, "batch_size": 1},
-            "quantization": {
-                "recipe": "fast",
-                "target": "x86-vnni",
-                "exclude": ["/head/*"],
-                "ranges": {"input": [-2.2, 2.7]},
-            },
-            "data": {"path": "photos/train", "samples": 512, "labels": None, "skip_bad": False},
-        },
-        evaluation=Evaluation(
-            samples=900,
-            metrics=Metrics(
-                24.613, 0.998612, 1.3371, 0.9922, Drop(0.98111, 0.97888, 0.2222, (-0.3333, 0.7777), 900), None
-            ),
-            outputs={"logits": OutputMetrics(24.613, 0.998612)},
-            layers=measured,
-            fusion=Fusion(
-                integer=53,
-                float_=2,
-                nodes=(
-                    FloatNode("/head/Softmax", "Softmax", "feeds a graph output, so no integer kernel would be used"),
-                    FloatNode("/up/Resize", "Resize", "linear resize has no integer kernel in this runtime"),
-                ),
-            ),
-            saturation=Saturation("x86-vnni", 0),
-            size=(13_998_211, 3_655_120),
-            latency=Latency(4.812, 2.411, 1.996),
-            reasons={
-                "metrics.top5": "the model has fewer than 6 classes",
-                "layers.5.sqnr_db": "the runtime fused this tensor away",
-                f"layers.{names[7] if layers > 7 else ''}.clipped": "its range was given by the user",
-            },
-        ),
-        timing_s={"evaluate": 12.5, "prepare": 0.62, "calibrate": 31.4, "thresholds": 2.2, "quantize": 1.1},
-        gates=(Gate("top1.drop<=1.0", 0.2222, True), Gate("sqnr_db>=30", 24.613, False)),
-        warnings=("3 samples were skipped: unreadable images",),
-        decisions=(
-            "/head/Softmax stays in float: it feeds a graph output",
-            "Clip(0, 6) became the range of its Q node",
-        ),
-        histograms=tuple(make_histogram(name, i) for i, name in enumerate(names)),
-    )
 
 
 @pytest.fixture

@@ -1,0 +1,227 @@
+"""What a reader of report.html sees, and can do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+CHART = "#ranges .chart"
+
+
+def column(page, index):
+    return page.evaluate(
+        "i => [...document.querySelectorAll('#layer-table tbody tr')].filter(r => !r.hidden)"
+        ".map(r => r.cells[i].dataset.value)",
+        index,
+    )
+
+
+def view(page, chart=CHART):
+    page.wait_for_selector(f"{chart} canvas")
+    low, high = page.eval_on_selector(chart, "c => [c.dataset.low, c.dataset.high]")
+    return float(low), float(high)
+
+
+def drawn(page, chart=CHART):
+    page.locator(chart).first.scroll_into_view_if_needed()
+    page.wait_for_selector(f"{chart} canvas")
+    return page.eval_on_selector(f"{chart} canvas", "c => c.toDataURL()")
+
+
+def colours(page, name, chart=CHART):
+    """Count the pixels of a chart in one of the page's colours."""
+    page.locator(chart).first.scroll_into_view_if_needed()
+    page.wait_for_selector(f"{chart} canvas")
+    return page.evaluate(
+        """([chart, name]) => {
+            const probe = document.body.appendChild(document.createElement("i"));
+            probe.style.color = `var(--${name})`;
+            const [r, g, b] = getComputedStyle(probe).color.match(/\\d+/g).map(Number);
+            probe.remove();
+            const {width, height} = document.querySelector(chart + " canvas");
+            const copy = new OffscreenCanvas(width, height).getContext("2d", {willReadFrequently: true});
+            copy.drawImage(document.querySelector(chart + " canvas"), 0, 0);
+            const {data} = copy.getImageData(0, 0, width, height);
+            let count = 0;
+            for (let i = 0; i < data.length; i += 4) count += data[i] === r && data[i + 1] === g && data[i + 2] === b;
+            return count;
+        }""",
+        [chart, name],
+    )
+
+
+def test_verdict_and_figures_come_first(show, build):
+    page = show(build())
+    text = page.inner_text("body")
+    assert "1 of 2 accuracy gates failed" in page.inner_text("header")
+    order = ["✗ fail", "Is it good enough?", "24.61 dB", "0.22 points", "Is it faster and smaller?", "2.00x"]
+    order += ["Where to look", "Worst layer", "53 of 55 nodes", "Layer table", "Activation ranges", "Weight ranges"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_marks_say_in_words_what_runs_where_and_what_can_saturate(show, build):
+    page = show(build())
+    rows = page.inner_text("#layer-table tbody")
+    assert rows.count("can saturate") == 1
+    assert "integer" in rows
+    assert "safe" in rows
+
+
+def test_headers_sort_by_click_and_by_key_and_what_was_not_measured_stays_last(show, build):
+    page = show(build())
+    before = column(page, 3)
+    known = [float(value) for value in before if value]
+    assert known == sorted(known)
+    page.click("#layer-table th.sqnr button")
+    after = column(page, 3)
+    assert [float(value) for value in after if value] == known[::-1]
+    assert before[-1] == after[-1] == ""
+    assert page.get_attribute("#layer-table th.sqnr", "aria-sort") == "descending"
+    page.focus("#layer-table th:nth-child(1) button")
+    page.keyboard.press("Enter")
+    assert column(page, 0) == [str(i + 1) for i in range(12)]
+    assert page.get_attribute("#layer-table th.sqnr", "aria-sort") is None
+
+
+def test_the_filter_keeps_rows_that_hold_every_word(show, build):
+    page = show(build())
+    page.fill("input.filter", "conv saturate")
+    assert page.inner_text("#layer-count") == "1 of 12"
+    assert len(column(page, 0)) == 1
+    page.fill("input.filter", "nothing like it")
+    assert column(page, 0) == []
+    page.fill("input.filter", "")
+    assert len(column(page, 0)) == 12
+
+
+def test_a_histogram_zooms_by_dragging_buttons_keys_and_wheel_and_goes_back(show, build):
+    page = show(build())
+    page.locator(CHART).first.scroll_into_view_if_needed()
+    whole = drawn(page)
+    full = view(page)
+    box = page.locator(f"{CHART} .u-over").first.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.25 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], middle, steps=4)
+    page.mouse.up()
+    low, high = view(page)
+    width = full[1] - full[0]
+    assert low == pytest.approx(full[0] + 0.25 * width, abs=0.02 * width)
+    assert high == pytest.approx(full[0] + 0.5 * width, abs=0.02 * width)
+    assert drawn(page) != whole
+    page.mouse.wheel(0, -100)
+    assert view(page)[1] - view(page)[0] < high - low
+    page.keyboard.press("0")
+    assert view(page) == full
+    page.keyboard.press("+")
+    page.keyboard.press("ArrowRight")
+    assert view(page)[0] > full[0] + 0.3 * width
+    page.locator(CHART).first.get_by_role("button", name="Reset").click()
+    assert view(page) == full
+    page.locator(CHART).first.get_by_role("button", name="Zoom in").click()
+    assert view(page)[1] - view(page)[0] == pytest.approx(width / 2)
+    page.mouse.dblclick(box["x"] + 9, middle)
+    assert view(page) == full
+
+
+def test_without_the_focus_the_wheel_scrolls_the_page(show, build):
+    page = show(build())
+    page.locator(CHART).first.scroll_into_view_if_needed()
+    full = view(page)
+    page.locator(f"{CHART} .u-over").first.hover()
+    page.mouse.wheel(0, -300)
+    assert view(page) == full
+
+
+def test_a_histogram_shows_what_is_kept_clipped_and_each_range(show, build):
+    page = show(build())
+    chart = "#tensor-0 .chart"
+    assert colours(page, "good-bar", chart) > 500
+    assert colours(page, "poor-bar", chart) > 50
+    assert colours(page, "m-kl", chart) > 50
+    assert colours(page, "m-mse", chart) > 20
+    assert "kl" in page.inner_text("#tensor-0 .ranges .chosen")
+    assert page.locator("#tensor-0 .ranges li").count() == 4
+    logarithmic = drawn(page, chart)
+    page.locator(chart).get_by_role("button", name="Logarithmic axis").click()
+    assert drawn(page, chart) != logarithmic
+
+
+def test_charts_are_drawn_when_they_come_into_view_and_given_up_after(show, build):
+    page = show(build(60))
+    assert page.locator("canvas").count() < 20
+    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+    last = page.locator(CHART).last
+    last.scroll_into_view_if_needed()
+    last.locator("canvas").wait_for()
+    page.wait_for_function("document.querySelectorAll('canvas').length < 20")
+
+
+def test_a_link_opens_the_folded_histogram_that_it_names(show, build):
+    page = show(build(60))
+    folded = page.locator("#ranges details figure").first
+    name = folded.get_attribute("id")
+    assert not folded.is_visible()
+    page.locator(f"#layer-table a[href='#{name}']").click()
+    folded.locator("canvas").wait_for()
+
+
+def test_the_channels_of_a_chosen_weight_are_shown(show, build):
+    page = show(build())
+    chart = "#channel-chart"
+    page.locator("#weights").scroll_into_view_if_needed()
+    first = drawn(page, chart)
+    page.locator("#weights button[data-show]").last.click()
+    page.wait_for_selector(f"{chart} canvas")
+    assert drawn(page, chart) != first
+    numbers = page.eval_on_selector_all("#weights-of option", "all => all.map(one => one.value)")
+    ends = set()
+    for number in numbers:
+        page.select_option("#weights-of", number)
+        ends.add(view(page, chart)[1])
+        assert colours(page, "good-bar", chart) > 20
+    assert ends == {7.5, 299.5}  # layers of 8 channels, and one of 300
+
+
+def test_an_evaluation_alone_says_what_is_not_known(show, build):
+    bare = replace(build(), histograms=(), weights=(), tensors={})
+    text = show(bare).inner_text("body")
+    assert "No histograms: this report was made without calibration statistics." in text
+    assert "Not known: weight scales are in the reports that int8cal calibrate writes" in text
+
+
+def test_without_scripts_everything_but_histograms_is_there(show, build):
+    page = show(build(), scripts=False)
+    assert page.locator("#layer-table tbody tr").count() == 12
+    assert page.locator("#weights .spread").first.is_visible()
+    assert "without it, only the ranges are shown" in page.inner_text("#ranges")
+
+
+def test_the_theme_button_goes_through_the_themes(show, build):
+    page = show(build(), scheme="dark")
+    back = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(back)
+    histogram = drawn(page)
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Theme: light"
+    assert page.evaluate(back) != dark
+    assert drawn(page) != histogram
+    page.click("#theme")
+    assert page.evaluate(back) == dark
+    page.reload()
+    assert page.inner_text("#theme") == "Theme: dark"
+
+
+def test_on_paper_the_page_is_light_and_shows_the_whole_table(show, build):
+    page = show(build(40), scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    table = page.locator(".tall").bounding_box()["height"]
+    assert table >= page.locator("#layer-table").bounding_box()["height"]
+    assert not page.locator("nav").is_visible()
+    assert page.pdf().startswith(b"%PDF")
