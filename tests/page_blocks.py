@@ -13,7 +13,7 @@ _FENCE = re.compile(
 _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\s*\Z")
 _TITLE = re.compile(r'title="([^"]+)"')
 SHELL = {"bash", "sh", "console"}
-_CALL = re.compile(r"^(\$ )?(\w+=\S* )*(int8cal|python -m int8cal) ", re.MULTILINE)
+_CALL = re.compile(r"^(\$ )?([\w=./-]+ )*(int8cal|python -m int8cal) [a-z-]", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,9 @@ def remarks_of(text: str) -> int:
 
 
 def plain(line: str) -> str:
-    """Reduce a line to what is the same on every machine: figures become #, and runs of spaces one space."""
-    return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", line).split())
+    """Reduce a line to what is the same on every machine: figures and hashes become #, runs of spaces one space."""
+    without_hashes = re.sub(r"\b[0-9a-f]{12,}\b", "#", line)
+    return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", without_hashes).split())
 
 
 def missing(shown: tuple[str, ...], printed: str) -> list[str]:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import page_blocks
@@ -54,19 +55,21 @@ class Workshop:
         return [f"{block.page}:{block.line}: {each}" for each in wrong]
 
     def _shell(self, block: Block) -> list[str]:
+        if block.title:
+            return self._file(block)
         commands = block.commands()
-        new = [command for command in commands if command.text not in self.done]
+        judged = {command.text for command, after in pairwise(commands) if after.text == "echo $?"}
+        new = [command for command in commands if command.text in judged or command.text not in self.done]
         script = "".join(_RUN.format(command=command.text) for command in new)
         parts = self._call(["bash", "-c", f"exec 2>&1\n{script}"]).split("\n@@ ")
         wrong = []
         for place, command in enumerate(new):
             printed = parts[place].partition("\n")[2] if place else parts[0]
             code = int(parts[place + 1].partition("\n")[0])
-            follower = commands[commands.index(command) + 1 :][:1]
-            if code and not (follower and follower[0].text == "echo $?"):
+            if code and command.text not in judged:
                 wrong.append(f"{command.text}\nends with {code}:\n{printed}")
                 continue
-            if "$?" not in command.text and not code:
+            if "$?" not in command.text and command.text not in judged:
                 self.done[command.text] = printed
             lacking = missing(command.shown, printed)
             wrong += [f"{command.text}\ndoes not print {line!r} there, but:\n{printed}" for line in lacking]
