@@ -1,11 +1,10 @@
-"""Three ways to call the command line: as users do, in a process of its own; in this one; and on a pretended pipeline."""
+"""Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -81,33 +80,10 @@ def shared() -> Callable[..., Finished]:
 
 
 @pytest.fixture
-def process(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
-    """Run int8cal in a process of its own, in an empty directory; the log of a crash goes to a temporary one."""
+def call(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
+    """Run `python -m int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
     temporary = str(tmp_path_factory.mktemp("temporary"))
     return lambda *arguments, **extra: run(tmp_path, *arguments, TMPDIR=temporary, **extra)
-
-
-@pytest.fixture
-def call(tmp_path, tmp_path_factory, monkeypatch, capfd, process) -> Callable[..., Finished]:
-    """Run int8cal in this process, in an empty directory: to import everything takes longer than most commands do.
-
-    With environment variables it runs in a process of its own, which takes them up from its start.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
-    from int8cal.cli.main import main
-
-    def call(*arguments: object, **extra: str) -> Finished:
-        if extra:
-            return process(*arguments, **extra)
-        capfd.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        assert "Traceback" not in captured.err
-        return Finished(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture(scope="session")

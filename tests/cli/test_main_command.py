@@ -44,14 +44,14 @@ def child(body: str, arguments: list[str], **kwargs) -> subprocess.Popen:
     )
 
 
-def test_version(process):
-    done = process("--version")
+def test_version(call):
+    done = call("--version")
     assert (done.code, done.out, done.err) == (0, f"int8cal {int8cal.__version__}\n", "")
 
 
 @pytest.mark.newest
-def test_help_of_the_group_is_as_stored(process, golden):
-    done = process("--help")
+def test_help_of_the_group_is_as_stored(call, golden):
+    done = call("--help")
     assert done.code == 0
     golden("help/int8cal.txt", done.out)
 
@@ -65,8 +65,8 @@ def test_help_of_each_command_is_as_stored(call, golden, name):
     golden(f"help/{name}.txt", long.out)
 
 
-def test_help_imports_nothing_heavy(process):
-    done = process("--help", PYTHONPROFILEIMPORTTIME="1")
+def test_help_imports_nothing_heavy(call):
+    done = call("--help", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rsplit("|", maxsplit=1)[-1].strip() for line in done.err.splitlines()}
     assert "click" in imported
     assert not imported & {"numpy", "onnx", "onnxruntime", "numba", "pydantic", "yaml", "PIL", "plotly", "tqdm"}
@@ -217,9 +217,9 @@ def test_signal_handlers_are_put_back(here):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_bash_completion_offers_commands_and_options(process):
+def test_bash_completion_offers_commands_and_options(call):
     def complete(words: str) -> list[str]:
-        done = process(_INT8CAL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1))
+        done = call(_INT8CAL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1))
         return [line.split(",")[1] for line in done.out.splitlines()]
 
     assert complete("int8cal cal") == ["calibrate"]
