@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ from int8cal.graph.taps import make_taps
 from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
-from int8cal.progress import Clock, Progress, silent
+from int8cal.progress import Alone, Clock, Progress, silent
 from int8cal.quantization.balance import balance, balance_measured
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model
@@ -110,6 +111,7 @@ def calibrate_model(
     stream: Callable[[], object] | None = None,
     engine: Callable[..., Collected] | None = None,
     desk: Desk | None = None,
+    alone: Alone = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
 
@@ -120,6 +122,7 @@ def calibrate_model(
         stream: Yields feed dicts, in place of the job's data path.
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         desk: Where a job with a budget keeps its best result; None for memory alone.
+        alone: Keeps other jobs from running while speed is measured.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -193,8 +196,8 @@ def calibrate_model(
         tables = (corrected, corrected)
         if corrected.table.corrections.get("equalization"):
             tables = (corrected, tabulated(PLAIN))
-        with clock.station("optimize"):
-            faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=threads)
+        with clock.station("optimize"), alone(threads) as every:
+            faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=every)
             corrected, found = faster.corrected, faster.found
     mixed = None
     if job.quantization.budget is not None:
@@ -218,27 +221,49 @@ def _plain_steps(job: Job, tabulated: Callable[[RecipeRule, Method], Corrected],
     )
 
 
-def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationOutcome:
+def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
+    """Return the directory that a job writes to, and its files' names: model, table, statistics, reports."""
+    stem = _stem(job)
+    names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
+    return job.output.dir or Path(f"{stem}-int8"), (*names, *REPORT_FILES)
+
+
+def require_writable(job: Job) -> None:
+    """Refuse a job whose gates cannot hold, or whose files would go where they must not.
+
+    Raises:
+        ConfigError: A gate on a figure that will not be measured.
+        UsageError: A runtime or provider that is not installed.
+        OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
+    """
+    require_measurable([parse_gate(text) for text in job.evaluation.gates], latency=job.evaluation.latency)
+    further(job.evaluation.runtimes)
+    resolve(job.evaluation.providers)
+    directory, names = files_of(job)
+    require_free(directory, overwrite=job.output.overwrite, directory=True)
+    require_apart((directory / name for name in names), (job.model,))
+    require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
+
+
+def calibrate_job(job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext) -> CalibrationOutcome:
     """Run a whole job and write its files.
+
+    Args:
+        job: Its settings.
+        progress: Shows how far each pass is.
+        alone: Keeps other jobs from running while speed is measured.
 
     Raises:
         Int8calError: Of the station that failed; nothing was written then, but with a budget the best model so far and
             its table. A failed gate is in the report.
     """
     show = progress or silent
+    require_writable(job)
     gates = [parse_gate(text) for text in job.evaluation.gates]
-    require_measurable(gates, latency=job.evaluation.latency)
-    further(job.evaluation.runtimes)
-    resolve(job.evaluation.providers)
-    stem = _stem(job)
-    directory = job.output.dir or Path(f"{stem}-int8")
-    names = (f"{stem}.int8.onnx", f"{stem}.table.json", f"{stem}.stats.npz")
-    written = tuple(directory / name for name in (*names, *REPORT_FILES))
-    require_free(directory, overwrite=job.output.overwrite, directory=True)
-    require_apart(written, (job.model,))
-    require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
-    desk = Desk(directory, names, REPORT_FILES, f"{stem}.search.json")
-    calibrated, int8 = calibrate_model(job, job.model, progress=show, desk=desk)
+    directory, files = files_of(job)
+    names = (files[0], files[1], files[2])
+    desk = Desk(directory, names, REPORT_FILES, f"{_stem(job)}.search.json")
+    calibrated, int8 = calibrate_model(job, job.model, progress=show, desk=desk, alone=alone)
     clock = Clock(calibrated.timing_s)
     feeds = open_feeds(job.evaluation.data or job.data, calibrated.signature)
     with staged_directory(directory) as stage:
@@ -248,13 +273,13 @@ def calibrate_job(job: Job, *, progress: Progress | None = None) -> CalibrationO
             save_table(calibrated.corrected.table, stage / names[1])
             save_statistics(calibrated.statistics, stage / names[2])
         with clock.station("evaluate"):
-            evaluation = _evaluate(job, stage / names[0], feeds, calibrated, show)
+            evaluation = _evaluate(job, stage / names[0], feeds, calibrated, show, alone)
         report = _report(job, calibrated, evaluation, clock.seconds)
         report = replace(report, gates=judge(gates, evaluation))
         write_reports(report, stage)
     if desk.state_path is not None and calibrated.mixed is not None:
         desk.state_path.unlink(missing_ok=True)
-    return CalibrationOutcome(directory, report, written)
+    return CalibrationOutcome(directory, report, tuple(directory / name for name in files))
 
 
 def quantize_file(
@@ -325,7 +350,7 @@ def _stem(job: Job) -> str:
     return job.model.name.removesuffix(".onnx")
 
 
-def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress) -> Evaluation:
+def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, alone: Alone) -> Evaluation:
     entries = calibrated.corrected.table.tensors
     return evaluate_pair(
         job.model,
@@ -338,6 +363,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
         providers=job.evaluation.providers,
         clipped={name: entry.clipped for name, entry in entries.items()},
         progress=lambda samples: show(samples, feeds.count, "evaluate"),
+        alone=alone,
     )
 
 

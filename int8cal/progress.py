@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -18,6 +18,13 @@ class Progress(Protocol):
 
     def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
         """Pass the items on."""
+
+
+class Alone(Protocol):
+    """Keeps other jobs from running while speed is measured; `contextlib.nullcontext` where there are none."""
+
+    def __call__(self, threads: int, /) -> AbstractContextManager[int]:
+        """Wait for the machine; gives the threads to measure with, `threads` are those that other work has."""
 
 
 def silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:  # noqa: ARG001 - the protocol's shape

@@ -59,7 +59,7 @@ def choose_ranges(
         StatisticsError: A planned tensor has no statistics.
         ConfigError: A user range names no planned tensor, is not a range, or contradicts one of the same group.
     """
-    _check_user_ranges(plan, quantization.ranges)
+    require_known_tensors(plan, quantization.ranges)
     for group in plan.groups:
         for point in plan.members(group):
             if point.tensor not in tensors:
@@ -147,7 +147,12 @@ def _bare(tensor: TensorStatistics) -> TensorStatistics:
     return TensorStatistics(tensor.bins, tensor.counts, tensor.zeros, tensor.minimum, tensor.maximum)
 
 
-def _check_user_ranges(plan: Plan, ranges: Mapping[str, tuple[float, float]]) -> None:
+def require_known_tensors(plan: Plan, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Refuse a range that a user gave for a tensor that is not quantized.
+
+    Raises:
+        ConfigError: Names the tensor, and the nearest one that is.
+    """
     known = [point.tensor for point in plan.points]
     for name in ranges:
         if name not in known:

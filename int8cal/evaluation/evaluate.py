@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,6 +30,8 @@ from int8cal.runtime.sessions import QUIET, Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from int8cal.progress import Alone
+
 S = TypeVar("S", bound=LabelledSample)
 _FIRST = "onnxruntime"
 
@@ -47,6 +50,7 @@ def evaluate_pair(
     clipped: Mapping[str, float] | None = None,
     reasons: Mapping[str, str] | None = None,
     progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
+    alone: Alone = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
 
@@ -64,6 +68,7 @@ def evaluate_pair(
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
+        alone: Keeps other jobs from running while speed is measured.
 
     Returns:
         The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path.
@@ -101,10 +106,12 @@ def evaluate_pair(
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
-        sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_here(fp32), open_here(int8))}
-        floats = open_fp32(others, fp32, threads=threads, reasons=found)
-        sessions |= {other.name: (floats[other.name], other.session) for other in others if other.name in floats}
-        times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
+        with alone(threads) as every:
+            open_timed = partial(Session, threads=every, providers=providers)
+            sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
+            floats = open_fp32(others, fp32, threads=every, reasons=found)
+            sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
+            times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
     else:
         found["latency"] = "latency was switched off"
         found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}

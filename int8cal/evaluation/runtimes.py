@@ -52,7 +52,7 @@ class SecondRuntime:
             ModelError: The runtime cannot load it, or does not give one of its outputs.
             UsageError: The runtime is not installed.
         """
-        self.name = name
+        self.name, self._int8, self._threads = name, int8, threads
         self.session = OTHERS[name](int8, threads=threads)
         self._of_fp32 = OutputComparison(outputs, second=f"int8 model in {_TITLES[name]}")
         both = tuple((int8_name, int8_name) for _, int8_name in outputs)
@@ -62,6 +62,10 @@ class SecondRuntime:
         lost = next((int8_name for int8_name, _ in both if int8_name not in self.session.outputs), None)
         if lost is not None:
             raise ModelError(f'{_TITLES[name]} gives no output "{lost}"', do="evaluate without --runtime openvino")
+
+    def timed(self, threads: int) -> OpenVinoSession:
+        """Return a session of the int8 model with so many threads, to measure its speed."""
+        return self.session if threads == self._threads else OTHERS[self.name](self._int8, threads=threads)
 
     def add(self, sample: LabelledSample, fp32: Arrays, int8: Arrays, here: Arrays) -> None:
         """Compare one sample.
