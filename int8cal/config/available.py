@@ -50,17 +50,20 @@ def _require_use_for_budget(job: Job) -> None:
         raise UsageError(
             "a budget is spent until the gates hold, but there is no gate",
             where=job.name,
+            key="quantization.budget",
             do='give --gate, for example --gate "sqnr_db>=30", or leave --budget out',
         )
     if not on_outputs(gates):
         raise UsageError(
             f'a budget buys accuracy, but no gate is about it ("{gates[0].text}")',
             where=job.name,
+            key="quantization.budget",
             do='give one that is, for example --gate "sqnr_db>=30", or leave --budget out',
         )
     if job.quantization.optimize is not None:
         raise UsageError(
             "budget spends time on accuracy by estimates, optimize saves time by measuring: not both in one job",
             where=job.name,
+            key="quantization.budget",
             do="leave one of them out",
         )

@@ -33,11 +33,13 @@ class Expanded:
     Attributes:
         layer: All layers merged; `model` is one file.
         place: The job's entry in the file.
+        loc: Where that is.
         suffix: What the matrix adds to the name.
     """
 
     layer: Layer
     place: Place
+    loc: Loc
     suffix: str
 
 
@@ -63,7 +65,7 @@ def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
             place = document.place(loc)
             origins = (*matrix_locs, (*loc, "model"), ("defaults", "model"))
             models = [merged.get("model")] if "model" in overrides else _models(document, merged, origins)
-            expanded += [Expanded(merged | ({"model": model} if model else {}), place, suffix) for model in models]
+            expanded += [Expanded(merged | ({"model": model} if model else {}), place, loc, suffix) for model in models]
     return tuple(expanded)
 
 

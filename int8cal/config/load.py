@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
 from int8cal.config.layers import Layer, job_of, layer_of, nest
-from int8cal.config.locate import Loc, Place, key_path, read_document
+from int8cal.config.locate import Document, Loc, Place, key_path, read_document
 from int8cal.config.messages import validate
 from int8cal.config.schema import JobLayer
 from int8cal.errors import ConfigError
@@ -38,10 +39,33 @@ def load_jobs(
         ConfigError: Unknown key, wrong type or value (with file, line and column), undefined environment variable, a
             glob that matches nothing, a missing model or data, two jobs with one output directory.
     """
-    expanded = expand(read_document(path), _command_line(overrides or {}, flags or {}))
+    return tuple(located.job for located in load_located(path, overrides, flags=flags))
+
+
+@dataclass(frozen=True)
+class Located:
+    """A job, and the file that tells where its settings stand."""
+
+    job: Job
+    document: Document
+    loc: Loc
+
+    def place(self, key: str) -> Place:
+        """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
+        keys = tuple(key.split("."))
+        locs: tuple[Loc, ...] = (("matrix", key), (*self.loc, *keys), ("defaults", *keys))
+        return self.document.place(next((loc for loc in locs if key and self.document.has(loc)), self.loc))
+
+
+def load_located(
+    path: Path, overrides: Mapping[str, object] | None = None, *, flags: Mapping[str, str] | None = None
+) -> tuple[Located, ...]:
+    """Read the jobs of a YAML file as `load_jobs` does, with the places of their settings."""
+    document = read_document(path)
+    expanded = expand(document, _command_line(overrides or {}, flags or {}))
     jobs = _jobs(expanded)
     require_distinct_outputs(jobs, (each.place.text for each in expanded))
-    return jobs
+    return tuple(Located(job, document, each.loc) for job, each in zip(jobs, expanded, strict=True))
 
 
 def job_from_options(

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 Loc = tuple[str | int, ...]
 
+# Words of PyYAML's own message -> what to do.
+_SYNTAX_ADVICE = {
+    r"'\t'": "indent with spaces, YAML takes no tabs",
+    "another document": 'remove the line "---"; several jobs of one file stand under "jobs:"',
+    "constructor for the tag": "remove the tag (!...)",
+    "undefined alias": "quote text that begins with *, or define it with & before",
+    "mapping values are not allowed": 'align the keys of one mapping, and quote text that holds ": "',
+}
+
 
 @dataclass(frozen=True)
 class Place:
@@ -131,9 +140,12 @@ def _syntax_error(path: Path, error: yaml.MarkedYAMLError) -> ConfigError:
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     problem = error.problem or error.context or "malformed text"
+    do = next(
+        (do for words, do in _SYNTAX_ADVICE.items() if words in problem), "check quotes, brackets and indentation there"
+    )
     return ConfigError(
         f"is not valid YAML: {problem}",
-        do="check quotes, brackets and indentation there",
+        do=do,
         where=f"{path}:{line}:{column}" if mark else str(path),
         path=path,
         line=line,

@@ -148,6 +148,11 @@ def _advice(kind: str, value: object, choices: str) -> str:
         return f'did you mean "{near[0]}"?' if near else ""
     if kind == "string_type" and value is not None and not isinstance(value, list | dict):
         return "quote it"
-    if kind in ("int_type", "float_type") and isinstance(value, str) and _NUMBER.fullmatch(value):
-        return "write it without quotes"
+    if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
+        plain = _NUMBER.fullmatch(value) if kind != "bool_type" else value.lower() in ("true", "false")
+        return "write it without quotes" if plain else "correct the value, or remove the key for the default"
+    if kind == "list_type":
+        return 'begin each entry with "- "' if isinstance(value, dict) else "put it in brackets: [...]"
+    if value is None:
+        return "remove the key, or give it a value"
     return ""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MERGE_TAG = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
+_UNCLOSED = re.compile(r"(?<!\$)\$\{[^}]*$")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -88,6 +89,8 @@ class Builder:
         try:
             if "${" not in node.value:
                 return self._loader.construct_object(node)
+            if _UNCLOSED.search(node.value):
+                raise self._error(node, 'a "${" without its "}"', "write ${NAME}, or $${ for a plain ${")
             text = _VARIABLE.sub(lambda match: self._variable(node, match), node.value)
             if node.style is not None or not node.tag.endswith(":str"):
                 return text

@@ -151,6 +151,7 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
                 f'gate "{gate.text}" cannot hold: measuring latency is switched off',
                 do="remove the gate, or --no-latency (evaluation.latency: false in the YAML)",
                 gate=gate.text,
+                key="evaluation.gates",
             )
 
 
