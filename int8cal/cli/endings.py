@@ -35,15 +35,26 @@ def crash(error: BaseException) -> int:
     Returns:
         The exit code.
     """
+    say(keep_crash(error))
+    return EXIT_CRASH
+
+
+def keep_crash(error: BaseException) -> str:
+    """Keep a bug's traceback in a log file, or print it where none can be written.
+
+    Args:
+        error: The exception that nobody expected.
+
+    Returns:
+        The one line for the user.
+    """
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     try:
         log = _write_log(error)
     except OSError as failure:
-        say(f"internal: {what}; this is a bug in int8cal, and its log could not be written: {failure}")
         traceback.print_exception(error, file=sys.stderr)
-    else:
-        say(f"internal: {what}; this is a bug in int8cal, please report it with {log}")
-    return EXIT_CRASH
+        return f"internal: {what}; this is a bug in int8cal, and its log could not be written: {failure}"
+    return f"internal: {what}; this is a bug in int8cal, please report it with {log}"
 
 
 def _write_log(error: BaseException) -> Path:

@@ -1,100 +1,165 @@
-"""`int8cal run`: the jobs of YAML files, one after the other."""
+"""`int8cal run`: the jobs of YAML files."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import crash, say
+from int8cal.cli.endings import keep_crash, say
 from int8cal.cli.outcome import require_gates, shown_path
 from int8cal.cli.progress import Progress
-from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
-    from int8cal.evaluation.result import Report
-    from int8cal.job import Job
+    from collections.abc import Callable, Sequence
 
-_COLUMNS = ("SQNR", "top-1 drop", "size", "speedup")
+    from int8cal.batch.check import Checked
+    from int8cal.batch.task import JobResult, Task
+
 _WIDTH = 13
 
 
 @click.command("run")
 @click.argument("configs", nargs=-1, required=True, type=options.PATH, metavar="CONFIG.yaml...")
+@click.option("--dry-run", is_flag=True, help="List the jobs and check all that can be checked without running them.")
+@click.option("--only", multiple=True, metavar="GLOB", help="Run only jobs whose name matches. Repeatable.")
 @click.option("--keep-going", is_flag=True, help="Go on with the next job after one failed.")
+@click.option(
+    "--jobs",
+    "at_a_time",
+    type=click.IntRange(1, 256),
+    default=1,
+    metavar="N",
+    help="Run N jobs at a time, each in a process of its own (default 1). Speed is measured with the others stopped.",
+)
+@click.option("--rerun", is_flag=True, help="Run jobs whose results are up to date, too.")
+@click.option(
+    "--summary",
+    type=options.PATH,
+    metavar="FILE",
+    help="Where the summary goes, with a .md (default for several jobs: summary.json beside their directories).",
+)
 @options.overwrite
 @options.quiet
 @click.pass_context
-def command(context: click.Context, *, configs: tuple[str, ...], keep_going: bool) -> int:
-    """Run the jobs of YAML files, in order, and print one row for each.
+def command(
+    context: click.Context,
+    *,
+    configs: tuple[str, ...],
+    dry_run: bool,
+    only: tuple[str, ...],
+    keep_going: bool,
+    at_a_time: int,
+    rerun: bool,
+    summary: str | None,
+) -> int:
+    """Run the jobs of YAML files, and print one row for each.
 
-    All files are checked before the first job starts. The exit code is that of the first job that failed.
+    All files are checked before the first job starts. A job whose results are there, unchanged, and made from the same
+    model, data, settings and versions is up to date and does not run; so a batch that was stopped goes on where it was.
+    The exit code is that of the first job that failed.
     """
     values, flags = options.settings_of(context)
-    jobs = _load(configs, values, flags)
-    width = max(len(job.name) for job in jobs)
+    from int8cal.batch.tasks import chosen, load_tasks
+
+    tasks = load_tasks(configs, values, flags)
+    selected = chosen(tasks, only)
+    if dry_run:
+        return _dry_run(selected, rerun=rerun)
+    from int8cal.batch.figures import COLUMNS
+    from int8cal.batch.order import Course, run_batch
+    from int8cal.batch.summary import counted, default_summary, require_summary
+    from int8cal.batch.task import Endings
+
+    path = Path(summary) if summary else default_summary(tasks)
+    if path is not None:
+        require_summary(path, overwrite=bool(values.get("output.overwrite", False)))
     quiet = bool(values.get("quiet", False))
+    width = max(len(task.job.name) for task in selected)
     if not quiet:
-        click.echo("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in _COLUMNS), "result"]))
-    first_failure = 0
-    for position, job in enumerate(jobs):
-        code, cells, result = _run(job)
-        first_failure = first_failure or code
-        if not job.quiet:
-            click.echo("  ".join([f"{job.name:<{width}}", *(f"{cell:>{_WIDTH}}" for cell in cells), result]))
-        left = len(jobs) - position - 1
-        if code and left and not keep_going:
-            say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
-            break
-    return first_failure
-
-
-def _load(configs: tuple[str, ...], values: dict[str, object], flags: dict[str, str]) -> list[Job]:
-    from int8cal.config.available import require_available
-    from int8cal.config.expand import require_distinct_outputs
-    from int8cal.config.load import load_jobs
-
-    jobs: list[Job] = []
-    files: list[str] = []
-    for config in configs:
-        loaded = load_jobs(Path(config), values, flags=flags)
-        jobs += loaded
-        files += [config] * len(loaded)
-    require_distinct_outputs(jobs, files)
-    for job in jobs:
-        require_available(job)
-    return jobs
-
-
-def _run(job: Job) -> tuple[int, tuple[str, ...], str]:
-    """Run one job: exit code, the row's cells, and how it ended."""
-    from int8cal.pipeline import calibrate_job
-
-    cells: tuple[str, ...] = ("",) * len(_COLUMNS)
-    try:
-        outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
-        cells = _cells(outcome.report)
-        require_gates(outcome.report)
-    except Int8calError as error:
-        if error.exit_code == 1:
-            return crash(error), cells, "failed: a bug in int8cal"
-        say(f"{job.name}: {error}")
-        return error.exit_code, cells, f"failed: {error.station}"
-    except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; crash() keeps its traceback
-        return crash(error), cells, "failed: a bug in int8cal"
-    return 0, cells, shown_path(outcome.directory)
-
-
-def _cells(report: Report) -> tuple[str, ...]:
-    from int8cal.report import wording
-
-    evaluation = report.evaluation
-    top1, latency = evaluation.metrics.top1, evaluation.latency
-    return (
-        wording.decibel(evaluation.metrics.sqnr_db),
-        wording.points(top1.drop if top1 else None),
-        wording.smaller(*evaluation.size) if all(evaluation.size) else "",
-        wording.times(latency.speedup if latency else None),
+        click.echo("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
+    outcome = run_batch(
+        selected,
+        Course(at_a_time, keep_going, rerun, path),
+        Endings(require_gates, keep_crash),
+        Progress(quiet=quiet),
+        _teller({task.job.name for task in selected if task.job.quiet}, width),
     )
+    left = sum(result.status == "not run" for result in outcome.results)
+    if left:
+        say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
+    if not quiet:
+        click.echo(counted(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
+    return outcome.exit_code
+
+
+def _teller(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
+    from int8cal.batch.figures import cells
+
+    def tell(result: JobResult, printed: str) -> None:
+        if printed.strip():
+            click.echo(printed.rstrip(), err=True)
+        if result.error:
+            # a bug's line names its log; it reads the same whatever job it came from
+            say(result.error if result.error.startswith("internal:") else f"{result.name}: {result.error}")
+        if result.name not in quiet:
+            row = (f"{result.name:<{width}}", *(f"{cell:>{_WIDTH}}" for cell in cells(result)), _ended(result))
+            click.echo("  ".join(row))
+            sys.stdout.flush()
+
+    return tell
+
+
+def _ended(result: JobResult) -> str:
+    up_to_date = "" if result.ran else " (up to date)"
+    if not result.exit_code:
+        return shown_path(result.directory) + up_to_date
+    if result.exit_code == 1:
+        return "failed: a bug in int8cal"
+    station = "gate" if result.status == "gate failed" else result.error.split(":", 1)[0]
+    return f"failed: {station}{up_to_date}"
+
+
+def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
+    """List the jobs, and give the exit code of the first one that cannot run."""
+    from int8cal.batch.check import check
+
+    code, counts = 0, {"to run": 0, "up to date": 0, "cannot run": 0}
+    for checked in check(tasks, rerun=rerun):
+        skipped = checked.decision.action == "skip"
+        state = "cannot run" if checked.error else "up to date" if skipped else "to run"
+        counts[state] += 1
+        for line in _listing(checked, state):
+            click.echo(line)
+        if checked.error is not None:
+            code = code or checked.error.exit_code
+            say(f"{checked.task.job.name}: {checked.error}")
+        elif skipped and checked.decision.record is not None:
+            code = code or checked.decision.record.exit_code
+    click.echo(", ".join(f"{number} {state}" for state, number in counts.items() if number) + "; nothing was written")
+    return code
+
+
+def _listing(checked: Checked, state: str) -> list[str]:
+    job, decision = checked.task.job, checked.decision
+    why = "" if state != "to run" else f" ({decision.why})"
+    calibration, evaluation = ("" if number is None else f" ({number} samples)" for number in checked.samples)
+    judged = job.evaluation.data
+    return [
+        f"{job.name}: {state}{why}",
+        f"  model       {shown_path(job.model)}",
+        f"  data        {_place(job.data.path)}{calibration}",
+        f"  evaluation  {'the same data' if judged is None else _place(judged.path) + evaluation}",
+        *(
+            f"  {'differs' if number == 0 else '':<10}  {key}: {text}"
+            for number, (key, text) in enumerate(checked.task.differs.items())
+        ),
+        f"  output      {shown_path(decision.directory)}",
+    ]
+
+
+def _place(path: str) -> str:
+    return shown_path(path) if Path(path).exists() else path

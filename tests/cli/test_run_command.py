@@ -17,7 +17,8 @@ def batch(tmp_path):
 def test_one_row_per_job(here, pipeline, batch):
     done = here("run", batch)
     assert (done.code, done.err) == (0, "")
-    head, *rows = done.out.splitlines()
+    head, *rows, counts = done.out.splitlines()
+    assert counts == "3 jobs: 3 done; summary in summary.json"
     assert head.split() == ["job", "SQNR", "top-1", "drop", "size", "speedup", "result"]
     assert [row.split()[0] for row in rows] == ["a", "bb", "c"]
     assert all("31.50 dB" in row and "1.00 points" in row and "4.00x smaller" in row and "2.00x" in row for row in rows)
@@ -42,7 +43,8 @@ def test_the_first_failure_stops_the_batch_and_gives_its_code(here, pipeline, ba
         "int8cal: bb: model: bb.onnx: is corrupt",
         "int8cal: stopped, 1 job not run; --keep-going runs them all the same",
     ]
-    assert done.out.splitlines()[-1].endswith("failed: model")
+    assert done.out.splitlines()[-2].endswith("failed: model")
+    assert done.out.splitlines()[-1].startswith("3 jobs: 1 done, 1 failed, 1 not run")
 
 
 def test_keep_going_runs_all_and_gives_the_code_of_the_first_failure(here, pipeline, batch):
@@ -57,7 +59,7 @@ def test_a_failed_gate_shows_its_figures_and_gives_7(here, pipeline, batch, gate
     pipeline.report = gated(("top1.drop<=0.5", 1.0, False))
     done = here("run", batch, "--keep-going")
     assert done.code == 7
-    assert all("31.50 dB" in row and row.endswith("failed: gate") for row in done.out.splitlines()[1:])
+    assert all("31.50 dB" in row and row.endswith("failed: gate") for row in done.out.splitlines()[1:-1])
 
 
 def test_a_bug_in_one_job_is_logged_and_gives_1(here, pipeline, batch, monkeypatch, tmp_path):
@@ -84,9 +86,14 @@ def test_quiet_prints_failures_only(here, pipeline, batch):
     assert "int8cal: a: data: is empty" in done.err
 
 
-def test_overwrite_reaches_every_job(here, pipeline, batch):
+def test_overwrite_lets_every_job_replace_what_something_else_made(here, pipeline, batch, tmp_path):
     here("run", batch, "--overwrite")
-    assert [call.job.output.overwrite for call in pipeline.calls] == [True] * 3
+    assert len(pipeline.calls) == 3
+    for name in ("a", "bb", "c"):
+        (tmp_path / f"{name}-int8" / "job.json").unlink()
+    assert here("run", batch).code == 2
+    assert here("run", batch, "--overwrite").code == 0
+    assert len(pipeline.calls) == 6
 
 
 @pytest.mark.parametrize(
@@ -116,4 +123,5 @@ def test_a_real_batch_runs(call, sample, tmp_path):
     )
     done = call("run", "job.yaml")
     assert done.code == 0
-    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["model-max", "model-percentile"]
+    names = ["model-max", "model-percentile", "summary.json", "summary.md"]
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == names

@@ -1,0 +1,84 @@
+"""A dry run: everything about a job that can be known without running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from int8cal.batch.decide import Decision, decide, permitted
+from int8cal.batch.inputs import Lookups
+from int8cal.calibration.ranges import require_known_tensors
+from int8cal.data.feeds import open_feeds
+from int8cal.errors import Int8calError
+from int8cal.graph.prepared import Prepared, prepare, require_layers
+from int8cal.graph.select import Selection
+from int8cal.pipeline import require_writable
+from int8cal.quantization.uint8_input import plan_uint8_input
+from int8cal.runtime.simplify import simplify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from int8cal.batch.task import Task
+    from int8cal.job import Job
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A job as it would be run.
+
+    Attributes:
+        task, decision: The job, and whether it would run.
+        samples: Number of samples for calibration and for evaluation; None where only a pass can tell.
+        error: The first thing that would stop it.
+    """
+
+    task: Task
+    decision: Decision
+    samples: tuple[int | None, int | None]
+    error: Int8calError | None
+
+
+def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
+    """Check jobs without any inference, in order.
+
+    Models are loaded and planned, patterns and ranges matched, data listed and its headers read, labels matched,
+    preprocessing held against the input, output directories tried.
+
+    Args:
+        tasks: The jobs.
+        rerun: Whether those would run whose results are up to date.
+
+    Yields:
+        One verdict per job; nothing is raised for a mistake in one.
+    """
+    lookups = Lookups()
+    last: tuple[Path, Prepared] | None = None  # jobs of a matrix follow each other with one model
+    for task in tasks:
+        decision = decide(task, lookups, rerun=rerun)
+        job = permitted(task.job, decision)
+        samples: tuple[int | None, int | None] = (None, None)
+        error: Int8calError | None = None
+        if decision.action == "run":
+            try:
+                if decision.error is not None:
+                    raise decision.error
+                require_writable(job)
+                if last is None or last[0] != job.model:
+                    last = (job.model, prepare(job.model, simplify))
+                samples = _require_fit(job, last[1])
+            except Int8calError as found:
+                error = found
+        yield Checked(replace(task, job=job), decision, samples, error)
+
+
+def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
+    quantization = job.quantization
+    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude))
+    plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
+    require_known_tensors(plan, quantization.ranges)
+    feeds = open_feeds(job.data, prepared.signature)
+    if job.evaluation.data is None:
+        return feeds.count, feeds.count
+    return feeds.count, open_feeds(job.evaluation.data, prepared.signature).count

@@ -1,0 +1,116 @@
+"""job.json: which job made a directory's files, from what, and what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import int8cal
+from int8cal.atomic import atomic_write
+from int8cal.batch.inputs import Inputs, inputs_document, inputs_from
+from int8cal.batch.sources import file_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from int8cal.batch.task import Task
+
+RECORD = "job.json"
+FORMAT = "int8cal/job"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """What stands in a job.json.
+
+    Attributes:
+        job: The job's name.
+        config: Its YAML file, relative to the directory, so that both may move together.
+        state: "started" while it runs, and after it was killed.
+        inputs: What it was made from; None where that could not be told.
+        outputs: File name -> SHA-256.
+        exit_code, error: How it ended: 0, or 7 with the gates that failed.
+        seconds: How long it took.
+    """
+
+    job: str
+    config: str
+    state: Literal["started", "done"]
+    inputs: Inputs | None
+    outputs: dict[str, str] = field(default_factory=dict)
+    exit_code: int = 0
+    error: str = ""
+    seconds: float | None = None
+
+    def made_by(self, task: Task, directory: Path) -> bool:
+        """Tell whether this very job made the directory's files: the same name in the same YAML file."""
+        return (self.job, self.config) == (task.job.name, relative_config(task, directory))
+
+
+def relative_config(task: Task, directory: Path) -> str:
+    """Write the YAML file's path as a record does."""
+    try:
+        return Path(os.path.relpath(task.config.resolve(), directory.resolve())).as_posix()
+    except ValueError:  # another drive
+        return task.config.resolve().as_posix()
+
+
+def read_record(directory: Path) -> Record | None:
+    """Read a directory's record; None where there is none that can be read."""
+    try:
+        document = json.loads((directory / RECORD).read_text(encoding="utf-8"))
+        if document["format"] != FORMAT or document["version"] != VERSION:
+            return None
+        return Record(
+            job=document["job"],
+            config=document["config"],
+            state="done" if document["state"] == "done" else "started",
+            inputs=None if document["inputs"] is None else inputs_from(document["inputs"]),
+            outputs={str(name): str(digest) for name, digest in document["outputs"].items()},
+            exit_code=int(document["exit_code"]),
+            error=str(document["error"]),
+            seconds=document["seconds"],
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_record(record: Record, directory: Path) -> None:
+    """Write a directory's record.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "int8cal": int8cal.__version__,
+        "job": record.job,
+        "config": record.config,
+        "state": record.state,
+        "inputs": None if record.inputs is None else inputs_document(record.inputs),
+        "outputs": record.outputs,
+        "exit_code": record.exit_code,
+        "error": record.error,
+        "seconds": record.seconds,
+    }
+    atomic_write(directory / RECORD, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def with_outputs(record: Record, directory: Path, files: Iterable[Path]) -> Record:
+    """Add what was written: these files, and the data files that large models have beside them."""
+    paths = [path for file in files for path in (file, file.with_name(f"{file.name}.data")) if path.is_file()]
+    return replace(record, outputs={path.relative_to(directory).as_posix(): file_digest(path) for path in paths})
+
+
+def compare_outputs(record: Record, directory: Path) -> tuple[list[str], list[str]]:
+    """Name the files of a record that are gone, and those that were changed since."""
+    gone = [name for name in record.outputs if not (directory / name).is_file()]
+    changed = [
+        name for name, digest in record.outputs.items() if name not in gone and file_digest(directory / name) != digest
+    ]
+    return gone, changed

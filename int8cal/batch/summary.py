@@ -1,0 +1,162 @@
+"""summary.json and summary.md: every job of a batch and what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import int8cal
+from int8cal.atomic import atomic_write
+from int8cal.batch.figures import COLUMNS, cells
+from int8cal.errors import OutputError
+from int8cal.pipeline import files_of
+from int8cal.report.wording import count, printable, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.batch.task import JobResult, Task
+
+FORMAT = "int8cal/summary"
+VERSION = 1
+NAME = "summary.json"
+_TITLE = "# int8cal summary"
+
+
+def default_summary(tasks: Sequence[Task]) -> Path | None:
+    """Choose the summary's place: the folder that holds the directories of all jobs, or the working directory.
+
+    Args:
+        tasks: All jobs of the batch, whether they are going to run or not.
+
+    Returns:
+        The file; None for a single job, whose report says as much.
+    """
+    if len(tasks) == 1:
+        return None
+    parents = [files_of(task.job)[0].absolute().parent for task in tasks]
+    try:
+        common = Path(os.path.commonpath([os.path.normpath(parent) for parent in parents]))
+    except ValueError:  # different drives
+        common = Path()
+    folder = Path() if common == Path(common.anchor) else common
+    near = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
+    return near / NAME
+
+
+def require_summary(path: Path, *, overwrite: bool) -> None:
+    """Refuse a summary in the place of something else; an earlier summary may be replaced.
+
+    Raises:
+        OutputError: Names the file.
+    """
+    for file in (path, _markdown_path(path)):
+        if file.is_dir():
+            raise OutputError("is a directory", where=str(file), do="give another --summary FILE")
+        if file.exists() and not overwrite and not _is_summary(file):
+            raise OutputError(
+                "exists and is no summary of a batch", where=str(file), do="give --overwrite, or another --summary FILE"
+            )
+
+
+def write_summary(path: Path | None, tasks: Sequence[Task], results: Sequence[JobResult], exit_code: int) -> None:
+    """Write both files, each atomically.
+
+    Args:
+        path: Of the JSON; the Markdown goes beside it. None for nowhere.
+        tasks, results: In the order of the files.
+        exit_code: Of the batch.
+
+    Raises:
+        OutputError: They cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot be made ({error.strerror})", where=str(path.parent), do="give another --summary FILE"
+        ) from error
+    document = summary_document(tasks, results, exit_code)
+    atomic_write(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_write(_markdown_path(path), summary_markdown(results))
+
+
+def summary_document(tasks: Sequence[Task], results: Sequence[JobResult], exit_code: int) -> dict[str, Any]:
+    """Make the object that summary.json holds."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "int8cal": int8cal.__version__,
+        "configs": list(dict.fromkeys(_text(str(task.config)) for task in tasks)),
+        "exit_code": exit_code,
+        "counts": dict(Counter(result.status for result in results)),
+        "jobs": [_job(task, result) for task, result in zip(tasks, results, strict=True)],
+    }
+
+
+def summary_markdown(results: Sequence[JobResult]) -> str:
+    """Write one table for people."""
+    head = ("job", *COLUMNS, "gates", "time", "result")
+    lines = [_TITLE, "", _row(head), _row(("---",) * len(head))]
+    for result in results:
+        passed = sum(gate["passed"] for gate in result.gates)
+        gates = f"{passed} of {len(result.gates)} passed" if result.gates else ""
+        time = "" if result.seconds is None else seconds(result.seconds)
+        told = f"{result.status}: {result.error}" if result.error else result.status
+        lines.append(_row((result.name, *cells(result), gates, time, told)))
+    return "\n".join([*lines, "", counted(results) + ".", ""])
+
+
+def counted(results: Sequence[JobResult]) -> str:
+    """Say how many jobs ended how."""
+    counts = Counter(result.status for result in results)
+    return f"{count(len(results), 'job')}: {', '.join(f'{number} {status}' for status, number in counts.items())}"
+
+
+def _job(task: Task, result: JobResult) -> dict[str, Any]:
+    values = asdict(result)
+    return {
+        "name": _text(result.name),
+        "status": result.status,
+        "ran": result.ran,
+        "why": _text(result.why),
+        "exit_code": result.exit_code,
+        "error": _text(result.error) or None,
+        "config": _text(str(task.config)),
+        "model": _text(result.model),
+        "output": _text(str(result.directory)),
+        "differs": {key: _text(text) for key, text in task.differs.items()},
+        "metrics": values["metrics"],
+        "gates": list(values["gates"]),
+        "seconds": None if result.seconds is None else round(result.seconds, 3),
+    }
+
+
+def _row(cells_: Sequence[str]) -> str:
+    texts = (printable(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells_)
+    return f"| {' | '.join(texts)} |"
+
+
+def _is_summary(path: Path) -> bool:
+    """Tell a summary, which may be replaced, by how it begins."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(200).decode("utf-8", "replace")
+    except OSError:
+        return False
+    return start.startswith(f"{_TITLE}\n") or f'"format": "{FORMAT}"' in start
+
+
+def _markdown_path(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.md" if path.suffix == ".json" else f"{path.name}.md")
+
+
+def _text(text: str) -> str:
+    """Text that UTF-8 can hold: file names may carry bytes that it cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")
