@@ -69,9 +69,11 @@ class CalibrationSettings:
     """How statistics become thresholds.
 
     Attributes:
+        method: How a tensor's clip range is chosen: "auto" takes, per tensor, the best of the others by its own error.
         percentile: In percent of the values, for method "percentile".
         batch_size: Samples read ahead while others run; each sample is run alone, so no result depends on it.
         threads: Of the runtime; 0 for one per CPU.
+        engine: Where the pass over the data runs.
         statistics: A .stats.npz with counts that were taken before, of merged shards for example; None to run the model
             on the data and count. The data is then only read for samples to judge corrections on.
     """
@@ -89,7 +91,12 @@ class QuantizationSettings:
     """What is quantized and how.
 
     Attributes:
+        recipe: How much work goes into accuracy.
+        target: Where the model will run.
+        activations: Integer type of activations.
         weights: Range of the weights' codes; None for the target's own.
+        exclude: Nodes that stay float: patterns of names, or "op:Type".
+        include: The only nodes that are quantized, as in `exclude`; empty for all.
         ranges: Tensor name -> (low, high) in real units, wins over statistics.
         optimize: "latency" leaves layers in float that are slower in int8 on this machine; None measures nothing.
         latency_allowance: Percent of the int8 model's estimated time that may be spent on accuracy: second planes of
@@ -121,7 +128,9 @@ class EvaluationSettings:
     """What the int8 model is judged on.
 
     Attributes:
-        data: None for the calibration data (and the report says so).
+        data: Samples of its own; None for the calibration data (and the report says so).
+        gates: Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold.
+        latency: Whether the speed of both models is measured.
         runtimes: Where the int8 model runs; onnxruntime always does, whether named or not.
         providers: onnxruntime's execution providers for the evaluation, in the order of preference; none for CPU.
     """
@@ -135,7 +144,12 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class OutputSettings:
-    """Where the files go; `dir` None means ./<stem>-int8/."""
+    """Where the files go.
+
+    Attributes:
+        dir: Directory of the results; None for ./<stem>-int8/.
+        overwrite: Whether results that exist there may be replaced.
+    """
 
     dir: Path | None = None
     overwrite: bool = False
@@ -143,7 +157,18 @@ class OutputSettings:
 
 @dataclass(frozen=True)
 class Job:
-    """One model through the whole pipeline."""
+    """One model through the whole pipeline.
+
+    Attributes:
+        model: The FP32 ONNX file.
+        data: Calibration samples.
+        calibration: How statistics become thresholds.
+        quantization: What is quantized and how.
+        evaluation: What the int8 model is judged on.
+        output: Where the files go.
+        quiet: Print errors only.
+        name: Of the job, for tables and directories; empty for the model's stem.
+    """
 
     model: Path
     data: DataSettings

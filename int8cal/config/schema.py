@@ -4,13 +4,14 @@ Every key may be left out: defaults, a job, one matrix value and the command lin
 and `int8cal.config.layers` puts them on top of each other. What a whole job must have is checked after that.
 """
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import parse_gate
+from int8cal.evaluation.gates import FIGURES, parse_gate
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
@@ -88,7 +89,28 @@ def _without_nul(value: str) -> str:
     return value
 
 
-PathText = Annotated[str, AfterValidator(_without_nul)]
+_GATE_PATTERN = (
+    rf"^\s*({'|'.join(re.escape(name) for name in FIGURES)})\s*(<=|>=|<|>)\s*"
+    r"[-+]?([0-9](_?[0-9])*(\.([0-9](_?[0-9])*)?)?|\.[0-9](_?[0-9])*)([eE][-+]?[0-9](_?[0-9])*)?\s*$"
+)
+
+PathText = Annotated[
+    str,
+    AfterValidator(_without_nul),
+    WithJsonSchema({"type": "string", "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}),
+]
+NameText = Annotated[
+    str,
+    AfterValidator(_check_name),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^[^/\\\u0000-\u001f\u007f]*[^/\\\s\u0000-\u001f\u007f][^/\\\u0000-\u001f\u007f]*$",
+        }
+    ),
+]
+GateText = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
+Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[
     int | list[int] | None,
@@ -103,7 +125,11 @@ Size = Annotated[
         }
     ),
 ]
-Range = Annotated[list[float], AfterValidator(_check_range)]
+Range = Annotated[
+    list[float],
+    AfterValidator(_check_range),
+    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
+]
 
 
 class Section(BaseModel):
@@ -119,9 +145,9 @@ class PreprocessSection(Section):
     crop: Size = None
     color: Literal["RGB", "BGR", "GRAY"] | None = None
     layout: Literal["NCHW", "NHWC"] | None = None
-    scale: Annotated[float, AfterValidator(_check_nonzero)] = _PREPROCESS.scale
+    scale: Nonzero = _PREPROCESS.scale
     mean: list[float] = []
-    std: list[Annotated[float, AfterValidator(_check_nonzero)]] = []
+    std: list[Nonzero] = []
 
 
 class DataSection(Section):
@@ -171,11 +197,15 @@ class QuantizationSection(Section):
 
 
 class EvaluationSection(Section):
-    """What the int8 model is judged on; `data` null means the calibration data."""
+    """What the int8 model is judged on; `data` null means the calibration data.
+
+    Attributes:
+        labels: "folders" or a CSV of file,label, for the samples that the model is judged on.
+    """
 
     data: OptionalDataOrPath = None
     labels: PathText | None = None
-    gates: list[Annotated[str, AfterValidator(_check_gate)]] = []
+    gates: list[GateText] = []
     latency: bool = _EVALUATION.latency
     runtimes: list[Runtime] = []
     providers: list[str] = []
@@ -191,7 +221,7 @@ class OutputSection(Section):
 class JobLayer(Section):
     """The keys of one job."""
 
-    name: Annotated[str, AfterValidator(_check_name)] = ""
+    name: NameText = ""
     model: PathText = ""
     data: DataOrPath = DataSection()
     calibration: CalibrationSection = CalibrationSection()
@@ -202,7 +232,13 @@ class JobLayer(Section):
 
 
 class ConfigFile(JobLayer):
-    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either."""
+    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either.
+
+    Attributes:
+        defaults: Settings under those of every job.
+        jobs: The jobs; a glob in `model` makes one of each file.
+        matrix: Key path, such as "calibration.method" -> list of values; every combination makes a job.
+    """
 
     defaults: JobLayer = JobLayer()
     jobs: Annotated[list[JobLayer], Field(min_length=1)] = []

@@ -1,0 +1,140 @@
+"""The JSON Schema of the YAML, for editors: made from the sections' types, described by the job's own docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from int8cal import job
+from int8cal.config import schema
+from int8cal.config.schema import ConfigFile, JobLayer
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+# Section -> where its keys are described.
+_DESCRIBED: dict[str, type] = {
+    "PreprocessSection": job.Preprocess,
+    "DataSection": job.DataSettings,
+    "CalibrationSection": job.CalibrationSettings,
+    "QuantizationSection": job.QuantizationSettings,
+    "EvaluationSection": job.EvaluationSettings,
+    "OutputSection": job.OutputSettings,
+    "JobLayer": job.Job,
+}
+_BATCH_KEYS = ("defaults", "jobs", "matrix")
+_VARIABLE = "Variable"
+# Text is text, whatever stands in for a part of it; other values may be a variable as a whole.
+_VARIABLE_SCHEMA = {
+    "type": "string",
+    "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}",
+    "description": "An environment variable, written ${NAME}.",
+}
+
+Schema = dict[str, Any]
+
+
+def config_schema() -> Schema:
+    """Make the JSON Schema (draft 2020-12) of a YAML file with jobs.
+
+    Returns:
+        Plain dicts and lists. What a schema cannot say is left to int8cal: whether a range's ends are in order, whether
+        a job has a model in the end, whether a file exists.
+    """
+    made = ConfigFile.model_json_schema()
+    parts: dict[str, Schema] = {name: _section(name, part) for name, part in made.pop("$defs").items()}
+    top = _section("ConfigFile", made)
+    top["properties"]["matrix"] = _matrix(parts, top["properties"]["matrix"])
+    settings = [key for key in top["properties"] if key not in _BATCH_KEYS]
+    return {
+        "$schema": DIALECT,
+        "title": "int8cal configuration",
+        **top,
+        "dependentSchemas": {
+            "jobs": {"properties": dict.fromkeys(settings, False)},
+            "defaults": {"required": ["jobs"], "properties": dict.fromkeys(settings, False)},
+        },
+        "$defs": {**parts, _VARIABLE: _VARIABLE_SCHEMA},
+    }
+
+
+def key_descriptions(kind: type) -> dict[str, str]:
+    """Read what a class's docstring says of its attributes.
+
+    Args:
+        kind: A class whose docstring has a part "Attributes:".
+
+    Returns:
+        Attribute -> text on one line, null for None; of "mean, std: text" both have it.
+    """
+    _, _, part = (inspect.getdoc(kind) or "").partition("Attributes:\n")
+    texts: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\S)", part):
+        names, _, text = " ".join(entry.split()).partition(": ")
+        texts |= {name.strip(): re.sub(r"\bNone\b", "null", text) for name in names.split(",") if name.strip()}
+    return texts
+
+
+def _section(name: str, made: Schema) -> Schema:
+    """Make a section out of pydantic's: described, without titles and defaults of whole sections."""
+    section: type = getattr(schema, name)
+    texts = key_descriptions(section)
+    if name in _DESCRIBED or name == "ConfigFile":
+        texts = key_descriptions(_DESCRIBED.get(name, job.Job)) | texts
+    properties = {
+        key: {"description": texts[key], **_value(value)} if key in texts else _value(value)
+        for key, value in made["properties"].items()
+    }
+    about = (inspect.getdoc(section) or "").partition("\n")[0]
+    return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
+
+
+def _value(made: Schema) -> Schema:
+    default = made.get("default")
+    kept = {} if default in ({}, [], "") or isinstance(default, dict) else {"default": default}
+    return _shape(made) | (kept if "default" in made else {})
+
+
+def _shape(made: Schema) -> Schema:
+    """Let a variable stand for anything that is not text, at any depth."""
+    if "$ref" in made:
+        return {"$ref": made["$ref"]}
+    if "anyOf" in made:
+        choices = [choice for each in made["anyOf"] for choice in _shape(each).get("anyOf", [_shape(each)])]
+        return {"anyOf": [choice for index, choice in enumerate(choices) if choice not in choices[:index]]}
+    own = {key: value for key, value in made.items() if key not in ("title", "default", "description")}
+    if own.get("type") == "array":
+        return own | ({"items": _shape(own["items"])} if own.get("items") else {})
+    if own.get("type") == "object":
+        more = own.get("additionalProperties")
+        return own | ({"additionalProperties": _shape(more)} if isinstance(more, dict) else {})
+    free = own.get("type") == "string" and not {"enum", "const"} & own.keys()
+    if own.get("type") == "null" or (free and "pattern" not in own):
+        return own
+    return {"anyOf": [own, {"$ref": f"#/$defs/{_VARIABLE}"}]}
+
+
+def _matrix(parts: dict[str, Schema], made: Schema) -> Schema:
+    """Name every key path that a matrix may vary, with the values that stand there."""
+    paths: dict[str, Schema] = {}
+    patterns: dict[str, Schema] = {}
+
+    def add(prefix: str, section: Schema) -> None:
+        for key, value in section["properties"].items():
+            path = prefix + key
+            paths[path] = {"type": "array", "minItems": 1, "items": {k: v for k, v in value.items() if k != "default"}}
+            if isinstance(value.get("additionalProperties"), dict):
+                items = value["additionalProperties"]
+                patterns[rf"^{re.escape(path)}\.[^.]+$"] = {"type": "array", "minItems": 1, "items": items}
+            for name in re.findall(r"#/\$defs/(\w+)", str(value)):
+                if name != _VARIABLE:
+                    add(f"{path}.", parts[name])
+
+    add("", parts[JobLayer.__name__])
+    return {
+        "type": "object",
+        "description": made["description"],
+        "properties": paths,
+        "patternProperties": patterns,
+        "additionalProperties": False,
+    }
