@@ -34,6 +34,8 @@ COMMANDS = {
     "merge": "Add the statistics of several shards into one file.",
     "audit": "Say whether an int8 model can saturate on CPUs without VNNI, and repair it.",
     "inspect": "Show a model, table, statistics file or report.",
+    "init": "Write a commented YAML to start from, made from a model's inputs.",
+    "schema": "Print the JSON Schema of the YAML, so that editors complete and check it.",
     "doctor": "Show what this machine offers: CPU, execution providers, versions.",
 }
 
