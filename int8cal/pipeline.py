@@ -48,7 +48,7 @@ from int8cal.quantization.correct import (
     find_ranges,
     split_kept,
 )
-from int8cal.quantization.left_out import left_of
+from int8cal.quantization.left_out import left_of, target_of
 from int8cal.quantization.recipes import MEASURED_GAIN_DB, PLAIN, RECIPES, WIDEST_GAIN_DB, RecipeRule
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
@@ -132,7 +132,7 @@ def calibrate_model(
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
-        selection = Selection(job.quantization.include, job.quantization.exclude)
+        selection = Selection(job.quantization.include, job.quantization.exclude, target=job.quantization.target)
         plan = require_layers(prepared, selection)
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
@@ -309,7 +309,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             do="calibrate this model, or give --force if only its bytes differ",
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    selection = Selection(include, exclude, left_of(table))
+    selection = Selection(include, exclude, left_of(table), target_of(table.settings))
     plan = require_layers(prepared, selection)
     return build_model(prepared.model, plan, table)
 

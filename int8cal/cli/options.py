@@ -110,6 +110,13 @@ def _weight_defaults() -> str:
     )
 
 
+def _activation_defaults() -> str:
+    """Say which type of activations each target takes by itself, those that differ by name."""
+    plain = _QUANTIZATION.activations
+    others = [f"{each.activations[0]} for {each.name}" for each in TARGETS.values() if each.activations[0] != plain]
+    return "; ".join([plain, *others])
+
+
 def _gate_names() -> str:
     """List the names that a gate may use, those of one unit together."""
     by_unit: dict[str, list[str]] = {}
@@ -208,7 +215,7 @@ quantization = together(
         "--activations",
         key="quantization.activations",
         type=_choice(get_args(ActivationType)),
-        help=f"Integer type of activations (default {_QUANTIZATION.activations}).",
+        help=f"Integer type of activations (default: {_activation_defaults()}).",
     ),
     _setting(
         "--weights",

@@ -28,7 +28,8 @@ def require_available(job: Job) -> None:
 
     Raises:
         ConfigError: Names the setting, its value and what is available.
-        UsageError: A budget without a gate that it could be spent on, or beside optimize.
+        UsageError: A budget without a gate that it could be spent on, or beside optimize; a target that cannot have
+            what is asked for.
     """
     for (section, key), available in AVAILABLE.items():
         value = getattr(getattr(job, section), key)
@@ -40,8 +41,25 @@ def require_available(job: Job) -> None:
                 key=f"{section}.{key}",
                 value=value,
             )
+    _require_sense_of_target(job)
     if job.quantization.budget is not None:
         _require_use_for_budget(job)
+
+
+def _require_sense_of_target(job: Job) -> None:
+    target, settings = TARGETS[job.quantization.target], job.quantization
+    if settings.activations not in target.activations:
+        raise UsageError(
+            f"target {target.name} takes activations {' or '.join(target.activations)}, not {settings.activations}",
+            where=job.name,
+            do="leave activations out, or choose another target",
+        )
+    if settings.optimize is not None and not target.onnxruntime:
+        raise UsageError(
+            f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
+            where=job.name,
+            do="leave one of them out",
+        )
 
 
 def _require_use_for_budget(job: Job) -> None:

@@ -20,6 +20,7 @@ from int8cal.job import (
     Preprocess,
     QuantizationSettings,
 )
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,6 +122,9 @@ def job_of(layer: Layer, place: Place, *, name: str = "") -> Job:
     quantization = dict(layer.get("quantization", {}))
     for key in ("exclude", "include"):
         quantization[key] = tuple(quantization.get(key, ()))
+    target = TARGETS.get(quantization.get("target", QuantizationSettings.target))
+    if target is not None:
+        quantization.setdefault("activations", target.activations[0])
     quantization["ranges"] = {
         tensor: (float(low), float(high)) for tensor, (low, high) in quantization.get("ranges", {}).items()
     }

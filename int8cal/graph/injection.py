@@ -13,7 +13,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 from int8cal.graph.index import subgraphs
-from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
 from int8cal.protos import copied, graft
 
@@ -126,7 +125,7 @@ class _Builder:
             if slot == 0:
                 return Place(name, "layers")
             return Place(name, "others") if point.exclusive else None
-        takes = node.name in self.plan.integer_nodes and slot in data_slots(node, ONNXRUNTIME_CPU[node.op_type])
+        takes = node.name in self.plan.integer_nodes and slot in data_slots(node, self.plan.ops.rules[node.op_type])
         return Place(name, "others") if point.exclusive or takes else None
 
     def _after(self, tensor: str, wanted: set[Place]) -> None:

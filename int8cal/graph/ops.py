@@ -1,14 +1,19 @@
-"""The op table: what onnxruntime's CPU provider makes of each op between Q and DQ (measured on 1.31), as data.
+"""The op tables: what a target's runtime makes of each op between Q and DQ, as data.
 
-The Plan reads this table and nothing else knows op names. Another target is another table.
+The Plan reads a table and carries it along; nothing else knows op names. Another runtime is another table:
+onnxruntime's CPU provider (measured on 1.31), OpenVINO's CPU plugin (measured on 2026.4), TensorRT (as NVIDIA's guide
+has it).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
-Kind = Literal["linear", "compute", "pass"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["linear", "compute", "pass", "residual"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +22,11 @@ class OpRule:
 
     Attributes:
         kind: "linear" multiplies by constant weights and decides where integer regions are; "compute" has an integer
-            kernel with its own output scale; "pass" moves values, so input and output share one scale.
+            kernel with its own output scale; "pass" moves values, so input and output share one scale; "residual" joins
+            the kernel of the layer in front of it, which then reads the other operand as codes.
         inputs: Positions of the data inputs; None for all (variadic).
-        float_output: The integer kernel can write float (MatMulIntegerToFloat, QGemm), so no Q is needed behind it.
+        float_output: The integer kernel can write float (MatMulIntegerToFloat, QGemm), so no Q is needed behind it, or
+            takes what follows into itself, up to the next Q.
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
         no_kernel: Weights are stored as int8 and the input is quantized, but the runtime computes in float.
         weight, bias: Positions of the constant weight and of the bias (linear ops).
@@ -56,6 +63,45 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Unsqueeze": OpRule("pass"),
     "DepthToSpace": OpRule("pass"),
 }
+
+
+@dataclass(frozen=True)
+class OpTable:
+    """How a runtime takes a model.
+
+    Attributes:
+        rules: By op.
+        recurrent: Weights of LSTM, GRU and RNN become int8, one way or another (see graph.recurrent).
+        symmetric: Activations are int8 with zero point 0, nothing else.
+        float_bias: A bias stays float: there is no DequantizeLinear of int32.
+    """
+
+    rules: Mapping[str, OpRule]
+    recurrent: bool = True
+    symmetric: bool = False
+    float_bias: bool = False
+
+
+_ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU)
+# Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
+# layer would only round once more.
+_INPUTS_ONLY: dict[str, OpRule] = {
+    op: replace(rule, float_output=True, no_kernel=False)
+    for op, rule in ONNXRUNTIME_CPU.items()
+    if rule.kind == "linear"
+}
+_TENSORRT: dict[str, OpRule] = _INPUTS_ONLY | {"Add": OpRule("residual", inputs=(0, 1), float_output=True)}
+_BY_TARGET: dict[str, OpTable] = {
+    # its LSTM takes constants only, and int8 codes behind Cast and Mul are none to it
+    "openvino": OpTable(_INPUTS_ONLY, recurrent=False),
+    "tensorrt": OpTable(_TENSORRT, recurrent=False, symmetric=True, float_bias=True),
+}
+
+
+def op_table(target: str) -> OpTable:
+    """Return the op table of a target; onnxruntime's where it has none of its own."""
+    return _BY_TARGET.get(target, _ONNXRUNTIME)
+
 
 # Activations that the Q behind them replaces: its range clips what they clip.
 CLIPPING = frozenset({"Relu", "Clip"})

@@ -15,7 +15,7 @@ import onnx
 
 from int8cal.graph.bias_add import bias_add
 from int8cal.graph.index import Index, attribute
-from int8cal.graph.ops import CLIPPING, ONNXRUNTIME_CPU, OpRule
+from int8cal.graph.ops import CLIPPING, OpRule, OpTable, op_table
 from int8cal.graph.recurrent import GATES, Recurrent, recurrent_of
 from int8cal.graph.reduction import reduction_of
 from int8cal.graph.select import EXCLUDED
@@ -94,6 +94,9 @@ class Plan:
     """Everything that is quantized, in graph order.
 
     Recurrent nodes are apart: their inputs get no Q and DQ, and the table says how each is quantized.
+
+    Attributes:
+        ops: The op table that it was made with.
     """
 
     points: tuple[Point, ...]
@@ -101,6 +104,7 @@ class Plan:
     integer_nodes: frozenset[str]
     left: tuple[Left, ...]
     recurrent: tuple[Recurrent, ...] = ()
+    ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
     _by_tensor: dict[str, Point] = field(default_factory=dict, repr=False, compare=False)
 
     def point(self, tensor: str) -> Point | None:
@@ -132,24 +136,23 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
     return tuple(slot for slot in rule.inputs if slot < len(node.input) and node.input[slot])
 
 
-def make_plan(model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule] | None = None) -> Plan:
+def make_plan(model: onnx.ModelProto, selection: Selection) -> Plan:
     """Decide what is quantized.
 
     Args:
         model: A prepared model.
-        selection: Which nodes the user allows.
-        rules: The target's op table; onnxruntime's CPU provider by default.
+        selection: Which nodes the user allows, and the target, whose op table holds.
 
     Raises:
         UsageError: a pattern of the selection matches nothing.
     """
-    return _Planner(model, selection, rules or ONNXRUNTIME_CPU).plan()
+    return _Planner(model, selection, op_table(selection.target)).plan()
 
 
 class _Planner:
-    def __init__(self, model: onnx.ModelProto, selection: Selection, rules: dict[str, OpRule]) -> None:
+    def __init__(self, model: onnx.ModelProto, selection: Selection, ops: OpTable) -> None:
         self.index = Index(model)
-        self.rules = rules
+        self.ops, self.rules = ops, ops.rules
         self.selection = selection
         self.allowed = selection.resolve(model.graph.node)
         self.left: list[Left] = []
@@ -164,7 +167,7 @@ class _Planner:
         for node in nodes:
             self._linear(node)
         wanted = self._wish(nodes)
-        quantized = self._join(nodes, wanted)
+        quantized = self._join(nodes, wanted) | self._residuals(nodes)
         return self._result(nodes, quantized)
 
     def _linear(self, node: onnx.NodeProto) -> None:
@@ -248,7 +251,7 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if (
                 rule is None
-                or rule.kind == "linear"
+                or rule.kind in ("linear", "residual")
                 or node.name not in self.allowed
                 or node.name in self.taken_in
                 or node.domain not in ("", "ai.onnx")
@@ -270,7 +273,7 @@ class _Planner:
         } | self.hard
         for node in nodes:
             rule = self.rules.get(node.op_type)
-            if rule is None or rule.kind == "linear" or node.domain not in ("", "ai.onnx"):
+            if rule is None or rule.kind in ("linear", "residual") or node.domain not in ("", "ai.onnx"):
                 continue
             if node.name in self.taken_in:
                 continue
@@ -287,6 +290,31 @@ class _Planner:
             quantized.add(output)
             self._share(node, rule, variable, output)
         return quantized
+
+    def _residuals(self, nodes: list[onnx.NodeProto]) -> set[str]:
+        """Name the operands that join the kernel of a layer through an Add behind it, and let those Adds take codes."""
+        order = {node.name: position for position, node in enumerate(nodes)}
+        found: set[str] = set()
+        for node in nodes:
+            rule = self.rules.get(node.op_type)
+            if rule is None or rule.kind != "residual" or node.name not in self.allowed or node.name in self.taken_in:
+                continue
+            # the layer that is computed last takes the Add into its kernel; it reads the other operand
+            behind = [
+                (order[producer.name], slot)
+                for slot, name in enumerate(node.input)
+                if (producer := self.index.producer.get(name)) is not None
+                and producer.name in self.layers
+                and self.index.only_reader(name) is node
+            ]
+            if not behind:
+                continue
+            other = node.input[1 - max(behind)[1]]
+            if self.index.is_constant(other) or not self._float_tensor(other):
+                continue
+            self.integer.add(node.name)
+            found.add(other)
+        return found
 
     def _why_float(self, node: onnx.NodeProto, slots: tuple[int, ...], variable: list[str], quantized: set[str]) -> str:
         if node.name not in self.allowed:
@@ -340,7 +368,11 @@ class _Planner:
             for name, layer in self.layers.items()
             if not self.rules[layer.op_type].float_output
         }
-        ends |= {self._end(by_name[name]) for name in self.integer - self.layers.keys()}
+        ends |= {
+            self._end(by_name[name])
+            for name in self.integer - self.layers.keys()
+            if not self.rules[by_name[name].op_type].float_output
+        }
         passed = {by_name[name].output[0] for name in self.integer if self._only_passes(by_name[name])}
         readers = {layer.input: layer for layer in self.layers.values()}
         groups: dict[str, str] = {}
@@ -364,7 +396,7 @@ class _Planner:
         left = tuple(self._explained(item, by_name[item.node], ends) for item in self.left)
         recurrent, floats = self._recurrent(nodes)
         left = (*left, *self._fused_exclusions(nodes), *floats)
-        return Plan(tuple(points), layers, frozenset(self.integer), left, recurrent)
+        return Plan(tuple(points), layers, frozenset(self.integer), left, recurrent, self.ops)
 
     def _recurrent(self, nodes: list[onnx.NodeProto]) -> tuple[tuple[Recurrent, ...], list[Left]]:
         """Find the recurrent nodes whose weights become int8, and those that stay float."""
@@ -374,6 +406,8 @@ class _Planner:
                 continue
             allowed = node.name in self.allowed
             each = recurrent_of(self.index, node) if allowed else self.selection.reason(node.name)
+            if not self.ops.recurrent:
+                each = f"{self.selection.target} has no int8 {node.op_type}"
             if isinstance(each, str):
                 floats.append(Left(node.name, node.op_type, each))
             else:

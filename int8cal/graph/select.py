@@ -24,11 +24,13 @@ class Selection:
 
     Attributes:
         left: Exact names of further nodes that stay float, and why: what measuring decided.
+        target: Where the model will run (see graph.ops).
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
+    target: str = "portable"
 
     def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.

@@ -88,6 +88,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
             entries = {node: entry for node, entry in entries.items() if node not in uint8.nodes}
             rounding = {node: text for node, text in rounding.items() if node not in uint8.nodes}
     activations = affines_of(plan, table)
+    _check_symmetric(plan, activations)
     exponents, deltas = (
         {name: np.array(values, np.float64) for name, values in table.corrections.get(part, {}).items()}
         for part in ("equalization", "bias")
@@ -169,6 +170,24 @@ def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
         (affine,) = affines
         result |= {point.tensor: affine for point in members}
     return result
+
+
+def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:
+    """Refuse codes that the target does not take.
+
+    Raises:
+        TableError: Names the tensor.
+    """
+    if not plan.ops.symmetric:
+        return
+    for name, affine in activations.items():
+        if affine.zero_point or affine.dtype.name != "int8":
+            raise TableError(
+                f"tensor {name!r} is {affine.dtype.name} with zero point {affine.zero_point}, "
+                "the target takes int8 with zero point 0",
+                do="calibrate again for this target; an edited table may change its scales",
+                tensor=name,
+            )
 
 
 def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, WeightEntry]:

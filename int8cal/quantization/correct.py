@@ -305,7 +305,8 @@ class TableSearch:
             self._offer_floats(left)
 
     def _offer_floats(self, left: dict[str, str]) -> None:
-        selection = Selection(self.job.quantization.include, self.job.quantization.exclude, tuple(left.items()))
+        asked = self.job.quantization
+        selection = Selection(asked.include, asked.exclude, tuple(left.items()), asked.target)
         smaller = make_plan(self.prepared, selection)
         # without factors on either side: no chain of the smaller plan may have lost one
         lost = {chain.tensor for chain in find_chains(self.prepared, self.plan)}

@@ -10,7 +10,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 from int8cal.graph.index import Index, attribute, outer_references, subgraphs
-from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.graph.plan import data_slots
 from int8cal.protos import copied, without_weights
 from int8cal.quantization.corrections.remainder import fine_scale
@@ -194,7 +193,7 @@ class _Emitter:
             return False
         if node.name in self.layer_of:
             return slot == 0
-        return slot in data_slots(node, ONNXRUNTIME_CPU[node.op_type])
+        return slot in data_slots(node, self.plan.ops.rules[node.op_type])
 
     def _quantize_point(self, tensor: str) -> None:
         if self.plan.point(tensor) is None:
@@ -282,7 +281,7 @@ class _Emitter:
 
     def _weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         integers = self.integers[layer.node]
-        rule = ONNXRUNTIME_CPU["Gemm" if layer.node in self.products else layer.op_type]
+        rule = self.plan.ops.rules["Gemm" if layer.node in self.products else layer.op_type]
         owners = [other for other in self.plan.layers if other.weight == layer.weight]
         stem = layer.weight if len(owners) == 1 else f"{layer.weight}@{layer.node}"
         axis = layer.axis
@@ -299,6 +298,11 @@ class _Emitter:
             return
         bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
         stem = f"{layer.bias}@{layer.node}"
+        if self.plan.ops.float_bias:
+            node.input[rule.bias] = self._fresh(stem)
+            value = integers.bias * bias_scales.astype(np.float64)
+            self._constant(node.input[rule.bias], value.astype(np.float32))
+            return
         if len(bias_scales) == 1:
             scale, bias_axis = bias_scales[:1].reshape(()), None
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.rescale import scaled_tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import onnx
 
     from int8cal.calibration.table import CalibrationTable
@@ -33,6 +35,11 @@ def left_of(table: CalibrationTable) -> tuple[tuple[str, str], ...]:
     return tuple(item for key in keys for item in table.settings.get(key, {}).items())
 
 
+def target_of(settings: Mapping[str, Any]) -> str:
+    """Return the target of a table's settings."""
+    return str(settings.get("target", "portable"))
+
+
 def plan_of_chains(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Plan:
     """Return the plan under which channels were rescaled: that from before layers were left in float for gates.
 
@@ -48,7 +55,7 @@ def plan_of_chains(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         return plan
     before = replace(table, settings={key: value for key, value in table.settings.items() if key != LEFT_FOR_GATES})
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    return make_plan(model, Selection(include, exclude, left_of(before)))
+    return make_plan(model, Selection(include, exclude, left_of(before), target_of(table.settings)))
 
 
 def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Left) -> CalibrationTable:

@@ -146,13 +146,13 @@ def with_points(plan: Plan, uint8: Uint8Input) -> Plan:
         known = plan.point(tensor) or Point(tensor, name, False, False, "", "Input" if tensor == name else "")
         points.append(replace(known, group=name, source=tensor == name))
     rest = without_points(plan, uint8)
-    return Plan((*points, *rest.points), plan.layers, plan.integer_nodes, plan.left, plan.recurrent)
+    return Plan((*points, *rest.points), plan.layers, plan.integer_nodes, plan.left, plan.recurrent, plan.ops)
 
 
 def without_points(plan: Plan, uint8: Uint8Input) -> Plan:
     """Return the plan without the tensors whose range is that of raw pixels."""
     points = tuple(point for point in plan.points if point.tensor not in uint8.tensors)
-    return Plan(points, plan.layers, plan.integer_nodes, plan.left, plan.recurrent)
+    return Plan(points, plan.layers, plan.integer_nodes, plan.left, plan.recurrent, plan.ops)
 
 
 def pixel_affine(layers: Sequence[PixelLayer]) -> Affine:

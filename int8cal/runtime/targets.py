@@ -1,4 +1,6 @@
-"""CPU targets as data: which weights meet in one instruction there, and the weight range that is safe by default.
+"""Targets as data: which weights meet in one instruction there, and the ranges and types that are right by default.
+
+What their runtimes make of each op is a table of graph.ops.
 
 Measured with onnxruntime 1.31 under an emulated Haswell, and with oneDNN (OpenVINO 2026.4) held to AVX2 and AVX-512
 without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measurements.
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from int8cal.job import QuantizationSettings, WeightRange
+    from int8cal.job import ActivationType, QuantizationSettings, WeightRange
     from int8cal.numerics.pairs import Links, Order
 
 ONNXRUNTIME: tuple[Order, ...] = ("flat",)
@@ -21,19 +23,23 @@ ONEDNN: tuple[Order, ...] = ("channels",)
 
 @dataclass(frozen=True)
 class Target:
-    """A CPU, or a set of them.
+    """A CPU, or a set of them, or a runtime.
 
     Attributes:
         name: As in `--target`.
         what: For whom it is, in a few words.
         orders: Orders in which weights may meet in VPMADDUBSW; empty where products are summed exactly.
         weights: The weight range when the user gives none.
+        activations: Types that activations may have, the default first.
+        onnxruntime: Whether it runs the model, so that its kernels' times say something of the target.
     """
 
     name: str
     what: str
     orders: tuple[Order, ...]
     weights: WeightRange
+    activations: tuple[ActivationType, ...] = ("u8", "s8")
+    onnxruntime: bool = True
 
 
 TARGETS: dict[str, Target] = {
@@ -43,6 +49,9 @@ TARGETS: dict[str, Target] = {
         Target("x86-avx2", "x86 without VNNI, under onnxruntime", ONNXRUNTIME, "paired"),
         Target("x86-vnni", "x86 with VNNI (AVX512-VNNI, AVX-VNNI, AMX)", (), "s8"),
         Target("arm64", "64-bit ARM", (), "s8"),
+        # with groups oneDNN pairs as onnxruntime does
+        Target("openvino", "OpenVINO on every CPU", ONNXRUNTIME + ONEDNN, "paired", onnxruntime=False),
+        Target("tensorrt", "NVIDIA GPUs under TensorRT", (), "s8", ("s8",), onnxruntime=False),
     )
 }
 

@@ -46,7 +46,14 @@ def can_have_planes(plan: Plan, layer: Layer) -> bool:
     Its codes must be u8 as well: of s8 the runtime makes u8 only right between Q and DQ, and no kernel takes both.
     """
     point = plan.point(layer.input)
-    if point is None or point.exclusive or layer.op_type == "ConvTranspose" or layer.group > 1 or layer.axis is None:
+    if (
+        plan.ops.symmetric
+        or point is None
+        or point.exclusive
+        or layer.op_type == "ConvTranspose"
+        or layer.group > 1
+        or layer.axis is None
+    ):
         return False
     return len(plan.members(point.group)) == 1
 

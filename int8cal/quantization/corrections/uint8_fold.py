@@ -199,7 +199,9 @@ class _Folder:
             points.append(point)
             points += [self._point(wide, point) for wide, source in self.wide.items() if source == point.tensor]
         layers = tuple(self.layers[layer.node] for layer in self.source.layers)
-        return Plan(tuple(points), layers, self.source.integer_nodes, self.source.left, self.source.recurrent)
+        return Plan(
+            tuple(points), layers, self.source.integer_nodes, self.source.left, self.source.recurrent, self.source.ops
+        )
 
     def _point(self, wide: str, source: Point) -> Point:
         return replace(

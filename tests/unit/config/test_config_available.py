@@ -17,8 +17,8 @@ def test_the_defaults_are_available():
 @pytest.mark.parametrize(
     ("section", "settings", "told"),
     [
-        ("quantization", QuantizationSettings(target="openvino"), "use portable or x86-avx2 or x86-vnni or arm64"),
-        ("quantization", QuantizationSettings(target="tensorrt"), 'quantization.target "tensorrt" is not available'),
+        ("quantization", QuantizationSettings(target="abacus"), "use portable or x86-avx2 or x86-vnni or arm64"),
+        ("quantization", QuantizationSettings(target="abacus"), 'quantization.target "abacus" is not available'),
         ("calibration", CalibrationSettings(engine="ray"), "use local"),
     ],
 )

@@ -15,7 +15,15 @@ def test_every_target_has_a_name_of_the_contract_and_every_built_one_is_offered(
 
 
 @pytest.mark.parametrize(
-    ("target", "weights"), [("portable", "paired"), ("x86-avx2", "paired"), ("x86-vnni", "s8"), ("arm64", "s8")]
+    ("target", "weights"),
+    [
+        ("portable", "paired"),
+        ("x86-avx2", "paired"),
+        ("x86-vnni", "s8"),
+        ("arm64", "s8"),
+        ("openvino", "paired"),
+        ("tensorrt", "s8"),
+    ],
 )
 def test_a_target_decides_the_weight_range_unless_the_user_does(target, weights):
     assert weight_range(QuantizationSettings(target=target)) == weights
@@ -30,7 +38,7 @@ def test_a_table_without_a_range_gets_the_targets_own(target):
 
 
 def test_only_targets_that_can_saturate_have_pairs():
-    assert {name for name, target in TARGETS.items() if target.orders} == {"portable", "x86-avx2"}
+    assert {name for name, target in TARGETS.items() if target.orders} == {"portable", "x86-avx2", "openvino"}
     assert all((target.weights == "paired") == bool(target.orders) for target in TARGETS.values())
 
 
