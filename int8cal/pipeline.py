@@ -25,7 +25,7 @@ from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
-from int8cal.evaluation.runtimes import further
+from int8cal.evaluation.runtimes import further, told_of_target
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.load import save_model
@@ -370,6 +370,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
 def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
     table = calibrated.corrected.table
     warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
+    warnings += told_of_target(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())

@@ -8,6 +8,7 @@ from int8cal.errors import ModelError
 from int8cal.evaluation.outputs import LabelledSample, OutputComparison
 from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult
 from int8cal.runtime.openvino_sessions import OpenVinoSession, require_openvino
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,19 @@ def further(names: Sequence[str]) -> tuple[str, ...]:
     if "openvino" in found:
         require_openvino()
     return found
+
+
+def told_of_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Warn where speed and integer kernels were measured in a runtime that the model is not for.
+
+    Args:
+        target: A name of runtime.targets.TARGETS.
+        names: The runtimes that were asked for.
+    """
+    if TARGETS[target].onnxruntime or target in names:
+        return ()
+    there = f"; --runtime {target} measures there" if target in OTHERS else ""
+    return (f"target {target}: latency and fusion are those of onnxruntime on this CPU{there}",)
 
 
 class SecondRuntime:

@@ -79,3 +79,24 @@ def test_providers_come_from_the_yaml_too_and_are_in_the_report(call, tmp_path):
     done = call("evaluate", model, model, "--data", SAMPLE / "eval", "--config", "job.yaml", "--provider", "azure")
     assert done.code == 2
     assert "add --provider cpu" in done.message
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("openvino", "--runtime openvino measures there"), ("tensorrt", "on this CPU")]
+)
+def test_a_target_of_another_runtime_is_said_to_be_one(call, tmp_path, target, said):
+    model, data = SAMPLE / "model.onnx", SAMPLE / "calib"
+    out, again = tmp_path / "out", tmp_path / "again.onnx"
+    done = call("calibrate", model, "--data", data, "-o", out, "--target", target, "--no-latency", "--samples", "60")
+    assert done.code == 0, done.err
+    assert f"target {target}: latency and fusion are those of onnxruntime" in done.out
+    assert said in done.out
+    done = call("quantize", model, "--table", out / "model.table.json", "-o", again)
+    assert done.code == 0, done.err
+    assert again.read_bytes() == (out / "model.int8.onnx").read_bytes()
+
+
+def test_tensorrt_refuses_u8(call):
+    done = call("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE, "--target", "tensorrt", "--activations", "u8")
+    assert done.code == 2
+    assert "target tensorrt takes activations s8, not u8" in done.message
