@@ -4,14 +4,16 @@ import json
 
 import onnx
 
+from int8cal.cli.main import main
 from int8cal.evaluation import optimize
 
 
 def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(call, sample, tmp_path, monkeypatch):
-    monkeypatch.setattr(optimize, "_BUDGET_S", 0.05)  # what is written is the same, however long it was measured
-    data = ("--data", sample / "calib", "--samples", "4", "--no-latency", "--quiet")
-    assert call("calibrate", sample / "model.onnx", *data, "-o", "out", "--optimize", "latency").code == 0
     out = tmp_path / "out"
+    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
+    # in this process, to measure for a moment only: what is written is the same
+    monkeypatch.setattr(optimize, "_BUDGET_S", 0.05)
+    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))
     found = report["optimize"]
