@@ -92,7 +92,6 @@ def facts() -> dict[str, str]:
     errors = squared_errors(counts, width, candidates)
     weights = sample_weights()
     magnitudes = np.abs(weights).max(axis=1, keepdims=True)
-    nudged = affine_from_range(-1.0, 1.0, U8)
     return {
         "scale of [-1, 3]": f"{example.scale:.7f}",
         "zero point of [-1, 3]": f"zero_point = {example.zero_point}",
@@ -105,9 +104,7 @@ def facts() -> dict[str, str]:
         "largest channel": f"{magnitudes.max() / magnitudes.min():.1f} times",
         "one scale": f"{rounding_noise(weights, magnitudes.max()):.1f} dB",
         "scale per channel": f"{rounding_noise(weights, magnitudes):.1f} dB",
-        "zero point of [-1, 1]": f"zero point {nudged.zero_point}",
-        "range of [-1, 1]": f"[{nudged.low:.6f}, {nudged.high:.6f}]",
-        "il of ih = 1": f"{-128 / 127!r}",
+        "il of [-1, 1]": f"{-128 / 127!r}",
     }
 
 
