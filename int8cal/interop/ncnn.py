@@ -1,0 +1,230 @@
+"""ncnn's calibration table: inverse scales by layer name, as `ncnn2table` writes and `ncnn2int8` reads them.
+
+`<layer>_param_0 s0 s1 ...` holds those of a layer's weights, one per output channel, or per group of a grouped
+convolution; `<layer> s` that of its input. A code is rint(x * s) within -127..127: this is the only place where int8cal
+turns scales around.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from int8cal.calibration.table import WeightEntry
+from int8cal.errors import TableError
+from int8cal.interop.foreign import Conversion, Foreign, counted, named, require_new, text_lines, words_of
+from int8cal.interop.losses import correction_losses, require_names, require_unscaled, symmetric, symmetric_losses
+from int8cal.numerics.affine import S7, S8, Affine, positive_scale
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.interop.ncnn_layers import NcnnLayer
+
+WEIGHT = "_param_0"
+WINOGRAD = 31  # the largest code of weights where ncnn multiplies by Winograd's method in 16 bits
+_LARGEST = {"s8": S8.qmax, "paired": S8.qmax, "s7": -S7.qmin}
+_LONGEST_NAME = 255 - len(WEIGHT)  # bytes that ncnn2int8 keeps of a name
+_WHITE = " \t\n\r\v\f"
+
+
+@dataclass(frozen=True)
+class NcnnTable:
+    """The numbers of a file, by ncnn's layer names: inverse scales of inputs and of weights."""
+
+    inputs: dict[str, float]
+    weights: dict[str, tuple[float, ...]]
+    unusable: tuple[str, ...] = ()
+
+
+def to_ncnn(table: CalibrationTable, layers: Sequence[NcnnLayer], where: str = "table") -> Conversion:
+    """Write a table for `ncnn2int8`.
+
+    Args:
+        table: The table.
+        layers: The layers that it quantizes, and what they are called in ncnn.
+        where: What messages call the table.
+
+    Raises:
+        TableError: Its ranges are for a changed model, or ncnn cannot read a layer's name.
+    """
+    require_unscaled(table, where)
+    known = [layer for layer in layers if layer.key in table.weights and layer.input in table.tensors]
+    takes = [layer for layer in known if layer.quantizable]
+    if not takes:
+        raise TableError(
+            "quantizes no layer that ncnn has an int8 form of: 2-D convolutions, and products with a 2-D weight",
+            where=where,
+            do="run this model in float there",
+        )
+    _require_names(takes, where)
+    weights = [f"{layer.name}{WEIGHT} {_joined(_inverses(table.weights[layer.key], layer))}" for layer in takes]
+    inputs = [f"{layer.name} {_joined([1 / symmetric(table.tensors[layer.input]).scale])}" for layer in takes]
+    read = {layer.input: table.tensors[layer.input] for layer in takes}
+    losses = symmetric_losses(read) + correction_losses(table)
+    unread = [name for name in table.tensors if name not in read]
+    if unread:
+        losses.append(
+            f"ranges of {counted(len(unread), 'tensor')} are left out, no layer of ncnn reads them: {named(unread)}"
+        )
+    left = [layer.node for layer in known if not layer.quantizable]
+    gates = len(table.weights) - len(known)
+    if left:
+        losses.append(
+            f"{counted(len(left), 'layer')} without an int8 form in ncnn (transposed convolutions, weights that are "
+            f"not 2-D) are left out: {named(left)}"
+        )
+    if gates:
+        losses.append(f"scales of {counted(gates, 'other weight')} (recurrent layers, say) are left out")
+    losses += _winograd_losses(takes) + _group_losses(takes, table)
+    losses.append("observed ranges, clipped fractions, methods and settings have no place in ncnn's table")
+    text = "".join(f"{line}\n" for line in (*weights, *inputs))
+    return Conversion(text.encode(), tuple(losses))
+
+
+def parse_ncnn(content: bytes, where: str) -> NcnnTable:
+    """Read the numbers of a table that `ncnn2table` or int8cal wrote.
+
+    Raises:
+        TableError: A line is no name with numbers, or a name is there twice; names the line.
+    """
+    inputs: dict[str, float] = {}
+    weights: dict[str, tuple[float, ...]] = {}
+    seen: dict[str, int] = {}
+    unusable = []
+    for number, line in text_lines(content, where):
+        name, *words = words_of(line)
+        place = f"{where}:{number}"
+        try:
+            values = tuple(float(word) for word in words)
+        except ValueError as error:
+            raise TableError(
+                f"is {line[:60]!r}, expected a layer's name and numbers", where=place, do="correct the line"
+            ) from error
+        if not values:
+            raise TableError(f"has no number behind {name!r}", where=place, do="correct the line")
+        require_new(name, seen, number, where)
+        usable = all(math.isfinite(value) and value > 0 for value in values)
+        if "_param_" in name:
+            if name.endswith(WEIGHT) and usable:
+                weights[name.removesuffix(WEIGHT)] = values
+        elif len(values) > 1:
+            raise TableError(
+                f"has {len(values)} numbers behind {name!r}, an input has one scale", where=place, do="correct the line"
+            )
+        elif usable:
+            inputs[name] = values[0]
+        else:
+            unusable.append(name)
+    if not seen:
+        raise TableError("is empty", where=f"{where}:1", do="give the table that ncnn2table wrote")
+    return NcnnTable(inputs, weights, tuple(unusable))
+
+
+def read_ncnn(content: bytes, where: str, layers: Sequence[NcnnLayer]) -> Foreign:
+    """Read a table, for a model's layers.
+
+    Args:
+        content: The file's bytes.
+        where: Its name, for messages.
+        layers: The layers of the model, and what they are called in ncnn.
+
+    Raises:
+        TableError: The file is malformed, names no layer of the model, or has another number of channels.
+    """
+    parsed = parse_ncnn(content, where)
+    by_name = {layer.name: layer for layer in layers}
+    unknown = [name for name in parsed.inputs if name not in by_name]
+    if len(unknown) == len(parsed.inputs):
+        raise TableError(
+            f"names no layer of the model ({named(unknown) or 'it has no scale of an input'})",
+            where=where,
+            do=f"give --param with ncnn's .param file; the model's layers are {named(by_name)}",
+        )
+    losses = []
+    if unknown:
+        losses.append(f"{counted(len(unknown), 'layer')} of the file are not in the model: {named(unknown)}")
+    tensors: dict[str, Affine] = {}
+    widened = set()
+    for name, inverse in parsed.inputs.items():
+        if name in unknown:
+            continue
+        affine, tensor = Affine(positive_scale(1 / inverse), 0, S8), by_name[name].input
+        if tensors.get(tensor, affine) != affine:
+            widened.add(tensor)
+        tensors[tensor] = max(tensors.get(tensor, affine), affine, key=lambda each: each.scale)
+    if widened:
+        losses.append(
+            f"{counted(len(widened), 'tensor')} read by several layers with different scales got the widest: "
+            f"{named(sorted(widened))}"
+        )
+    weights = {}
+    for name, inverses in parsed.weights.items():
+        layer = by_name.get(name)
+        if layer is not None:
+            weights[layer.key] = WeightEntry("int8", layer.axis, "s8", _scales(inverses, layer, where))
+    lost = tuple(by_name[name].input for name in parsed.unusable if name in by_name)
+    return Foreign(tensors, weights, losses=tuple(losses), unusable=lost)
+
+
+def _inverses(entry: WeightEntry, layer: NcnnLayer) -> list[float]:
+    scales = list(entry.scales)
+    if len(scales) == 1 < layer.channels:
+        scales *= layer.channels
+    if layer.group > 1:
+        width = len(scales) // layer.group
+        scales = [max(scales[first : first + width]) for first in range(0, len(scales), width)]
+    factor = WINOGRAD / _LARGEST.get(entry.range, S8.qmax) if layer.winograd else 1.0
+    return [factor / scale for scale in scales]
+
+
+def _scales(inverses: tuple[float, ...], layer: NcnnLayer, where: str) -> tuple[float, ...]:
+    expected = layer.group if layer.group > 1 else layer.channels
+    if len(inverses) != expected:
+        raise TableError(
+            f"layer {layer.name!r} has {len(inverses)} weight scales, the model expects {expected}",
+            where=where,
+            do="is this the table of this model?",
+        )
+    factor = WINOGRAD / S8.qmax if layer.winograd else 1.0
+    scales = [positive_scale(factor / inverse) for inverse in inverses]
+    width = layer.channels // expected
+    return tuple(scale for scale in scales for _ in range(width))
+
+
+def _joined(values: list[float]) -> str:
+    return " ".join(repr(float(value)) for value in values)
+
+
+def _require_names(layers: Sequence[NcnnLayer], where: str) -> None:
+    names = [layer.name for layer in layers]
+    require_names(names, _WHITE, where, "of a layer has white space or is empty, which ncnn's table cannot hold")
+    for name in names:
+        if "_param_" in name or len(name.encode()) > _LONGEST_NAME:
+            why = "holds _param_" if "_param_" in name else f"has more than {_LONGEST_NAME} bytes"
+            raise TableError(
+                f"layer {name[:60]!r} {why}, which ncnn2int8 cannot read", where=where, do="rename the node"
+            )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TableError(f"two layers are called {twice!r} in ncnn", where=where, do="rename one of them")
+
+
+def _winograd_losses(layers: Sequence[NcnnLayer]) -> list[str]:
+    slow = [layer.name for layer in layers if layer.winograd]
+    if not slow:
+        return []
+    text = (
+        f"weights of {counted(len(slow), '3x3 convolution')} of stride 1 get codes up to {WINOGRAD}, as ncnn2table "
+        f"gives them, because ncnn multiplies them by Winograd's method: {named(slow)}"
+    )
+    return [text]
+
+
+def _group_losses(layers: Sequence[NcnnLayer], table: CalibrationTable) -> list[str]:
+    grouped = [layer.name for layer in layers if 1 < layer.group < len(table.weights[layer.key].scales)]
+    if not grouped:
+        return []
+    return [f"ncnn has one weight scale per group, the largest of its channels was taken: {named(grouped)}"]

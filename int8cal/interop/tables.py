@@ -1,0 +1,219 @@
+"""What a file of another runtime says, as a calibration table of a model."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from int8cal.calibration.table import LEFT_WITHOUT_RANGE, CalibrationTable, TensorEntry
+from int8cal.calibration.table_file import table_to_json
+from int8cal.errors import TableError
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.interop.foreign import Conversion, Foreign, counted, named
+from int8cal.runtime.targets import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.prepared import Prepared
+    from int8cal.job import WeightRange
+    from int8cal.numerics.affine import Affine
+
+_UNSAID = (
+    "what was observed is not in the file: the table repeats the range and says that nothing was clipped; "
+    "`int8cal calibrate` measures both"
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """How a file becomes a table.
+
+    Attributes:
+        source: Format's name, which the table gives as method.
+        where: File, for messages.
+        target: Where the model will run; weights are computed for it. None for the file's, or "portable".
+        weights: Range of the weights' codes; None for the file's, or the target's own.
+        missing_float: Leave layers in float whose tensors have no range, rather than refuse the file.
+    """
+
+    source: str
+    where: str
+    target: str | None = None
+    weights: WeightRange | None = None
+    missing_float: bool = False
+
+
+def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conversion:
+    """Make a table.
+
+    Args:
+        foreign: What the file says.
+        how: Format, file and choices.
+        prepared: The model that it is for; None makes a table of no model, with the file's names as they are.
+
+    Returns:
+        The table, in JSON too. Its warnings are the losses.
+
+    Raises:
+        TableError: Planned tensors have no range and not `missing_float`, or no tensor is the model's.
+    """
+    losses = list(foreign.losses)
+    if foreign.unusable:
+        losses.append(
+            f"{counted(len(foreign.unusable), 'tensor has', 'tensors have')} no usable range (NaN, infinite or "
+            f"negative): {named(foreign.unusable)}"
+        )
+    target = how.target or str(foreign.settings.get("target", "portable"))
+    weights = how.weights or foreign.settings.get("weights") or TARGETS[target].weights
+    settings: dict[str, Any] = {
+        "method": how.source,
+        "recipe": "fast",
+        "target": target,
+        "activations": "u8" if any(each.dtype.name == "uint8" for each in foreign.tensors.values()) else "s8",
+        "weights": weights,
+        "include": [],
+        "exclude": [],
+        "preprocess": None,
+    }
+    if prepared is None:
+        entries = {name: _entry(affine, how.source, "calibrated") for name, affine in foreign.tensors.items()}
+        model = {"sha256": "", "name": ""}
+        losses.append(
+            "without --model the table is for no model: quantize takes it with --force only, and nothing says which "
+            "tensors it lacks"
+        )
+    else:
+        plan, left = _plan(prepared, foreign, how, losses)
+        if left:
+            settings[LEFT_WITHOUT_RANGE] = left
+        entries = _entries(plan, foreign.tensors, how.source, losses)
+        model = {"sha256": prepared.sha256, "name": prepared.name}
+    fitting = foreign.settings.get("weights") == weights
+    kept = {key: entry for key, entry in foreign.weights.items() if fitting or entry.range == weights}
+    if len(kept) < len(foreign.weights):
+        losses.append(
+            f"scales of {counted(len(foreign.weights) - len(kept), 'weight')} are left out, they are not for codes of "
+            f"{weights}; quantize computes its own (--weights {foreign.settings.get('weights', 's8')} keeps them)"
+        )
+    elif not foreign.weights:
+        losses.append(f"the file has no scales of weights: quantize computes them, for {target}")
+    if prepared is not None:
+        kept = _known_weights(plan, kept, losses)
+    losses.append(_UNSAID)
+    table = CalibrationTable(model, {"fingerprint": "", "samples": 0}, settings, entries, kept, warnings=tuple(losses))
+    return Conversion(table_to_json(table).encode(), tuple(losses), table)
+
+
+def _plan(prepared: Prepared, foreign: Foreign, how: Import, losses: list[str]) -> tuple[Plan, dict[str, str]]:
+    """Return the plan that the file's ranges are enough for, and the nodes left in float for that."""
+    left: dict[str, str] = {}
+    plan = make_plan(prepared.model, Selection())
+    known = {point.tensor for point in plan.points}
+    unknown = [name for name in foreign.tensors if name not in known]
+    if known and len(unknown) == len(foreign.tensors):
+        raise TableError(
+            f"has no tensor that is quantized in the model: it names {named(unknown)}, "
+            f"the model has {named(point.tensor for point in plan.points)}",
+            where=how.where,
+            do="give the model that the file was made for",
+        )
+    if unknown:
+        losses.append(
+            f"{counted(len(unknown), 'tensor')} of the file are not quantized in the model, and are left out: "
+            f"{named(unknown)}"
+        )
+    missing = _missing(plan, foreign.tensors)
+    if missing and not how.missing_float:
+        raise TableError(_lacking(missing, unknown, foreign), where=how.where, do=_advice())
+    lacking = list(missing)
+    while missing:
+        nodes = _touching(plan, missing)
+        left |= {node: f"no range for {tensor!r} in the {how.source} table" for node, tensor in nodes.items()}
+        plan = make_plan(prepared.model, Selection(left=tuple(left.items())))
+        missing = _missing(plan, foreign.tensors)
+    if not plan.layers:
+        raise TableError(_lacking(lacking, unknown, foreign), where=how.where, do="calibrate with int8cal calibrate")
+    if left:
+        losses.append(
+            f"{counted(len(left), 'node stays', 'nodes stay')} in float, since the file has no range for "
+            f"{counted(len(lacking), 'tensor')}: {named(lacking)}"
+        )
+    return plan, left
+
+
+def _missing(plan: Plan, ranges: Mapping[str, Affine]) -> list[str]:
+    """Return the first tensor of each group that has no range at all."""
+    return [group for group in plan.groups if not any(point.tensor in ranges for point in plan.members(group))]
+
+
+def _touching(plan: Plan, missing: list[str]) -> dict[str, str]:
+    """Return the nodes that would read or write a tensor without a range, and that tensor."""
+    lacking = {point.tensor: group for group in missing for point in plan.members(group)}
+    nodes = {}
+    for layer in plan.layers:
+        tensor = next((name for name in (layer.input, layer.output) if name in lacking), None)
+        if tensor is not None:
+            nodes[layer.node] = tensor
+    producers = {point.tensor: point.node for point in plan.points}
+    for tensor in lacking:
+        if producers[tensor] in plan.integer_nodes:
+            nodes.setdefault(producers[tensor], tensor)
+    return nodes
+
+
+def _lacking(missing: list[str], unknown: list[str], foreign: Foreign) -> str:
+    text = f"has no range for {counted(len(missing), 'tensor')} of the model: {named(missing)}"
+    near = difflib.get_close_matches(missing[0], [*unknown, *foreign.unusable], 1)
+    return f"{text} (it has {near[0]!r})" if near else text
+
+
+def _advice() -> str:
+    return "give --missing float to leave their layers in float, or calibrate with int8cal calibrate"
+
+
+def _entries(plan: Plan, ranges: Mapping[str, Affine], source: str, losses: list[str]) -> dict[str, TensorEntry]:
+    """Return an entry for each planned tensor; tensors of one group share the widest range that the file has of it."""
+    entries = {}
+    widened = []
+    for group in plan.groups:
+        members = [point.tensor for point in plan.members(group)]
+        given = [ranges[name] for name in members if name in ranges]
+        widest = max(given, key=lambda affine: affine.high - affine.low)
+        if any(affine != widest for affine in given):
+            widened.append(group)
+        for name in members:
+            entries[name] = _entry(widest, source, "calibrated" if name == group else "shared")
+    if widened:
+        losses.append(
+            f"{counted(len(widened), 'group')} of tensors share one scale in int8cal, and got the widest range that "
+            f"the file has of them: {named(widened)}"
+        )
+    return {point.tensor: entries[point.tensor] for point in plan.points}
+
+
+def _known_weights(plan: Plan, weights: dict[str, Any], losses: list[str]) -> dict[str, Any]:
+    layers = {plan.weight_key(layer.node, layer.weight): layer for layer in plan.layers}
+    recurrent = {plan.weight_key(each.node, name) for each in plan.recurrent for name in each.tensors}
+    unknown = [key for key in weights if key not in layers and key not in recurrent]
+    if unknown:
+        losses.append(
+            f"scales of {counted(len(unknown), 'weight')} are left out, the model has no such layer in int8: "
+            f"{named(unknown)}"
+        )
+    return {
+        key: replace(entry, node=layers[key].node, input=layers[key].input) if key in layers else entry
+        for key, entry in weights.items()
+        if key not in unknown
+    }
+
+
+def _entry(affine: Affine, method: str, source: str) -> TensorEntry:
+    low, high = affine.low, affine.high
+    amax = max(abs(low), abs(high))
+    return TensorEntry(
+        affine.dtype.name, affine.scale, affine.zero_point, low, high, method, amax, (low, high), 0.0, source
+    )
