@@ -108,7 +108,9 @@ def _table(path: Path) -> list[str]:
     width = max((len(name) for name in table.tensors), default=0)
     lines = [
         f"table        {path.name} for {table.model.get('name')} (sha256 {str(table.model.get('sha256'))[:12]})",
-        f"calibrated   on {table.data.get('samples')} samples",
+        f"calibrated   on {table.data.get('samples')} samples"
+        if table.data.get("samples") != 0
+        else f"converted    from {table.settings.get('method')}, its ranges were not measured here",
         "settings     " + ", ".join(f"{key} {value}" for key, value in table.settings.items() if value),
         f"{'tensor':<{width}}  {'type':<6} {'scale':>12} {'zero':>5} {'low':>11} {'high':>11} {'clipped':>9}  method",
     ]

@@ -31,6 +31,7 @@ COMMANDS = {
     "quantize": "Write the int8 model from an existing table: no data, no inference.",
     "evaluate": "Compare an int8 model, from any tool, with its FP32 model on data.",
     "run": "Run the jobs of YAML files.",
+    "table": "Convert a calibration table to the format of another runtime, or back.",
     "merge": "Add the statistics of several shards into one file.",
     "audit": "Say whether an int8 model can saturate on CPUs without VNNI, and repair it.",
     "inspect": "Show a model, table, statistics file or report.",

@@ -35,6 +35,7 @@ LEVELS = {
     "evaluating": 10,
     "describe": 10,
     "auditing": 10,
+    "converting": 10,
     "pipeline": 11,
     "api": 12,
     "batch": 12,

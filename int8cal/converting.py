@@ -1,0 +1,273 @@
+"""The conversion of one table, from its file to the file of another runtime and back: behind `int8cal table`.
+
+What loads a model is imported where one is given: most conversions need none, and are done at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from int8cal.atomic import atomic_write
+from int8cal.calibration.table_file import load_table
+from int8cal.errors import TableError, UsageError
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.interop.foreign import Conversion, Foreign, counted, named, read_bytes
+from int8cal.interop.losses import rescaled_tensors
+from int8cal.interop.ncnn import read_ncnn, to_ncnn
+from int8cal.interop.ncnn_layers import NcnnLayer, layers_of_model, layers_of_table, renamed
+from int8cal.interop.onnxruntime import FORMS, read_onnxruntime, to_onnxruntime
+from int8cal.interop.openvino import foreign_model, read_openvino, to_openvino, weight_operations
+from int8cal.interop.tables import Import, table_of
+from int8cal.interop.tensorrt import HEADER, is_header, read_tensorrt, to_tensorrt
+from int8cal.numerics.fakequantize import FakeQuantize, fakequantize_of
+from int8cal.output_paths import require_apart, require_free
+from int8cal.runtime.openvino_ir import Operations, fake_quantized, operations_of
+
+if TYPE_CHECKING:
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.prepared import Prepared
+    from int8cal.job import WeightRange
+
+WeightOperations = tuple[int | None, list[FakeQuantize]]
+FORMATS = ("tensorrt", "ncnn", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a conversion may be told.
+
+    Attributes:
+        model: The FP32 model; needed where a format names layers, and to make a table that quantize takes.
+        param: ncnn's .param file, whose layer names are to be used.
+        header: First line of a TensorRT cache.
+        target, weights: Of the table that a foreign file becomes.
+        missing_float: Leave layers in float for whose tensors a foreign file has no range.
+        force: Take a table that was made for another model.
+    """
+
+    model: Path | None = None
+    param: Path | None = None
+    header: str = HEADER
+    target: str | None = None
+    weights: WeightRange | None = None
+    missing_float: bool = False
+    force: bool = False
+
+
+def export_table(source: Path, form: str, output: Path, choices: Choices, *, overwrite: bool = False) -> Conversion:
+    """Write a table of int8cal's in the format of another runtime.
+
+    Args:
+        source: The table.
+        form: One of FORMATS.
+        output: The file; for onnxruntime its suffix says which of three forms, for openvino .xml means a model.
+        choices: Options.
+        overwrite: Replace the output if it exists.
+
+    Raises:
+        TableError: The table is malformed, is for another model, or cannot be said in the format.
+        OutputError: The output cannot be written.
+    """
+    _check(source, output, choices, overwrite=overwrite)
+    if form == "onnxruntime" and output.suffix not in FORMS:
+        raise UsageError(
+            f"has suffix {output.suffix!r}, which form of onnxruntime's table is that?",
+            where=str(output),
+            do=f"end the output's name in {', '.join(FORMS)}; its TensorRT provider reads .flatbuffers",
+        )
+    if not is_header(choices.header):
+        raise UsageError(
+            f"is {choices.header!r}, expected TRT-<version>-<calibrator>", where="--header", do=f"such as {HEADER}"
+        )
+    where = str(source)
+    table = load_table(source)
+    if form == "openvino" and output.suffix == ".xml":
+        return _export_model(table, output, choices, where, overwrite=overwrite)
+    converted = _exported(table, form, output, choices, where)
+    atomic_write(output, converted.content)
+    return converted
+
+
+def import_table(source: Path, form: str, output: Path, choices: Choices, *, overwrite: bool = False) -> Conversion:
+    """Write a calibration table from a file of another runtime.
+
+    Args:
+        source: The file.
+        form: One of FORMATS.
+        output: The table.
+        choices: Options.
+        overwrite: Replace the output if it exists.
+
+    Raises:
+        TableError: The file is malformed, or has no range for a tensor of the model.
+        OutputError: The output cannot be written.
+    """
+    _check(source, output, choices, overwrite=overwrite)
+    where = str(source)
+    content = read_bytes(source)
+    prepared = None if choices.model is None else _prepared(choices.model)
+    foreign = _foreign(content, form, where, choices, prepared)
+    how = Import(form, where, choices.target, choices.weights, choices.missing_float)
+    converted = table_of(foreign, how, prepared)
+    atomic_write(output, converted.content)
+    return converted
+
+
+def _prepared(model: Path) -> Prepared:
+    from int8cal.graph.prepared import prepare
+    from int8cal.runtime.simplify import simplify
+
+    return prepare(model, simplify)
+
+
+def _check(source: Path, output: Path, choices: Choices, *, overwrite: bool) -> None:
+    require_free(output, overwrite=overwrite)
+    require_apart((output,), [path for path in (source, choices.model, choices.param) if path is not None])
+
+
+def _exported(table: CalibrationTable, form: str, output: Path, choices: Choices, where: str) -> Conversion:
+    prepared, plan = _planned(table, choices, where)
+    table, widened = _without_rescaling(table, prepared, plan)
+    converted = _written(table, form, output, choices, where, (prepared, plan))
+    return replace(converted, losses=(*widened, *converted.losses))
+
+
+def _written(
+    table: CalibrationTable,
+    form: str,
+    output: Path,
+    choices: Choices,
+    where: str,
+    planned: tuple[Prepared | None, Plan | None],
+) -> Conversion:
+    prepared, plan = planned
+    if form == "tensorrt":
+        return to_tensorrt(table, where, choices.header)
+    if form == "onnxruntime":
+        return to_onnxruntime(table, FORMS[output.suffix], where)
+    if form == "openvino":
+        return to_openvino(table, where)
+    if prepared is None or plan is None:
+        layers = layers_of_table(table, where)
+        unseen = (
+            "without --model nothing is known of strides and groups: 3x3 convolutions of stride 1, which ncnn wants "
+            "with codes up to 31, and grouped ones got the table's scales as they are"
+        )
+        converted = to_ncnn(table, _renamed(layers, choices), where)
+        return replace(converted, losses=(unseen, *converted.losses))
+    return to_ncnn(table, _renamed(layers_of_model(prepared.model, plan), choices), where)
+
+
+def _without_rescaling(
+    table: CalibrationTable, prepared: Prepared | None, plan: Plan | None
+) -> tuple[CalibrationTable, list[str]]:
+    """Return the table for the FP32 model, and what that widened; without a model the table stays as it is."""
+    if prepared is None or plan is None or not rescaled_tensors(table):
+        return table, []
+    from int8cal.quantization.unscaled import unscaled
+
+    result, wider = unscaled(prepared.model, plan, table)
+    worst = max(wider, key=lambda name: wider[name])
+    factor = f", up to {wider[worst]:.3g} times ({worst!r})" if wider[worst] > 1 else ""
+    text = (
+        f"the recipe rescaled channels of {counted(len(wider), 'tensor')}, which the FP32 model does not have: ranges "
+        f"were widened where they must cover its channels{factor}, and its accuracy in int8 may be far below that of "
+        "int8cal's own model"
+    )
+    return result, [text]
+
+
+def _export_model(
+    table: CalibrationTable, output: Path, choices: Choices, where: str, *, overwrite: bool
+) -> Conversion:
+    """Write the model with FakeQuantize operations, OUT.xml and OUT.bin."""
+    prepared, plan = _planned(table, choices, where)
+    if prepared is None or plan is None:
+        raise UsageError("is a model, and a table alone is none", where=str(output), do="give --model MODEL.onnx")
+    table, widened = _without_rescaling(table, prepared, plan)
+    data = output.with_suffix(".bin")
+    require_free(data, overwrite=overwrite)
+    require_apart((data,), [path for path in (choices.model, choices.param) if path is not None])
+    losses = [*widened, *to_openvino(table, where).losses]
+    weights: dict[str, WeightOperations] = {}
+    shared = []
+    for layer in plan.layers:
+        entry = table.weights.get(plan.weight_key(layer.node, layer.weight))
+        if entry is None or plan.weight_key(layer.node, layer.weight) != layer.weight:
+            shared.append(layer.weight)
+        else:
+            weights[layer.weight] = entry.axis, weight_operations(entry)
+    if shared:
+        losses.append(
+            f"{counted(len(set(shared)), 'weight')} read by several layers, or without scales, stay float: "
+            f"{named(sorted(set(shared)))}"
+        )
+    if plan.recurrent:
+        losses.append(f"{counted(len(plan.recurrent), 'recurrent layer stays', 'recurrent layers stay')} float")
+    tensors = {point.tensor: fakequantize_of(table.tensors[point.tensor].affine) for point in plan.points}
+    written = fake_quantized(prepared.model, Operations(tensors, weights), str(choices.model))
+    if written.absent:
+        losses.append(
+            f"OpenVINO's model does not have {counted(len(written.absent), 'tensor')}: {named(written.absent)}"
+        )
+    atomic_write(data, written.data)
+    atomic_write(output, written.xml)
+    return Conversion(written.xml, tuple(losses))
+
+
+def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Prepared | None, Plan | None]:
+    if choices.model is None:
+        return None, None
+    from int8cal.quantization.left_out import left_of
+
+    prepared = _prepared(choices.model)
+    if table.model.get("sha256") != prepared.sha256 and not choices.force:
+        raise TableError(
+            f"was made for another model (sha256 {str(table.model.get('sha256'))[:12]}…, this one is "
+            f"{prepared.sha256[:12]}…)",
+            where=where,
+            do="give the model that it was made for, or --force if only its bytes differ",
+        )
+    include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
+    plan = make_plan(prepared.model, Selection(include, exclude, left_of(table)))
+    unknown = [point.tensor for point in plan.points if point.tensor not in table.tensors]
+    if unknown:
+        raise TableError(
+            f"has no entry for {counted(len(unknown), 'tensor')} of the model: {named(unknown)}",
+            where=where,
+            do="give the model that it was made for",
+        )
+    return prepared, plan
+
+
+def _foreign(content: bytes, form: str, where: str, choices: Choices, prepared: Prepared | None) -> Foreign:
+    if form == "tensorrt":
+        return read_tensorrt(content, where)
+    if form == "onnxruntime":
+        return read_onnxruntime(content, where, FORMS.get(Path(where).suffix))
+    if form == "openvino":
+        return (
+            foreign_model(*operations_of(Path(where)), where)
+            if where.endswith(".xml")
+            else read_openvino(content, where)
+        )
+    if prepared is None:
+        raise UsageError(
+            "names layers, not tensors: only the model says what they read", where=where, do="give --model MODEL.onnx"
+        )
+    plan = make_plan(prepared.model, Selection())
+    return read_ncnn(content, where, _renamed(layers_of_model(prepared.model, plan), choices))
+
+
+def _renamed(layers: list[NcnnLayer], choices: Choices) -> list[NcnnLayer]:
+    if choices.param is None:
+        return layers
+    if choices.model is None:
+        raise UsageError(
+            "has layers that only the model tells apart", where=str(choices.param), do="give --model MODEL.onnx"
+        )
+    return renamed(layers, read_bytes(choices.param), str(choices.param))
