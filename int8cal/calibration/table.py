@@ -14,6 +14,7 @@ from int8cal.numerics.affine import S8, U8, Affine, QType
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+LEFT_WITHOUT_RANGE = "left_without_range"  # settings of a converted table: node -> why it stays float
 TYPES: dict[str, QType] = {"uint8": U8, "int8": S8}
 
 
@@ -58,12 +59,15 @@ class WeightEntry:
         axis: Output channels; None for one scale.
         range: "s8", "s7" or "paired".
         scales: Exact float32 values.
+        node, input: The layer that reads the weight, and its data input; "" where a table does not say.
     """
 
     dtype: str
     axis: int | None
     range: str
     scales: tuple[float, ...]
+    node: str = ""
+    input: str = ""
 
     def require_shape(self, key: str, axis: int | None, count: int) -> None:
         """Refuse an entry that is for another weight.

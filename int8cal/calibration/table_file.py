@@ -38,7 +38,10 @@ def table_to_json(table: CalibrationTable) -> str:
         "data": table.data,
         "settings": table.settings,
         "tensors": tensors,
-        "weights": {name: asdict(entry) for name, entry in table.weights.items()},
+        "weights": {
+            name: {key: value for key, value in asdict(entry).items() if value != ""}
+            for name, entry in table.weights.items()
+        },
         "corrections": table.corrections,
         "warnings": list(table.warnings),
     }
@@ -110,7 +113,7 @@ def _settings(settings: Any, where: str) -> dict[str, Any]:
             raise TableError(
                 f"settings.{key} is {patterns!r}, expected a list of patterns", where=where, do="correct it"
             )
-    for key in ("left_for_latency", "left_for_accuracy"):
+    for key in ("left_for_latency", "left_for_accuracy", "left_without_range"):
         left = result.get(key, {})
         if not isinstance(left, dict) or not all(isinstance(why, str) for why in left.values()):
             raise TableError(
@@ -258,4 +261,5 @@ def _weight(name: str, entry: Any, where: str) -> WeightEntry:
         usable = tuple(positive_scale(scale) for scale in scales)
     except Int8calError as error:
         raise TableError(error.what, where=place, do="correct it") from error
-    return WeightEntry("int8", axis, str(entry.get("range")), usable)
+    node, tensor = (str(entry.get(key) or "") for key in ("node", "input"))
+    return WeightEntry("int8", axis, str(entry.get("range")), usable, node, tensor)

@@ -53,7 +53,7 @@ class Selection:
         if unknown:
             raise TableError(
                 f"names the node {unknown[0]!r}, which the model does not have",
-                where="settings.left_for_latency, settings.left_for_accuracy, settings.left_for_gates",
+                where="settings.left_for_latency, left_for_accuracy, left_for_gates, left_without_range",
                 do="remove it, or calibrate again",
             )
         return names

@@ -194,7 +194,12 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, W
     """Return the table's weight entries for built layers."""
     return {
         plan.weight_key(layer.node, layer.weight): WeightEntry(
-            "int8", layer.axis, layers[layer.node].range, tuple(float(scale) for scale in layers[layer.node].scales)
+            "int8",
+            layer.axis,
+            layers[layer.node].range,
+            tuple(float(scale) for scale in layers[layer.node].scales),
+            layer.node,
+            layer.input,
         )
         for layer in plan.layers
     }

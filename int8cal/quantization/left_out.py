@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from int8cal.calibration.table import LEFT_WITHOUT_RANGE
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
@@ -30,8 +31,8 @@ _OF_NODES = ("bias", "remainder", ROUNDING)  # corrections by node
 
 
 def left_of(table: CalibrationTable) -> tuple[tuple[str, str], ...]:
-    """Return the nodes that a table leaves in float because measuring said so, and why."""
-    keys = (LEFT_FOR_LATENCY, LEFT_FOR_ACCURACY, LEFT_FOR_GATES)
+    """Return the nodes that a table leaves in float because measuring said so, or for want of a range, and why."""
+    keys = (LEFT_FOR_LATENCY, LEFT_FOR_ACCURACY, LEFT_FOR_GATES, LEFT_WITHOUT_RANGE)
     return tuple(item for key in keys for item in table.settings.get(key, {}).items())
 
 

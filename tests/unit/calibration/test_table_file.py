@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from int8cal.calibration.table import CalibrationTable
+from int8cal.calibration.table import CalibrationTable, WeightEntry
 from int8cal.calibration.table_file import load_table, parse_table, save_table, table_to_json
 from int8cal.errors import TableError
 from int8cal.numerics.affine import U8, affine_from_range
@@ -35,6 +35,15 @@ def test_a_table_round_trips_exactly(tools, tmp_path):
     save_table(table, tmp_path / "m.table.json")
     assert load_table(tmp_path / "m.table.json") == table
     assert table_to_json(load_table(tmp_path / "m.table.json")) == table_to_json(table)
+
+
+def test_a_weight_names_its_layer_and_what_it_reads_where_that_is_known(tools):
+    entry = WeightEntry("int8", 0, "s8", (1.0,), "Conv_0", "x")
+    table = tools.table(weights={"W": entry, "R": WeightEntry("int8", 0, "s8", (1.0,))})
+    stored = json.loads(table_to_json(table))["weights"]
+    assert (stored["W"]["node"], stored["W"]["input"]) == ("Conv_0", "x")
+    assert stored["R"].keys() == {"dtype", "axis", "range", "scales"}
+    assert parse_table(table_to_json(table), "t").weights == table.weights
 
 
 def test_every_float32_scale_round_trips(tools):
