@@ -222,7 +222,7 @@ def _export_model(
 def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Prepared | None, Plan | None]:
     if choices.model is None:
         return None, None
-    from int8cal.quantization.left_out import left_of
+    from int8cal.quantization.left_out import left_of, target_of
 
     prepared = _prepared(choices.model)
     if table.model.get("sha256") != prepared.sha256 and not choices.force:
@@ -233,7 +233,7 @@ def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Pre
             do="give the model that it was made for, or --force if only its bytes differ",
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    plan = make_plan(prepared.model, Selection(include, exclude, left_of(table)))
+    plan = make_plan(prepared.model, Selection(include, exclude, left_of(table), target_of(table.settings)))
     unknown = [point.tensor for point in plan.points if point.tensor not in table.tensors]
     if unknown:
         raise TableError(
@@ -259,7 +259,7 @@ def _foreign(content: bytes, form: str, where: str, choices: Choices, prepared: 
         raise UsageError(
             "names layers, not tensors: only the model says what they read", where=where, do="give --model MODEL.onnx"
         )
-    plan = make_plan(prepared.model, Selection())
+    plan = make_plan(prepared.model, Selection(target=choices.target or "portable"))
     return read_ncnn(content, where, _renamed(layers_of_model(prepared.model, plan), choices))
 
 

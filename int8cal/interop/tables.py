@@ -12,6 +12,7 @@ from int8cal.errors import TableError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Conversion, Foreign, counted, named
+from int8cal.interop.losses import symmetric, symmetric_losses
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
             f"negative): {named(foreign.unusable)}"
         )
     target = how.target or str(foreign.settings.get("target", "portable"))
+    if "u8" not in TARGETS[target].activations:
+        foreign = _signed(foreign, target, losses)
     weights = how.weights or foreign.settings.get("weights") or TARGETS[target].weights
     settings: dict[str, Any] = {
         "method": how.source,
@@ -87,7 +90,7 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
             "tensors it lacks"
         )
     else:
-        plan, left = _plan(prepared, foreign, how, losses)
+        plan, left = _plan(prepared, foreign, how, target, losses)
         if left:
             settings[LEFT_WITHOUT_RANGE] = left
         entries = _entries(plan, foreign.tensors, how.source, losses)
@@ -108,10 +111,12 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
     return Conversion(table_to_json(table).encode(), tuple(losses), table)
 
 
-def _plan(prepared: Prepared, foreign: Foreign, how: Import, losses: list[str]) -> tuple[Plan, dict[str, str]]:
+def _plan(
+    prepared: Prepared, foreign: Foreign, how: Import, target: str, losses: list[str]
+) -> tuple[Plan, dict[str, str]]:
     """Return the plan that the file's ranges are enough for, and the nodes left in float for that."""
     left: dict[str, str] = {}
-    plan = make_plan(prepared.model, Selection())
+    plan = make_plan(prepared.model, Selection(target=target))
     known = {point.tensor for point in plan.points}
     unknown = [name for name in foreign.tensors if name not in known]
     if known and len(unknown) == len(foreign.tensors):
@@ -133,7 +138,7 @@ def _plan(prepared: Prepared, foreign: Foreign, how: Import, losses: list[str]) 
     while missing:
         nodes = _touching(plan, missing)
         left |= {node: f"no range for {tensor!r} in the {how.source} table" for node, tensor in nodes.items()}
-        plan = make_plan(prepared.model, Selection(left=tuple(left.items())))
+        plan = make_plan(prepared.model, Selection(left=tuple(left.items()), target=target))
         missing = _missing(plan, foreign.tensors)
     if not plan.layers:
         raise TableError(_lacking(lacking, unknown, foreign), where=how.where, do="calibrate with int8cal calibrate")
@@ -143,6 +148,13 @@ def _plan(prepared: Prepared, foreign: Foreign, how: Import, losses: list[str]) 
             f"{counted(len(lacking), 'tensor')}: {named(lacking)}"
         )
     return plan, left
+
+
+def _signed(foreign: Foreign, target: str, losses: list[str]) -> Foreign:
+    """Make the ranges of a file symmetric int8, for a target that knows nothing else."""
+    entries = {name: _entry(affine, "", "") for name, affine in foreign.tensors.items()}
+    losses += [f"target {target}: {loss}" for loss in symmetric_losses(entries)]
+    return replace(foreign, tensors={name: symmetric(entry) for name, entry in entries.items()})
 
 
 def _missing(plan: Plan, ranges: Mapping[str, Affine]) -> list[str]:

@@ -5,6 +5,8 @@ import pytest
 from int8cal.calibration.table import LEFT_WITHOUT_RANGE, WeightEntry
 from int8cal.calibration.table_file import parse_table
 from int8cal.errors import TableError
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Foreign
 from int8cal.interop.tables import Import, table_of
 from int8cal.numerics.affine import S8, U8, Affine
@@ -145,3 +147,14 @@ def test_unsigned_and_signed_tensors_of_one_file_give_a_model(prepared):
     tensors = {name: Affine(scale, 0, U8 if name in "bd" else S8) for name, scale in FULL.items()}
     converted = table_of(Foreign(tensors), HOW, prepared)
     quantize_prepared(prepared, converted.table, "t")
+
+
+def test_a_target_without_zero_points_gets_symmetric_ranges_and_its_own_plan(prepared):
+    unsigned = Foreign({name: Affine(scale, 0, U8) for name, scale in FULL.items()})
+    converted = table_of(unsigned, Import("onnxruntime", "c", target="tensorrt"), prepared)
+    assert {(entry.dtype, entry.zero_point) for entry in converted.table.tensors.values()} == {("int8", 0)}
+    assert (converted.table.settings["target"], converted.table.settings["activations"]) == ("tensorrt", "s8")
+    assert lost(converted, "target tensorrt: 6 of 6 tensors become symmetric")
+    built = quantize_prepared(prepared, parse_table(converted.content.decode(), "t"), "t")
+    plan = make_plan(prepared.model, Selection(target="tensorrt"))
+    assert {point.tensor for point in built.plan.points} == {point.tensor for point in plan.points}
