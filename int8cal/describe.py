@@ -6,14 +6,14 @@ import collections
 import importlib.metadata
 import os
 import platform
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from int8cal.errors import ModelError, UsageError
+from int8cal.report.screen import Screen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from int8cal.graph.signature import TensorSpec
@@ -22,11 +22,14 @@ _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML"
 _OPTIONAL = ("ray", "openvino")
 # what decides how u8 x s8 products are added up (NUMERICS 3)
 _CPU_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
-_BAR = 24
 
 
-def describe_file(path: Path) -> list[str]:
+def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
     """Describe a model, table, statistics file or report.
+
+    Args:
+        path: The file.
+        screen: Where the lines are shown; None for a plain one of 100 columns.
 
     Raises:
         Int8calError: The file is missing or of none of these kinds.
@@ -40,10 +43,11 @@ def describe_file(path: Path) -> list[str]:
             where=str(path),
             do="give one of the files that `int8cal calibrate` reads or writes",
         )
-    return kind(path)
+    shown = screen or Screen()
+    return [shown.plain(line) for line in kind(path, shown)]
 
 
-def _kind(path: Path) -> Callable[[Path], list[str]] | None:
+def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
     with path.open("rb") as stream:
         start = stream.read(2048)
     if start.startswith(b"PK"):
@@ -53,7 +57,7 @@ def _kind(path: Path) -> Callable[[Path], list[str]] | None:
     return _model if path.suffix == ".onnx" else None
 
 
-def _model(path: Path) -> list[str]:
+def _model(path: Path, screen: Screen) -> list[str]:
     from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
 
@@ -76,11 +80,11 @@ def _model(path: Path) -> list[str]:
     for entry in model.metadata_props:
         lines.append(f"metadata     {entry.key}: {entry.value[:80]}{'…' if len(entry.value) > 80 else ''}")
     if not quantized:
-        lines += _plan_lines(path, width)
+        lines += _plan_lines(path, width, screen)
     return lines
 
 
-def _plan_lines(path: Path, width: int) -> list[str]:
+def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.plan import make_plan
     from int8cal.graph.prepared import prepare
     from int8cal.graph.select import Selection
@@ -88,12 +92,19 @@ def _plan_lines(path: Path, width: int) -> list[str]:
 
     plan = make_plan(prepare(path, simplify).model, Selection())
     lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.points)} tensors"]
-    lines += [f"  {layer.op_type:<{width}}  {layer.node}" for layer in plan.layers]
-    lines += [f"  {each.op_type:<{width}}  {each.node}" for each in plan.recurrent]
-    if plan.left:
-        lines.append("would stay float")
-        lines += [f"  {left.op_type:<{width}}  {left.node}: {left.reason}" for left in plan.left]
+    nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
+    nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
+    left = [(each.op_type, each.node, f": {each.reason}") for each in plan.left]
+    _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
+    lines += _nodes(nodes, width, screen)
+    if left:
+        lines += ["would stay float", *_nodes(left, width, screen)]
     return lines
+
+
+def _nodes(nodes: list[tuple[str, str, str]], width: int, screen: Screen) -> list[str]:
+    shown = screen.chosen(nodes, lambda node: node[1], lambda _: 0.0)
+    return screen.cut([f"  {op_type:<{width}}  {node}{why}" for op_type, node, why in shown], "node")
 
 
 def _spec(spec: TensorSpec) -> str:
@@ -101,70 +112,41 @@ def _spec(spec: TensorSpec) -> str:
     return f"{spec.name}  {spec.dtype}  {shape}"
 
 
-def _table(path: Path) -> list[str]:
+def _table(path: Path, screen: Screen) -> list[str]:
     from int8cal.calibration.table_file import load_table
+    from int8cal.report.file_lines import table_lines
 
     table = load_table(path)
-    width = max((len(name) for name in table.tensors), default=0)
-    lines = [
-        f"table        {path.name} for {table.model.get('name')} (sha256 {str(table.model.get('sha256'))[:12]})",
-        f"calibrated   on {table.data.get('samples')} samples"
-        if table.data.get("samples") != 0
-        else f"converted    from {table.settings.get('method')}, its ranges were not measured here",
-        "settings     " + ", ".join(f"{key} {value}" for key, value in table.settings.items() if value),
-        f"{'tensor':<{width}}  {'type':<6} {'scale':>12} {'zero':>5} {'low':>11} {'high':>11} {'clipped':>9}  method",
-    ]
-    for name, entry in table.tensors.items():
-        source = "" if entry.source in ("calibrated", entry.method) else f", {entry.source}"
-        lines.append(
-            f"{name:<{width}}  {entry.dtype:<6} {entry.scale:12.6g} {entry.zero_point:5d} {entry.low:11.5g} "
-            f"{entry.high:11.5g} {entry.clipped:9.2e}  {entry.method}{source}"
-        )
-    for name, weight in table.weights.items():
-        axis = "per tensor" if weight.axis is None else f"axis {weight.axis}"
-        lines.append(
-            f"weight {name}  {weight.dtype} {weight.range}, {len(weight.scales)} scales ({axis}), "
-            f"{min(weight.scales):.4g} to {max(weight.scales):.4g}"
-        )
-    for correction, changed in table.corrections.items():
-        what = f"raw pixels at {changed['input']}" if correction == "uint8_input" else f"{len(changed)} entries"
-        lines.append(f"correction   {correction}: {what}")
-    return [*lines, *(f"warning      {warning}" for warning in table.warnings)]
+    _require_match(screen, path, (*table.tensors, *table.weights))
+    return table_lines(table, path.name, screen)
 
 
-def _statistics(path: Path) -> list[str]:
+def _statistics(path: Path, screen: Screen) -> list[str]:
     from int8cal.calibration.statistics_file import load_statistics
+    from int8cal.report.file_lines import statistics_lines
 
     statistics = load_statistics(path)
-    width = max((len(name) for name in statistics.tensors), default=0)
-    lines = [
-        f"statistics   {path.name} of a model with sha256 {statistics.model_sha256[:12]}",
-        f"samples      {statistics.samples} (fingerprint {statistics.fingerprint:032x})",
-        f"{'tensor':<{width}}  {'values':>13} {'zeros':>6} {'min':>11} {'max':>11}  octaves, largest first",
-    ]
-    for name, tensor in statistics.tensors.items():
-        zeros = tensor.zeros / tensor.count if tensor.count else 0.0
-        lines.append(
-            f"{name:<{width}}  {tensor.count:13,} {zeros:6.1%} {tensor.minimum:11.5g} {tensor.maximum:11.5g}  "
-            + _octaves(tensor.bins, tensor.counts)
-        )
-    return lines
+    _require_match(screen, path, statistics.tensors)
+    return statistics_lines(statistics, path.name, screen)
 
 
-def _octaves(bins: np.ndarray, counts: np.ndarray) -> str:
-    """Draw one character per octave, from the largest magnitude down; height is the share of the fullest one."""
-    if not len(bins):
-        return ""
-    octave = (bins & ((1 << 18) - 1)) >> 10
-    sums = np.bincount(octave.max() - octave, weights=counts)[:_BAR]
-    return "".join(" ▁▂▃▄▅▆▇█"[int(np.ceil(8 * share))] for share in sums / sums.max())
-
-
-def _report(path: Path) -> list[str]:
+def _report(path: Path, screen: Screen) -> list[str]:
     from int8cal.report.load import load_report
     from int8cal.report.terminal import report_lines
 
-    return report_lines(load_report(path))
+    document = load_report(path)
+    _require_match(screen, path, [layer["tensor"] for layer in document["layers"]])
+    return report_lines(document, screen)
+
+
+def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:
+    """Refuse a glob that no name matches."""
+    if screen.only and not any(fnmatchcase(name, screen.only) for name in names):
+        raise UsageError(
+            f"has no name that matches --filter {screen.only!r}",
+            where=str(path),
+            do="give a glob such as '*conv*'; * matches any text, / included",
+        )
 
 
 def describe_machine() -> list[str]:

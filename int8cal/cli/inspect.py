@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from int8cal.cli import options
 
+if TYPE_CHECKING:
+    from int8cal.report.screen import Screen, Sort
+
+# of each list, on a terminal
+ROWS = 30
+
 
 @click.command("inspect")
 @click.argument("file", type=options.PATH, metavar="FILE")
-def command(*, file: str) -> None:
+@click.option("--all", "every", is_flag=True, help="Show every row: a terminal gets 30 of each list, a pipe all.")
+@click.option(
+    "--sort",
+    type=click.Choice(["worst", "order", "name"]),
+    help="Order of rows: worst (least SQNR, most clipped, largest values), order (of the graph), name.",
+)
+@click.option("--filter", "only", metavar="GLOB", default="", help="Only tensors, weights and nodes of such a name.")
+def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
     """Show FILE in the terminal: a model, table, statistics file or report."""
     from int8cal.describe import describe_file
 
-    for line in describe_file(Path(file)):
-        click.echo(line)
+    encoding = sys.stdout.encoding or "ascii"
+    for line in describe_file(Path(file), _screen(encoding, cast("Sort", sort or ""), only, every=every)):
+        # names may hold what the terminal cannot write
+        click.echo(line.encode(encoding, "replace").decode(encoding))
+
+
+def _screen(encoding: str, sort: Sort, only: str, *, every: bool) -> Screen:
+    """Find out what standard output can show."""
+    from int8cal.report.screen import Screen
+
+    terminal = sys.stdout.isatty()
+    try:
+        blocks = bool("█▏▁━┿×µ…".encode(encoding))  # noqa: RUF001 (a ratio)
+    except UnicodeEncodeError:
+        blocks = False
+    return Screen(
+        width=max(shutil.get_terminal_size((100, 24)).columns, 60),
+        blocks=blocks,
+        colour=terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        rows=ROWS if terminal and not every else None,
+        whole_names=not terminal,
+        sort=sort,
+        only=only,
+    )

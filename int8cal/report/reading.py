@@ -142,8 +142,11 @@ def _saturation(document: Document) -> list[Figure]:
 
 
 def _metric(document: Document, label: str, key: str, text: Callable[[float | None], str]) -> Figure:
-    value = document["metrics"][key]
-    return _missing(document, label, f"metrics.{key}") if value is None else Figure(label, text(value))
+    value, bounds = document["metrics"][key], document["metrics"].get(f"{key}_ci95")
+    if value is None:
+        return _missing(document, label, f"metrics.{key}")
+    known = bounds is not None and None not in bounds
+    return Figure(label, text(value), f"95 % interval {text(bounds[0])} to {text(bounds[1])}" if known else "")
 
 
 def _drop(document: Document, label: str, key: str) -> Figure:

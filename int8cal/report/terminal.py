@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.report import wording
-from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.layer_lines import layer_lines, weight_lines
 from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
     evaluation_data,
@@ -18,10 +18,10 @@ from int8cal.report.reading import (
     verdict,
     versions,
     why,
-    why_nothing_clipped,
     worst_first,
 )
 from int8cal.report.runtimes import runtime_sentences
+from int8cal.report.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
 
-_BAR = 24
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _Row = tuple[str, str]
+WIDE = Screen()
 
 
 def summary_lines(report: Report) -> list[str]:
@@ -58,36 +57,43 @@ def summary_lines(report: Report) -> list[str]:
     )
 
 
-def report_lines(document: Document) -> list[str]:
+def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show a whole report.json in a terminal.
 
     Args:
         document: What `load_report` gave.
+        screen: Where.
 
     Returns:
-        The headline, then a bar for each layer's SQNR, worst first, then the nodes left in float, gates and warnings.
+        The verdict of gates and the headline, then a bar for each layer's SQNR, the scales of weights, the nodes left
+        in float, what the recipe and a budget did, and decisions.
     """
     samples = document.get("samples")
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
-    lines = [f"{title}, {wording.count(samples, 'sample')}" if samples else title, ""]
-    lines += wording.aligned([*_origin_rows(document), *_headline_rows(document)])
-    lines += ["", *_bars(document)]
+    band = "poor" if any(not gate["passed"] for gate in document["gates"]) else "strong"
+    lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
+    gates = [_painted(line, screen) for line in wording.aligned(_verdict_rows(document))]
+    lines += [*gates, ""] if gates else []
+    lines += wording.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
+    lines += ["", *layer_lines(document, screen)]
+    weights = weight_lines(document, screen)
+    lines += ["", *weights] if weights else []
     fusion = document["fusion"]
     lines += ["", *wording.aligned(_float_rows(document))]
     if fusion:
-        lines += [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
-    lines += _mixed_lines(document)
-    rows = [
-        *_runtime_rows(document),
-        *_step_rows(document),
-        *_optimized_rows(document),
-        *_mixed_rows(document),
-        *_verdict_rows(document),
-    ]
-    lines += ["", *wording.aligned(rows)]
+        left = [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
+        lines += screen.cut(left, "node")
+    lines += _mixed_lines(document, screen)
+    rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document)]
+    lines += ["", *wording.aligned(rows)] if rows else []
     if document["decisions"]:
-        lines += ["", "decisions", *(f"  {_clean(line)}" for line in document["decisions"])]
+        lines += ["", "decisions", *screen.cut([f"  {_clean(line)}" for line in document["decisions"]], "decision")]
     return lines
+
+
+def _painted(line: str, screen: Screen) -> str:
+    """Colour a row of the gates and warnings."""
+    return screen.paint(line, "poor" if "  FAIL  " in line else "fair" if line.startswith("Warnings") else "")
 
 
 def _origin_rows(document: Document) -> list[_Row]:
@@ -155,14 +161,15 @@ def _mixed_rows(document: Document) -> list[_Row]:
     return [] if found is None else [("Mixed precision", _clean(found["outcome"]))]
 
 
-def _mixed_lines(document: Document) -> list[str]:
+def _mixed_lines(document: Document, screen: Screen) -> list[str]:
     """Show what was evaluated in search of a model for which the gates hold, and the loudest layers."""
     found = document.get("mixed_precision")
     if found is None:
         return []
     lines = ["", *_columns([curve_heads(found), *curve_rows(found)])]
     if found["layers"]:
-        lines += ["", *_columns([("layer", "op", "noise", "time", "decision"), *layer_rows(found)])]
+        head, *rows = _columns([("layer", "op", "noise", "time", "decision"), *layer_rows(found)])
+        lines += ["", head, *screen.cut(rows, "layer")]
     return lines
 
 
@@ -183,43 +190,6 @@ def _verdict_rows(document: Document) -> list[_Row]:
     for index, line in enumerate(document["warnings"]):
         rows.append(("Warnings" if index == 0 else "", _clean(line)))
     return rows
-
-
-def _bars(document: Document) -> list[str]:
-    """One line per layer; the bars share one axis, from 0 dB to the best layer, at most the cap."""
-    layers = worst_first(document)
-    if not layers:
-        return [f"layers {wording.NOT_MEASURED}: {_clean(why(document, 'layers'))}"]
-    top = max((layer["sqnr_db"] for _, layer in layers if layer["sqnr_db"] is not None), default=0.0)
-    top = min(top, DECIBEL_CAP)
-    lines = [f"{'SQNR':>10}  {'':{_BAR}}  {'clipped':>10}  layer, worst first"]
-    reason = why_nothing_clipped(document)
-    if reason:
-        lines.append(f"clipped {wording.NOT_MEASURED}: {_clean(reason)}")
-    for index, layer in layers:
-        tensor, op_type = wording.shortened(_clean(layer["tensor"])), _clean(layer["op_type"])
-        if layer["sqnr_db"] is None:
-            reason = _clean(why(document, *layer_paths(index, layer, "sqnr_db")))
-            lines.append(
-                f"{'-':>10}  {'':{_BAR}}  {_clipped(layer)}  {tensor} ({op_type}), {wording.NOT_MEASURED}: {reason}"
-            )
-        else:
-            bar = _bar(layer["sqnr_db"] / top if top > 0 else 0.0)
-            lines.append(
-                f"{wording.decibel(layer['sqnr_db']):>10}  {bar:{_BAR}}  {_clipped(layer)}  {tensor} ({op_type})"
-            )
-    return lines
-
-
-def _clipped(layer: dict[str, Any]) -> str:
-    text = "-" if layer["clipped"] is None else wording.small_percent(layer["clipped"])
-    return f"{text:>10}"
-
-
-def _bar(share: float) -> str:
-    eighths = round(min(max(share, 0.0), 1.0) * _BAR * 8)
-    full, part = divmod(eighths, 8)
-    return "█" * full + (_EIGHTHS[part] if part else "")
 
 
 def _layers_reason(document: Document) -> str:

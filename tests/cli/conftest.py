@@ -137,8 +137,8 @@ class FakePipeline:
         self._called(inputs=inputs, output=output, overwrite=overwrite)
         return SimpleNamespace(samples=12, warnings=())
 
-    def describe_file(self, path):
-        self._called(path=path)
+    def describe_file(self, path, screen):
+        self._called(path=path, screen=screen)
         return list(self.lines)
 
     def describe_machine(self):

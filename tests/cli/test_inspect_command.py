@@ -1,8 +1,18 @@
 """`int8cal inspect`."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import int8cal
+
+
+def environment(**extra):
+    return os.environ | {"PYTHONPATH": str(Path(int8cal.__file__).parents[1]), "PYTHONIOENCODING": "utf-8"} | extra
 
 
 def test_the_lines_of_the_pipeline_are_printed(here, pipeline):
@@ -29,3 +39,70 @@ def test_a_file_of_no_known_kind_is_one_line(call, tmp_path):
     done = call("inspect", "notes.txt")
     assert done.code in (2, 3)
     assert "notes.txt" in done.message
+
+
+def test_rows_are_picked_and_ordered_as_asked(call, sample_run):
+    done = call("inspect", sample_run / "model.table.json", "--filter", "*block3*", "--sort", "name")
+    tensors = [line.split()[-1] for line in done.out.splitlines() if line.startswith("uint8")]
+    assert len(tensors) == 4
+    assert tensors == sorted(tensors)
+    assert all("block3" in name for name in tensors)
+
+
+@pytest.mark.parametrize("name", ["report.json", "model.table.json", "model.stats.npz"])
+def test_a_glob_that_nothing_matches_is_one_line(call, sample_run, name):
+    done = call("inspect", sample_run / name, "--filter", "nothing*")
+    assert done.code == 2
+    assert "--filter 'nothing*'" in done.message
+    assert name in done.message
+
+
+@pytest.mark.parametrize("name", ["report.json", "model.table.json", "model.stats.npz"])
+def test_a_pipe_gets_whole_names_no_colours_and_the_same_text_each_time(call, sample_run, name):
+    done = call("inspect", sample_run / name, COLUMNS="60")
+    assert "\x1b" not in done.out
+    assert "/block3/project/BatchNormalization_output" in done.out
+    assert call("inspect", sample_run / name, COLUMNS="60").out == done.out
+
+
+@pytest.mark.parametrize("name", ["report.json", "model.table.json", "model.stats.npz"])
+def test_where_the_terminal_has_only_ascii_bars_are_of_ascii(call, sample_run, name):
+    done = call("inspect", sample_run / name, PYTHONIOENCODING="ascii")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii()
+    assert "?" not in done.out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are of Unix")
+@pytest.mark.parametrize(("extra", "colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_gets_colours_and_names_that_fit_its_width(sample_run, extra, colours):
+    text = on_terminal(["inspect", str(sample_run / "report.json")], {"COLUMNS": "80", "TERM": "xterm", **extra})
+    assert ("\x1b[33m" in text) == colours
+    layers = [line for line in re.sub(r"\x1b\[\d+m", "", text).splitlines() if "█" in line and "float" not in line]
+    assert len(layers) == 15
+    assert max(map(len, layers)) <= 80
+
+
+def on_terminal(arguments, extra):
+    """Run the command with a pseudo-terminal as its standard output."""
+    import pty
+
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "int8cal", *arguments],
+        stdout=terminal,
+        env={key: value for key, value in environment(**extra).items() if key != "NO_COLOR" or key in extra},
+    ) as process:
+        os.close(terminal)
+        parts = []
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+        assert process.wait() == 0
+    os.close(main)
+    return b"".join(parts).decode()

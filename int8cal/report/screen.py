@@ -1,0 +1,120 @@
+"""What a terminal can show, and bars that fit it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from int8cal.report import wording
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Sort = Literal["worst", "order", "name"]
+ItemT = TypeVar("ItemT")
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_HEIGHTS = " ▁▂▃▄▅▆▇█"
+_HEIGHTS_ASCII = " .:-=+*#@"
+# what int8cal itself writes beyond ASCII; names of tensors may hold anything
+_ASCII = str.maketrans({"…": "~", "×": "x", "µ": "u", "·": "-", "█": "#", "\N{REPLACEMENT CHARACTER}": "?"})  # noqa: RUF001
+_COLOURS = {"fair": "33", "poor": "31", "soft": "2", "strong": "1"}
+
+
+@dataclass(frozen=True)
+class Screen:
+    """How to show lines.
+
+    Attributes:
+        width: Columns.
+        blocks: Whether block characters can be written; else bars are of ASCII.
+        colour: Whether escape sequences may be written.
+        rows: Most rows of a list, None for all.
+        whole_names: Whether names are written whole, however long; for files and pipes, where they are searched.
+        sort: Order of lists, "" for the usual one of a file.
+        only: Glob that names have to match, "" for all.
+    """
+
+    width: int = 100
+    blocks: bool = True
+    colour: bool = False
+    rows: int | None = None
+    whole_names: bool = False
+    sort: Sort | Literal[""] = ""
+    only: str = ""
+
+    @property
+    def narrow(self) -> bool:
+        """Whether columns have to be left out of wide lists, for the sake of the names."""
+        return self.width < 110 and not self.whole_names
+
+    @property
+    def bar_width(self) -> int:
+        """Columns of a bar: about a quarter of the screen."""
+        return min(max(self.width * 24 // 100, 8), 40)
+
+    def paint(self, text: str, band: str) -> str:
+        """Colour a text, where there is colour and the band has one; the text itself says it too."""
+        code = _COLOURS.get(band)
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text.strip() else text
+
+    def plain(self, text: str) -> str:
+        """Write a text with what the terminal has."""
+        return text if self.blocks else text.translate(_ASCII)
+
+    def bar(self, share: float, width: int | None = None) -> str:
+        """Draw a share of 0 to 1 from the left, padded to its full width."""
+        columns = width or self.bar_width
+        share = min(max(share, 0.0), 1.0)
+        if not self.blocks:
+            return f"{'#' * round(share * columns):{columns}}"
+        full, part = divmod(round(share * columns * 8), 8)
+        return f"{'█' * full + (_EIGHTHS[part] if part else ''):{columns}}"
+
+    def part(self, low: float, high: float, width: int | None = None, middle: float | None = None) -> str:
+        """Draw where a part from low to high lies in a whole of 0 to 1, with a mark in it; at least one column."""
+        columns = width or self.bar_width
+        inside, outside, mark = ("━", "·", "┿") if self.blocks else ("=", ".", "|")
+        first = min(max(round(low * columns), 0), columns - 1)
+        last = max(min(round(high * columns), columns), first + 1)
+        cells = [outside] * first + [inside] * (last - first) + [outside] * (columns - last)
+        if middle is not None:
+            cells[min(max(round(middle * columns - 0.5), first), last - 1)] = mark
+        return "".join(cells)
+
+    def sparkline(self, shares: Sequence[float]) -> str:
+        """Draw one character per share of 0 to 1; what is not nothing shows."""
+        heights = _HEIGHTS if self.blocks else _HEIGHTS_ASCII
+        return "".join(heights[0 if share <= 0 else max(1, round(8 * min(share, 1.0)))] for share in shares)
+
+    def name(self, text: str, used: int) -> str:
+        """Fit a name behind columns that are used already; its end is what tells names apart."""
+        shown = wording.printable(text)
+        return shown if self.whole_names else wording.shortened(shown, max(self.width - used, 12))
+
+    def chosen(
+        self, items: Sequence[ItemT], name: Callable[[ItemT], str], worst: Callable[[ItemT], float]
+    ) -> list[ItemT]:
+        """Pick and order the items of a list.
+
+        Args:
+            items: In the file's order.
+            name: Of an item, for the glob and for the order by name.
+            worst: Sorts the worst first.
+        """
+        found = [item for item in items if not self.only or fnmatchcase(name(item), self.only)]
+        if self.sort == "name":
+            found.sort(key=name)
+        elif self.sort == "worst":
+            found.sort(key=worst)
+        return found
+
+    def cut(self, lines: list[str], what: str) -> list[str]:
+        """Keep as many rows of a list as the screen takes, and say how many more there are."""
+        if self.rows is None or len(lines) <= self.rows:
+            return lines
+        return [
+            *lines[: self.rows],
+            f"... {wording.count(len(lines) - self.rows, f'more {what}')}; --all shows every row",
+        ]
