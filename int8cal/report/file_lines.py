@@ -14,7 +14,7 @@ from int8cal.report.layer_lines import spread_lines
 
 if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics, TensorStatistics
-    from int8cal.calibration.table import CalibrationTable, TensorEntry
+    from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
     from int8cal.report.screen import Screen
 
 
@@ -44,7 +44,7 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
     entries = screen.chosen(list(table.tensors.items()), lambda item: item[0], lambda item: -item[1].clipped)
     lines += screen.cut([_tensor(tensor, entry, screen) for tensor, entry in entries], "tensor")
     weights = [
-        (key, f"{entry.dtype} {entry.range}", min(entry.scales), median(entry.scales), max(entry.scales))
+        (key, _kind(entry, screen), min(entry.scales), median(entry.scales), max(entry.scales))
         for key, entry in table.weights.items()
         if entry.scales and min(entry.scales) > 0
     ]
@@ -54,6 +54,13 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
         what = f"raw pixels at {changed['input']}" if correction == "uint8_input" else f"{len(changed)} entries"
         lines.append(f"correction   {correction}: {what}")
     return [wording.printable(line) for line in [*lines, *(f"warning      {each}" for each in table.warnings)]]
+
+
+def _kind(entry: WeightEntry, screen: Screen) -> str:
+    if screen.narrow:
+        return f"{entry.dtype} {entry.range}"
+    axis = "per tensor" if entry.axis is None else f"axis {entry.axis}"
+    return f"{entry.dtype} {entry.range}, {wording.count(len(entry.scales), 'scale')} ({axis})"
 
 
 def _tensor(name: str, entry: TensorEntry, screen: Screen) -> str:

@@ -75,7 +75,7 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
     head = f"{'max/min':>9}  {'scales':{screen.bar_width}}  {'median':>10}  weight, {order}"
     lines = [
         f"{f'×{top / bottom:.3g}':>9}  {screen.part(place(bottom), place(top), middle=place(middle))}  "  # noqa: RUF001
-        f"{middle:10.4g}  {screen.name(name, 37 + screen.bar_width)}  {kind}"
+        f"{middle:10.4g}  {screen.name(name, 27 + screen.bar_width + len(kind))}  {kind}"
         for name, kind, bottom, middle, top in shown
     ]
     return [head, *screen.cut(lines, "weight")]
@@ -88,4 +88,5 @@ def weight_lines(document: Document, screen: Screen) -> list[str]:
 
 def _weight(each: dict[str, Any]) -> tuple[str, str, float, float, float]:
     name = each["node"] or each["weight"]
-    return name, f"{each['dtype']} {each['range']}", each["scale_min"], each["scale_median"], each["scale_max"]
+    kind = f"{each['dtype']} {each['range']}, {wording.count(each['scales'], 'scale')}"
+    return name, kind, each["scale_min"], each["scale_median"], each["scale_max"]
