@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from int8cal.calibration.table import WeightEntry
+from int8cal.evaluation.result import LayerWeights, TensorHistogram
+
 pytestmark = pytest.mark.browser
 
 CHART = "#ranges .chart"
@@ -225,3 +228,34 @@ def test_on_paper_the_page_is_light_and_shows_the_whole_table(show, build):
     assert table >= page.locator("#layer-table").bounding_box()["height"]
     assert not page.locator("nav").is_visible()
     assert page.pdf().startswith(b"%PDF")
+
+
+def test_odd_numbers_are_drawn_without_complaint(show, build):
+    report = build(6)
+    odd = [
+        ((0.0, 1e38, 3e38), (1, 2), 0.0, 3e38),
+        ((3.0, 3.0), (7,), 3.0, 3.0),
+        ((-1e-38, 1e-38), (10**12,), -1e-38, 1e-38),
+        ((0.0, 1.0, 5.0), (0, 1), -9.0, 9.0),  # bins of different width, and a range beyond them
+    ]
+    plots = tuple(
+        TensorHistogram(f"odd{i}", edges, counts, low, high, "max", {"kl": (low * 2, high * 3)})
+        for i, (edges, counts, low, high) in enumerate(odd)
+    )
+    scales = [(1.0,), (1e-45, 3e38), (0.25,) * 700, (0.0, 1.0)]
+    weights = tuple(
+        LayerWeights(f"n{i}", "Conv", "w", "", WeightEntry("int8", 0, "s8", each)) for i, each in enumerate(scales)
+    )
+    page = show(replace(report, histograms=plots, weights=weights))
+    for number in range(len(odd)):
+        chart = f"#tensor-{number} .chart"
+        drawn(page, chart)
+        low, high = view(page, chart)
+        assert low < high
+        for key in ("+", "l", "ArrowLeft", "0"):
+            page.locator(chart).press(key)
+        assert view(page, chart) == (low, high)
+    for number in range(len(scales)):
+        page.select_option("#weights-of", str(number))
+        drawn(page, "#channel-chart")
+        page.locator("#channel-chart").press("l")
