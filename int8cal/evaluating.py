@@ -11,7 +11,7 @@ import int8cal
 from int8cal.atomic import staged_directory
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, parse_gate, require_measurable
+from int8cal.evaluation.gates import judge, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.steps import steps_of
@@ -55,6 +55,7 @@ def evaluate_files(
     require_measurable(parsed, latency=latency)
     further(runtimes)
     providers = resolve(providers)
+    require_outputs(parsed, lambda: output_names(fp32))
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
     report = evaluate_models(
@@ -129,6 +130,11 @@ def evaluate_models(
 def open_samples(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
     """Open the samples of a path, or of a stream of feed dicts in its place."""
     return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
+
+
+def output_names(model: Path) -> tuple[str, ...]:
+    """Name the outputs of a model."""
+    return tuple(spec.name for spec in signature_of(load_model(model)).outputs)
 
 
 def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:

@@ -18,9 +18,16 @@ from int8cal.calibration.table_file import load_table, save_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, open_feeds
 from int8cal.errors import TableError
-from int8cal.evaluating import data_settings, evaluation_settings, open_samples, skipped_warnings, versions
+from int8cal.evaluating import (
+    data_settings,
+    evaluation_settings,
+    open_samples,
+    output_names,
+    skipped_warnings,
+    versions,
+)
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, parse_gate, require_measurable
+from int8cal.evaluation.gates import judge, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
@@ -232,17 +239,19 @@ def require_writable(job: Job) -> None:
     """Refuse a job whose gates cannot hold, or whose files would go where they must not.
 
     Raises:
-        ConfigError: A gate on a figure that will not be measured.
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have.
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    require_measurable([parse_gate(text) for text in job.evaluation.gates], latency=job.evaluation.latency)
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    require_measurable(gates, latency=job.evaluation.latency)
     further(job.evaluation.runtimes)
     resolve(job.evaluation.providers)
     directory, names = files_of(job)
     require_free(directory, overwrite=job.output.overwrite, directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
+    require_outputs(gates, lambda: output_names(job.model))
 
 
 def calibrate_job(job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext) -> CalibrationOutcome:

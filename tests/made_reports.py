@@ -59,9 +59,16 @@ def make_report(layers: int) -> Report:
         evaluation=Evaluation(
             samples=900,
             metrics=Metrics(
-                24.613, 0.998612, 1.3371, 0.9922, Drop(0.98111, 0.97888, 0.2222, (-0.3333, 0.7777), 900), None
+                24.613,
+                0.998612,
+                1.3371,
+                0.9922,
+                Drop(0.98111, 0.97888, 0.2222, (-0.3333, 0.7777), 900),
+                None,
+                sqnr_db_ci95=(24.1, 25.12),
+                agreement_ci95=(0.984, 0.9968),
             ),
-            outputs={"logits": OutputMetrics(24.613, 0.998612)},
+            outputs={"logits": OutputMetrics(24.613, 0.998612, (24.1, 25.12))},
             layers=measured,
             fusion=Fusion(
                 integer=53,
@@ -73,7 +80,7 @@ def make_report(layers: int) -> Report:
             ),
             saturation=Saturation("x86-vnni", 0),
             size=(13_998_211, 3_655_120),
-            latency=Latency(4.812, 2.411, 1.996),
+            latency=Latency(4.812, 2.411, 1.996, (1.9, 2.1)),
             reasons={
                 "metrics.top5": "the model has fewer than 6 classes",
                 "layers.5.sqnr_db": "the runtime fused this tensor away",
@@ -81,7 +88,7 @@ def make_report(layers: int) -> Report:
             },
         ),
         timing_s={"evaluate": 12.5, "prepare": 0.62, "calibrate": 31.4, "thresholds": 2.2, "quantize": 1.1},
-        gates=(Gate("top1.drop<=1.0", 0.2222, True), Gate("sqnr_db>=30", 24.613, False)),
+        gates=(Gate("top1.drop<=1.0", 0.2222, True, (-0.3333, 0.7777)), Gate("sqnr_db>=30", 24.613, False)),
         warnings=("3 samples were skipped: unreadable images",),
         decisions=(
             "/head/Softmax stays in float: it feeds a graph output",

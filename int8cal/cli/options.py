@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from int8cal.config.available import AVAILABLE
-from int8cal.evaluation.gates import UNITS
+from int8cal.evaluation.figures import OUTPUT_UNITS, UNITS
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
@@ -122,7 +122,8 @@ def _gate_names() -> str:
     by_unit: dict[str, list[str]] = {}
     for name, unit in UNITS.items():
         by_unit.setdefault(unit, []).append(name)
-    return "; ".join(f"{', '.join(names)} ({unit})" for unit, names in by_unit.items())
+    listed = [f"{', '.join(names)} ({unit})" for unit, names in by_unit.items()]
+    return "; ".join([*listed, f"of one output {', '.join(f'outputs.NAME.{figure}' for figure in OUTPUT_UNITS)}"])
 
 
 # Data

@@ -98,7 +98,8 @@ def _advice(failed: list[Gate], report: Report) -> str:
 def _value(index: int, report: Report) -> str:
     gate = report.gates[index]
     if gate.value is not None:
-        return f"is {gate.value:g}"
+        interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
+        return f"is {gate.value:g}{interval}"
     from int8cal.report.document import document_of, gate_paths
     from int8cal.report.reading import why
 

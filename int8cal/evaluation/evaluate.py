@@ -112,6 +112,8 @@ def evaluate_pair(
             floats = open_fp32(others, fp32, threads=every, reasons=found)
             sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
             times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
+        if times[_FIRST].speedup_ci95 is None:
+            found["latency.speedup_ci95"] = "a single round of turns gives no interval"
     else:
         found["latency"] = "latency was switched off"
         found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}

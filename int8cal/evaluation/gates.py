@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
+from int8cal.evaluation.figures import FIGURES, OUTPUT, OUTPUT_UNITS, SHORT, interval_of, output_of, value_of
 from int8cal.evaluation.result import Gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from int8cal.evaluation.result import Drop, Evaluation
+    from int8cal.evaluation.result import Evaluation
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -23,70 +24,12 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_EXPRESSION = re.compile(r"\s*([A-Za-z0-9_.]+)\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*")
-
-
-def _drop(
-    pick: Callable[[Evaluation], Drop | None], part: Callable[[Drop], float]
-) -> Callable[[Evaluation], float | None]:
-    def figure(evaluation: Evaluation) -> float | None:
-        drop = pick(evaluation)
-        return None if drop is None else part(drop)
-
-    return figure
-
-
-_DROP_PARTS: dict[str, Callable[[Drop], float]] = {
-    "fp32": lambda drop: drop.fp32,
-    "int8": lambda drop: drop.int8,
-    "drop": lambda drop: drop.drop,
-    "drop_ci95.lo": lambda drop: drop.drop_ci95[0],
-    "drop_ci95.hi": lambda drop: drop.drop_ci95[1],
-}
-_DROPS: dict[str, Callable[[Evaluation], Drop | None]] = {
-    "top1": lambda evaluation: evaluation.metrics.top1,
-    "top5": lambda evaluation: evaluation.metrics.top5,
-}
-
-# Every name a gate may use; its unit is in UNITS.
-FIGURES: dict[str, Callable[[Evaluation], float | None]] = {
-    "sqnr_db": lambda evaluation: evaluation.metrics.sqnr_db,
-    "cosine": lambda evaluation: evaluation.metrics.cosine,
-    "max_abs_error": lambda evaluation: evaluation.metrics.max_abs_error,
-    "agreement": lambda evaluation: evaluation.metrics.agreement,
-    **{f"{name}.{suffix}": _drop(pick, part) for name, pick in _DROPS.items() for suffix, part in _DROP_PARTS.items()},
-    "latency.fp32": lambda evaluation: None if evaluation.latency is None else evaluation.latency.fp32,
-    "latency.int8": lambda evaluation: None if evaluation.latency is None else evaluation.latency.int8,
-    "latency.speedup": lambda evaluation: None if evaluation.latency is None else evaluation.latency.speedup,
-    "size.fp32_bytes": lambda evaluation: float(evaluation.size[0]),
-    "size.int8_bytes": lambda evaluation: float(evaluation.size[1]),
-    "size.ratio": lambda evaluation: evaluation.size[1] / evaluation.size[0] if evaluation.size[0] else None,
-    "saturation.unsafe_channels": lambda evaluation: evaluation.saturation.unsafe_channels,
-    "fusion.integer": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.integer,
-    "fusion.float": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.float_,
-}
-
-_FRACTION, _POINTS = "fraction of 1", "percentage points"
-UNITS: dict[str, str] = {
-    "sqnr_db": "dB",
-    "cosine": "at most 1",
-    "max_abs_error": "in the output's unit",
-    "agreement": _FRACTION,
-    **{
-        f"{name}.{suffix}": _FRACTION if suffix in {"fp32", "int8"} else _POINTS
-        for name in _DROPS
-        for suffix in _DROP_PARTS
-    },
-    "latency.fp32": "ms",
-    "latency.int8": "ms",
-    "latency.speedup": "fp32 / int8",
-    "size.fp32_bytes": "bytes",
-    "size.int8_bytes": "bytes",
-    "size.ratio": "int8 / fp32",
-    "saturation.unsafe_channels": "channels",
-    "fusion.integer": "nodes",
-    "fusion.float": "nodes",
-}
+_COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
+_EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
+# an output's name may hold anything, operators and spaces included
+_OF_OUTPUT = re.compile(rf"\s*({OUTPUT.pattern.replace('(', '(?:')}){_COMPARISON}", re.DOTALL)
+_LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
+_NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
 
 @dataclass(frozen=True)
@@ -104,13 +47,15 @@ def parse_gate(text: str, names: Collection[str] = FIGURES.keys(), example: str 
 
     Args:
         text: 'NAME<=VALUE', with <=, >=, < or >; spaces around the parts are allowed.
-        names: The figures that there are; those of an evaluation unless told otherwise.
+        names: The figures that there are; those of an evaluation and its outputs unless told otherwise.
         example: A gate over one of them, for messages.
 
     Raises:
         ConfigError: No comparison, an unknown name (the nearest valid one is offered), or a bound that is no number.
     """
-    match = _EXPRESSION.fullmatch(text)
+    own = names == FIGURES.keys()
+    match = (own and _OF_OUTPUT.fullmatch(text)) or _EXPRESSION.fullmatch(text)
+    match = match or (own and _LIKE_OUTPUT.fullmatch(text)) or None
     if match is None:
         raise ConfigError(
             f'gate "{text}" is not of the form NAME<=VALUE (<=, >=, < or >)',
@@ -118,10 +63,22 @@ def parse_gate(text: str, names: Collection[str] = FIGURES.keys(), example: str 
             gate=text,
         )
     name, comparison, number = match.groups()
-    if name not in names:
-        near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-        do = f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}"
+    if own:
+        name = SHORT.get(name, name)
+    if name not in names and not (own and output_of(name)):
+        do = _nearest(name, names)
+        if own and name.startswith("outputs."):
+            do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
         raise ConfigError(f'gate "{text}" names an unknown figure "{name}"', do=do, gate=text)
+    return ParsedGate(text, name, comparison, _bound(text, number, example))
+
+
+def _nearest(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    return f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}"
+
+
+def _bound(text: str, number: str, example: str) -> float:
     try:
         bound = float(number)
     except ValueError:
@@ -132,7 +89,7 @@ def parse_gate(text: str, names: Collection[str] = FIGURES.keys(), example: str 
             do=f'write for example "{example}", without a unit',
             gate=text,
         )
-    return ParsedGate(text, name, comparison, bound)
+    return bound
 
 
 def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
@@ -155,16 +112,56 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
             )
 
 
+def require_outputs(gates: Iterable[ParsedGate], outputs: Callable[[], Sequence[str]]) -> None:
+    """Refuse gates about an output that the model does not have.
+
+    Args:
+        gates: The gates of one job, before any work.
+        outputs: Names the model's outputs; asked only if a gate is about one.
+
+    Raises:
+        ConfigError: Names the first such gate and the outputs.
+    """
+    known: Sequence[str] | None = None
+    for gate in gates:
+        output = output_of(gate.name)
+        if output is None:
+            continue
+        known = outputs() if known is None else known
+        if output not in known:
+            near = difflib.get_close_matches(output, known, n=1, cutoff=0.5)
+            listed = ", ".join(f'"{name}"' for name in known)
+            raise ConfigError(
+                f'gate "{gate.text}" is about an output "{output}" that the model does not have',
+                do=f'did you mean "{near[0]}"?' if near else f"its outputs are {listed}",
+                gate=gate.text,
+            )
+
+
 def on_outputs(gates: Iterable[ParsedGate]) -> tuple[ParsedGate, ...]:
     """Return the gates about the models' outputs: those that accuracy alone decides."""
-    return tuple(gate for gate in gates if not gate.name.startswith(("latency.", "size.", "saturation.", "fusion.")))
+    return tuple(gate for gate in gates if not gate.name.startswith(_NOT_ON_OUTPUTS))
+
+
+def figure_named(text: str) -> str:
+    """Return the full name of the figure that a gate is about, or what stands in its place in a malformed one."""
+    try:
+        return parse_gate(text).name
+    except ConfigError:
+        return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 
 
 def judge(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
     """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
-    return tuple(hold(gate, FIGURES[gate.name](evaluation)) for gate in gates)
+    return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
 
 
-def hold(gate: ParsedGate, value: float | None) -> Gate:
-    """Hold one gate against the value of its figure; None fails it."""
-    return Gate(gate.text, value, value is not None and _OPERATORS[gate.operator](value, gate.bound))
+def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:
+    """Hold one gate against the value of its figure; None fails it.
+
+    Args:
+        gate: The gate.
+        value: Of its figure.
+        ci95: The figure's 95 % interval, to be shown; it decides nothing.
+    """
+    return Gate(gate.text, value, value is not None and _OPERATORS[gate.operator](value, gate.bound), ci95)

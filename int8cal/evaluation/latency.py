@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.evaluation.result import Latency
 from int8cal.evaluation.turns import measure_turns
+from int8cal.numerics.intervals import ratio_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ def measure_latency(
         budget_s: Seconds after which no further round of turns starts, warm-up included; one is always measured.
 
     Returns:
-        Medians in milliseconds per sample, and their ratio fp32 / int8.
+        Medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the rounds.
     """
     return measure_latencies([(fp32, int8)], feeds, rows=rows, budget_s=budget_s)[0]
 
@@ -57,10 +58,11 @@ def measure_latencies(
     """
     sessions = [session for pair in pairs for session in pair]
     rounds = measure_turns(sessions, feeds * len(pairs), budget_s=budget_s * len(pairs))
-    medians = [statistics.median(times) for times in zip(*rounds, strict=True)]
     found = []
-    for number in range(0, len(medians), 2):
-        first, second = (1e-3 * medians[number + side] / rows[side] for side in (0, 1))
+    for number in range(0, len(sessions), 2):
         # a clock too coarse for a tiny model must not divide by zero
-        found.append(Latency(fp32=first, int8=second, speedup=first / max(second, 1e-9)))
+        times = [[max(1e-3 * each[number + side] / rows[side], 1e-9) for each in rounds] for side in (0, 1)]
+        first, second = (statistics.median(each) for each in times)
+        speedup = first / second
+        found.append(Latency(first, second, speedup, ratio_interval(times[0], times[1], speedup)))
     return tuple(found)

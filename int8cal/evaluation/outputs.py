@@ -9,6 +9,7 @@ import numpy as np
 
 from int8cal.errors import DataError, ModelError, NonFiniteError
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
+from int8cal.numerics.intervals import proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import ErrorSums, PairedCounts, error_sums, paired_counts, rank_of
 from int8cal.runtime.batching import SampleLike
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _NO_LABELS = "the samples have no labels"
 _NO_FLOAT = "the model has no float output"
+_ONE_SAMPLE = "one sample gives no interval"
+_TOO_LARGE = "the values are too large to compute an interval of"
 
 
 class LabelledSample(SampleLike, Protocol):
@@ -80,6 +83,10 @@ class OutputComparison:
         self.samples = 0
         self._models = (first, second)
         self._names = names
+        self._places = {name: place for place, (name, _) in enumerate(names)}
+        # per output the signal and the noise of a sample, summed, and their products with those of all outputs
+        self._energies = np.zeros((len(names), 2))
+        self._products = np.zeros((len(names), 2, len(names), 2))
         self._sums: dict[str, ErrorSums] = {}
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._scores: str | None = None  # the first float output
@@ -101,6 +108,7 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
+        energies = np.zeros_like(self._energies)
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -116,11 +124,16 @@ class OutputComparison:
                     f'output "{name}" has shape {x.shape} in the {first} and {y.shape} in the {second}',
                     do="give the FP32 model that the int8 model was made from",
                 )
-            self._sums[name] = self._sums.get(name, ErrorSums()) + error_sums(x, y)
+            part = error_sums(x, y)
+            energies[self._places[name]] = part.signal, part.noise
+            self._sums[name] = self._sums.get(name, ErrorSums()) + part
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
                 self._classify(sample, x, y)
+        self._energies += energies
+        with np.errstate(over="ignore"):  # values beyond 1e38 have no interval, and their reason says so
+            self._products += np.multiply.outer(energies, energies)
 
     def metrics(self) -> Metrics:
         """Return the figures over all outputs; sqnr_db and cosine are means over the float outputs that have one."""
@@ -132,23 +145,33 @@ class OutputComparison:
             agreement=None if self._no_scores() else self._agree / self.samples,
             top1=None if self._no_scores() else _drop(self._topk[1]),
             top5=None if self._no_scores() or self._classes <= 5 else _drop(self._topk[5]),
+            sqnr_db_ci95=self._interval([name for name, _ in self._names]),
+            agreement_ci95=None if self._no_scores() else proportion_interval(self._agree, self.samples),
         )
 
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
         sums = {name: self._sums.get(name, ErrorSums()) for name, _ in self._names}
-        return {name: OutputMetrics(part.sqnr_db, part.cosine) for name, part in sums.items()}
+        return {name: OutputMetrics(part.sqnr_db, part.cosine, self._interval([name])) for name, part in sums.items()}
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
         reasons: dict[str, str] = {}
+        alone: list[str] = []
         for name, figures in self.outputs().items():
             if figures.sqnr_db is None or figures.cosine is None:
                 reasons[f"outputs.{name}"] = self._why_no_error(name)
+            elif figures.sqnr_db_ci95 is None:
+                alone.append(name)
         metrics = self.metrics()
+        absent = dict(reasons)
+        no_interval = _ONE_SAMPLE if self.samples < 2 else _TOO_LARGE
+        reasons |= {f"outputs.{name}.sqnr_db_ci95": no_interval for name in alone}
+        if metrics.sqnr_db is not None and metrics.sqnr_db_ci95 is None:
+            reasons["metrics.sqnr_db_ci95"] = no_interval
         for key in ("sqnr_db", "cosine", "max_abs_error"):
             if getattr(metrics, key) is None:
-                reasons[f"metrics.{key}"] = "; ".join(dict.fromkeys(reasons.values())) if self._sums else _NO_FLOAT
+                reasons[f"metrics.{key}"] = "; ".join(dict.fromkeys(absent.values())) if self._sums else _NO_FLOAT
         no_scores = self._no_scores()
         if metrics.agreement is None:
             reasons["metrics.agreement"] = no_scores
@@ -180,6 +203,12 @@ class OutputComparison:
         ranks = rank_of(first, sample.label), rank_of(second, sample.label)
         for k, counts in self._topk.items():
             self._topk[k] = counts + paired_counts(ranks[0] < k, ranks[1] < k)
+
+    def _interval(self, names: list[str]) -> tuple[float, float] | None:
+        """Interval of the mean SQNR of these outputs, without those that have none."""
+        places = [self._places[name] for name in names if self._sums.get(name, ErrorSums()).sqnr_db is not None]
+        products = self._products[places][:, :, places]
+        return sqnr_interval(self._energies[places], products, self.samples)
 
     def _no_scores(self) -> str:
         """Why there are no class scores; empty when there are."""

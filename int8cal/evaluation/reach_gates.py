@@ -11,6 +11,7 @@ import numpy as np
 from int8cal.evaluation.gates import judge, on_outputs
 from int8cal.evaluation.mixed_report import describe_layers, outcome_of
 from int8cal.evaluation.result import Evaluation, MixedPoint, MixedPrecision, Saturation
+from int8cal.evaluation.search_state import Figures
 from int8cal.graph.costs import inference_us
 from int8cal.graph.injection import rounded_places
 from int8cal.graph.load import model_sha256
@@ -148,11 +149,12 @@ class GateSearch:
         if rung.floats or rung.planes:
             corrected = self.mixer.mixed(rung)
         key = model_sha256(corrected.model)
-        metrics = self.course.state.get(key)
-        if metrics is None:
-            metrics = self.course.judge.evaluate(corrected.model).metrics
-            self.course.state.put(key, metrics)
-        judged = _Judged(corrected, rung, judge(self.gates, _evaluation(metrics)), metrics)
+        figures = self.course.state.get(key)
+        if figures is None:
+            evaluation = self.course.judge.evaluate(corrected.model)
+            figures = Figures(evaluation.metrics, evaluation.outputs)
+            self.course.state.put(key, figures)
+        judged = _Judged(corrected, rung, judge(self.gates, _evaluation(figures)), figures.metrics)
         if self.best is None or judged.rank > self.best.rank:
             if self.best is not None:
                 self.course.publish(corrected)
@@ -271,5 +273,5 @@ def _factor(gate: Gate, parsed: ParsedGate, plain: Metrics) -> float | None:
     return None
 
 
-def _evaluation(metrics: Metrics) -> Evaluation:
-    return Evaluation(0, metrics, {}, (), None, Saturation("", None), (0, 0), None)
+def _evaluation(figures: Figures) -> Evaluation:
+    return Evaluation(0, figures.metrics, figures.outputs, (), None, Saturation("", None), (0, 0), None)

@@ -25,7 +25,10 @@ class Drop:
 
 @dataclass(frozen=True)
 class Metrics:
-    """int8 outputs against FP32 outputs over all samples; sqnr_db and cosine are means over the float outputs."""
+    """int8 outputs against FP32 outputs over all samples; sqnr_db and cosine are means over the float outputs.
+
+    `sqnr_db_ci95` and `agreement_ci95` are 95 % intervals over the choice of samples.
+    """
 
     sqnr_db: float | None
     cosine: float | None
@@ -33,6 +36,8 @@ class Metrics:
     agreement: float | None
     top1: Drop | None
     top5: Drop | None
+    sqnr_db_ci95: tuple[float, float] | None = None
+    agreement_ci95: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ class OutputMetrics:
 
     sqnr_db: float | None
     cosine: float | None
+    sqnr_db_ci95: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,15 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8."""
+    """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8.
+
+    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round.
+    """
 
     fp32: float
     int8: float
     speedup: float
+    speedup_ci95: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,11 +162,15 @@ class Optimization:
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed)."""
+    """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed).
+
+    `ci95` is the 95 % interval of its figure, where that has one.
+    """
 
     gate: str
     value: float | None
     passed: bool
+    ci95: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

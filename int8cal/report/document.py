@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from int8cal.evaluation.gates import figure_named
 from int8cal.report.mixed import mixed_document
 from int8cal.report.runtimes import missing_of_runtimes, runtimes_document
 from int8cal.report.weights import weights_document
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import (
         Drop,
         Evaluation,
+        Gate,
         LayerSaturation,
         Metrics,
         Optimization,
@@ -70,7 +71,7 @@ def document_of(report: Report) -> Document:
         **_measurements(evaluation, _left(report), report.tensors),
         **({"weights": [weights_document(each) for each in report.weights]} if report.weights else {}),
         "timing_s": _timing(report.timing_s),
-        "gates": [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in report.gates],
+        "gates": [_gate(gate) for gate in report.gates],
         "warnings": report.warnings,
         "decisions": report.decisions,
         **({"steps": [_step(step) for step in report.steps]} if report.steps else {}),
@@ -113,7 +114,12 @@ def missing(document: Document) -> Iterator[tuple[str, ...]]:
     for key in ("fusion", "latency_ms"):
         if document[key] is None:
             yield (key, key.removesuffix("_ms"))
-    yield from ((f"metrics.{key}",) for key, value in document["metrics"].items() if value is None)
+    if (document["latency_ms"] or {"speedup_ci95": ""})["speedup_ci95"] is None:
+        yield ("latency_ms.speedup_ci95", "latency.speedup_ci95")
+    for key, value in document["metrics"].items():
+        if value is None:
+            # an interval of nothing is missing for the reason that the figure is
+            yield tuple(dict.fromkeys((f"metrics.{key}", f"metrics.{key.removesuffix('_ci95')}")))
     if document["saturation"]["unsafe_channels"] is None:
         yield ("saturation.unsafe_channels",)
     for name, output in document["outputs"].items():
@@ -135,7 +141,7 @@ def layer_paths(index: int, layer: Mapping[str, Any], key: str) -> tuple[str, ..
 
 def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the paths under which the reason for a gate without value may be filed: its own, or its metric's."""
-    metric = re.split(r"[<>=!]", str(gate["gate"]), maxsplit=1)[0].strip()
+    metric = figure_named(str(gate["gate"]))
     return (f"gates.{index}.value", f"metrics.{metric}", metric)
 
 
@@ -151,7 +157,8 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str], tensors: Mapp
     return {
         "metrics": _metrics(evaluation.metrics),
         "outputs": {
-            name: {"sqnr_db": output.sqnr_db, "cosine": output.cosine} for name, output in evaluation.outputs.items()
+            name: {"sqnr_db": output.sqnr_db, "sqnr_db_ci95": output.sqnr_db_ci95, "cosine": output.cosine}
+            for name, output in evaluation.outputs.items()
         },
         "layers": [
             {
@@ -175,16 +182,24 @@ def _measurements(evaluation: Evaluation, left: Mapping[str, str], tensors: Mapp
         },
         "saturation": _saturation(saturation),
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
-        "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+        "latency_ms": latency
+        and {
+            "fp32": latency.fp32,
+            "int8": latency.int8,
+            "speedup": latency.speedup,
+            "speedup_ci95": latency.speedup_ci95,
+        },
     }
 
 
 def _metrics(metrics: Metrics) -> Document:
     return {
         "sqnr_db": metrics.sqnr_db,
+        "sqnr_db_ci95": metrics.sqnr_db_ci95,
         "cosine": metrics.cosine,
         "max_abs_error": metrics.max_abs_error,
         "agreement": metrics.agreement,
+        "agreement_ci95": metrics.agreement_ci95,
         "top1": _drop(metrics.top1),
         "top5": _drop(metrics.top5),
     }
@@ -228,6 +243,11 @@ def layer_saturation(layer: LayerSaturation) -> Document:
         "unsafe_pairs": layer.unsafe_pairs,
         "worst_sum": layer.worst_sum,
     }
+
+
+def _gate(gate: Gate) -> Document:
+    interval = {} if gate.ci95 is None else {"ci95": gate.ci95}
+    return {"gate": gate.gate, "value": gate.value, "passed": gate.passed, **interval}
 
 
 def _step(step: Step) -> Document:

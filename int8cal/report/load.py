@@ -41,6 +41,8 @@ _METRICS = {
     "top1": (dict, type(None)),
     "top5": (dict, type(None)),
 }
+# 95 % intervals, which reports of 0.1 lack.
+_INTERVALS = ("metrics.sqnr_db_ci95", "metrics.agreement_ci95", "latency_ms.speedup_ci95")
 _LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIONAL, "clipped": _OPTIONAL}
 _RANGE = {"dtype": (str,), "low": _OPTIONAL, "high": _OPTIONAL, "method": (str,)}
 _WEIGHTS = {
@@ -119,6 +121,7 @@ def _check(path: Path, document: Document) -> None:
     _metrics(path, "metrics", document["metrics"])
     for name, output in document["outputs"].items():
         _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
+        _interval(path, f"outputs.{name}.sqnr_db_ci95", output.get("sqnr_db_ci95"))
     _table(path, "layers", document["layers"], _LAYER)
     for index, layer in enumerate(document["layers"]):
         if "dtype" in layer:  # the range of a tensor that int8cal calibrated
@@ -127,6 +130,8 @@ def _check(path: Path, document: Document) -> None:
         _keys(path, "", document, {"weights": (list,)})
         _table(path, "weights", document["weights"], _WEIGHTS)
     _table(path, "gates", document["gates"], _GATE)
+    for index, gate in enumerate(document["gates"]):
+        _interval(path, f"gates.{index}.ci95", gate.get("ci95"))
     if "steps" in document:
         _keys(path, "", document, {"steps": (list,)})
         _table(path, "steps", document["steps"], _STEP)
@@ -142,6 +147,9 @@ def _check(path: Path, document: Document) -> None:
         _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(_TIMES, _OPTIONAL))
     if "runtimes" in document:
         _runtimes(path, document["runtimes"])
+    for place in _INTERVALS:
+        part, _, key = place.partition(".")
+        _interval(path, place, (document[part] or {}).get(key))
     if "mixed_precision" in document:
         _mixed(path, document["mixed_precision"])
     _each(path, "timing_s", list(document["timing_s"].values()), _OPTIONAL)
@@ -155,10 +163,7 @@ def _metrics(path: Path, place: str, metrics: Any) -> None:
     for name in ("top1", "top5"):
         if metrics[name] is not None:
             _keys(path, f"{place}.{name}", metrics[name], _DROP)
-            interval = metrics[name]["drop_ci95"]
-            _each(path, f"{place}.{name}.drop_ci95", interval, _OPTIONAL)
-            if len(interval) != 2:
-                raise _error(path, f"{place}.{name}.drop_ci95 has {len(interval)} values, expected 2", _AGAIN)
+            _interval(path, f"{place}.{name}.drop_ci95", metrics[name]["drop_ci95"])
 
 
 def _runtimes(path: Path, found: Any) -> None:
@@ -184,6 +189,16 @@ def _mixed(path: Path, found: Any) -> None:
         raise _error(path, "mixed_precision.curve has points with different gates", _AGAIN)
     for index, point in enumerate(found["curve"]):
         _table(path, f"mixed_precision.curve.{index}.gates", list(point["gates"].values()), _MIXED_GATE)
+
+
+def _interval(path: Path, place: str, value: Any) -> None:
+    """Check the two ends of an interval; None stands for one that there is not."""
+    if value is None:
+        return
+    _kind(path, place, value, (list,))
+    _each(path, place, value, _OPTIONAL)
+    if len(value) != 2:
+        raise _error(path, f"{place} has {len(value)} values, expected 2", _AGAIN)
 
 
 def _table(path: Path, place: str, rows: list[Any], kinds: Mapping[str, tuple[type, ...]]) -> None:

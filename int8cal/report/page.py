@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
 from int8cal.report.charts import LogScale, Picture, Scale, decibel_scale, interval_scale
-from int8cal.report.document import document_of, gate_paths
+from int8cal.report.document import document_of
 from int8cal.report.mixed import MixedView, mixed_view
 from int8cal.report.page_layers import LayerRow, layer_rows
 from int8cal.report.plots import (
@@ -23,6 +23,7 @@ from int8cal.report.reading import (
     Figure,
     evaluation_data,
     flat,
+    gate_value,
     headline,
     int8_name,
     name_of,
@@ -217,10 +218,7 @@ def _plots(report: Report, layers: list[LayerRow]) -> list[Plot]:
 
 
 def _gate(document: Document, index: int, gate: dict[str, Any]) -> tuple[str, str, bool]:
-    value = wording.plain(gate["value"])
-    if gate["value"] is None:
-        value = f"{value}: {why(document, *gate_paths(index, gate))}"
-    return gate["gate"], value, gate["passed"]
+    return gate["gate"], gate_value(document, index), gate["passed"]
 
 
 def _accuracy(label: str, drop: dict[str, Any]) -> Accuracy:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
-from int8cal.report.document import NO_REASON, find_reason, layer_paths
+from int8cal.report.document import NO_REASON, find_reason, gate_paths, layer_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,12 +16,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """One headline figure: its name, its text, a note beside it, and whether it was measured at all."""
+    """One headline figure.
+
+    Attributes:
+        label, text: Its name and its value.
+        aside: What else to know of it; the reason where it was not measured.
+        measured: Whether it was measured at all.
+        interval: Its 95 % interval; empty where it has none.
+        about: What the names of gates about it begin with.
+    """
 
     label: str
     text: str
-    note: str = ""
+    aside: str = ""
     measured: bool = True
+    interval: str = ""
+    about: str = ""
+
+    @property
+    def note(self) -> str:
+        """Everything to write beside the value."""
+        return ", ".join(filter(None, (self.aside, f"95 % interval {self.interval}" if self.interval else "")))
 
 
 def why(document: Document, *paths: str) -> str:
@@ -115,14 +130,18 @@ def headline(document: Document) -> list[Figure]:
     figures.append(_metric(document, "Largest error", "max_abs_error", wording.plain))
     fp32, int8, latency = document["size"]["fp32_bytes"], document["size"]["int8_bytes"], document["latency_ms"]
     if fp32 > 0 and int8 > 0:
-        figures.append(Figure("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}"))
+        figures.append(
+            Figure("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}", about="size")
+        )
     else:
         figures.append(_missing(document, "Size", "size"))
     if latency is None or latency["speedup"] is None:
         figures.append(_missing(document, "Speedup", "latency_ms.speedup", "latency_ms", "latency"))
     else:
         times = f"{wording.milliseconds(latency['fp32'])} to {wording.milliseconds(latency['int8'])} per sample"
-        figures.append(Figure("Speedup", wording.times(latency["speedup"]), times))
+        interval = _interval(latency.get("speedup_ci95"), wording.times)
+        speedup = wording.times(latency["speedup"])
+        figures.append(Figure("Speedup", speedup, times, interval=interval, about="latency"))
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
     return [item for item in figures if item.label != "Top-5 drop" or metrics["top5"] or metrics["top1"]]
@@ -136,17 +155,26 @@ def _saturation(document: Document) -> list[Figure]:
         return []
     note = f"target {found['target']}, whatever the activations"
     if not unsafe:
-        return [Figure("Can saturate", "no channel", note)]
+        return [Figure("Can saturate", "no channel", note, about="saturation")]
     text = wording.count(unsafe, "channel") if channels is None else f"{unsafe} of {wording.count(channels, 'channel')}"
-    return [Figure("Can saturate", text, f"target {found['target']}, on x86 CPUs without VNNI")]
+    return [Figure("Can saturate", text, f"target {found['target']}, on x86 CPUs without VNNI", about="saturation")]
 
 
 def _metric(document: Document, label: str, key: str, text: Callable[[float | None], str]) -> Figure:
-    value, bounds = document["metrics"][key], document["metrics"].get(f"{key}_ci95")
+    value = document["metrics"][key]
     if value is None:
         return _missing(document, label, f"metrics.{key}")
-    known = bounds is not None and None not in bounds
-    return Figure(label, text(value), f"95 % interval {text(bounds[0])} to {text(bounds[1])}" if known else "")
+    shown = text(value)
+    # an exact output's decibels are those of the floor that its error is held at: their spread says nothing
+    interval = "" if shown == wording.EXACT else _interval(document["metrics"].get(f"{key}_ci95"), text)
+    return Figure(label, shown, interval=interval, about=key)
+
+
+def _interval(bounds: list[float | None] | None, text: Callable[[float | None], str]) -> str:
+    """Show both ends of an interval with their unit; empty where there is none."""
+    if bounds is None or None in bounds:
+        return ""
+    return " to ".join(text(bound) for bound in bounds)
 
 
 def _drop(document: Document, label: str, key: str) -> Figure:
@@ -155,12 +183,22 @@ def _drop(document: Document, label: str, key: str) -> Figure:
     if drop is None or drop["drop"] is None:
         return _missing(document, label, f"metrics.{key}.drop", f"metrics.{key}")
     note = f"{wording.percent(drop['fp32'])} to {wording.percent(drop['int8'])}"
-    note += f", 95 % interval {wording.interval(drop['drop_ci95'])}"
-    return Figure(label, wording.points(drop["drop"]), note)
+    interval = wording.interval(drop["drop_ci95"])
+    return Figure(label, wording.points(drop["drop"]), note, interval=interval, about=key)
 
 
 def _missing(document: Document, label: str, *paths: str) -> Figure:
-    return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False)
+    about = paths[0].split(".")[1 if paths[0].startswith("metrics.") else 0].removesuffix("_ms")
+    return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False, about=about)
+
+
+def gate_value(document: Document, index: int) -> str:
+    """Say what a gate was held against: the value, with its interval where it has one, or why there is none."""
+    gate = document["gates"][index]
+    if gate["value"] is None:
+        return f"{wording.NOT_MEASURED}: {why(document, *gate_paths(index, gate))}"
+    interval = _interval(gate.get("ci95"), wording.plain)
+    return wording.plain(gate["value"]) + (f", 95 % interval {interval}" if interval else "")
 
 
 def optimized_sentence(found: Mapping[str, Any]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.report import wording
-from int8cal.report.document import document_of, gate_paths, layer_paths
+from int8cal.report.document import document_of, layer_paths
 from int8cal.report.layer_lines import layer_lines, weight_lines
 from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
     evaluation_data,
+    gate_value,
     headline,
     int8_name,
     name_of,
@@ -183,9 +184,7 @@ def _verdict_rows(document: Document) -> list[_Row]:
     gates = document["gates"]
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
-        value = wording.plain(gate["value"])
-        if gate["value"] is None:
-            value = f"{value}: {_clean(why(document, *gate_paths(index, gate)))}"
+        value = _clean(gate_value(document, index))
         rows.append(("", f"{'pass' if gate['passed'] else 'FAIL'}  {_clean(gate['gate'])}  (value {value})"))
     for index, line in enumerate(document["warnings"]):
         rows.append(("Warnings" if index == 0 else "", _clean(line)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 NOT_MEASURED = "not measured"
+EXACT = "exact"
 # From here on the error is no more than float32 rounding.
 EXACT_DB = 120.0
 
@@ -11,7 +12,7 @@ def decibel(value: float | None) -> str:
     """Show a signal-to-noise ratio in dB."""
     if value is None:
         return NOT_MEASURED
-    return "exact" if value >= EXACT_DB else f"{value:.2f} dB"
+    return EXACT if value >= EXACT_DB else f"{value:.2f} dB"
 
 
 def cosine(value: float | None) -> str:

@@ -16,7 +16,7 @@ import int8cal
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.config.available import AVAILABLE
-from int8cal.evaluation.gates import FIGURES
+from int8cal.evaluation.figures import FIGURES
 from int8cal.job import Recipe, Target, WeightRange
 
 Engine = Literal["local", "ray"]

@@ -1,18 +1,49 @@
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import FIGURES, UNITS, hold, judge, parse_gate, require_measurable
-from int8cal.evaluation.result import Drop, Evaluation, Fusion, Latency, Metrics, Saturation
+from int8cal.evaluation.figures import FIGURES, UNITS
+from int8cal.evaluation.gates import (
+    figure_named,
+    hold,
+    judge,
+    on_outputs,
+    parse_gate,
+    require_measurable,
+    require_outputs,
+)
+from int8cal.evaluation.result import (
+    Drop,
+    Evaluation,
+    Fusion,
+    Latency,
+    LayerMetrics,
+    Metrics,
+    OutputMetrics,
+    Saturation,
+)
 
 EVALUATION = Evaluation(
     samples=100,
-    metrics=Metrics(31.5, 0.999, 0.25, 0.98, Drop(0.92, 0.91, 1.0, (-0.4, 2.4), 100), None),
-    outputs={},
-    layers=(),
+    metrics=Metrics(
+        31.5,
+        0.999,
+        0.25,
+        0.98,
+        Drop(0.92, 0.91, 1.0, (-0.4, 2.4), 100),
+        None,
+        sqnr_db_ci95=(30.5, 32.5),
+        agreement_ci95=(0.93, 0.997),
+    ),
+    outputs={"logits": OutputMetrics(31.0, 0.998, (30.0, 32.0)), "/head/a<=b. c": OutputMetrics(12.0, 0.9, None)},
+    layers=(
+        LayerMetrics("a", "a", "Conv", 40.0, None),
+        LayerMetrics("b", "b", "Conv", 18.0, None),
+        LayerMetrics("c", "c", "Conv", None, None),
+    ),
     fusion=Fusion(12, 3, ()),
     saturation=Saturation("portable", None),
     size=(4000, 1000),
-    latency=Latency(2.0, 1.0, 2.1),
+    latency=Latency(2.0, 1.0, 2.1, (1.9, 2.3)),
 )
 
 
@@ -34,6 +65,18 @@ EVALUATION = Evaluation(
         ("latency.int8<=1", 1.0, True),
         ("size.ratio<=0.25", 0.25, True),
         ("size.int8_bytes<1000", 1000, False),
+        ("sqnr_db_ci95.lo>=30", 30.5, True),
+        ("sqnr_db_ci95.hi>=33", 32.5, False),
+        ("agreement_ci95.lo>=0.95", 0.93, False),
+        ("drop_ci95.hi<=2.4", 2.4, True),
+        ("drop_ci95.lo > 0", -0.4, False),
+        ("latency.speedup_ci95.lo>=2", 1.9, False),
+        ("latency.speedup_ci95.hi>=2", 2.3, True),
+        ("layers.worst_sqnr_db>=20", 18.0, False),
+        ("outputs.logits.sqnr_db>=31", 31.0, True),
+        ("outputs.logits.sqnr_db_ci95.lo>=30.5", 30.0, False),
+        ("outputs.logits.cosine >= 0.9", 0.998, True),
+        ("outputs./head/a<=b. c.sqnr_db>=12", 12.0, True),
         ("fusion.float<=3", 3, True),
         ("fusion.integer>12", 12, False),
     ],
@@ -133,3 +176,60 @@ def test_a_gate_on_latency_needs_it_measured(name):
 def test_all_other_gates_can_be_measured():
     others = [name for name in FIGURES if not name.startswith("latency.")]
     require_measurable([parse_gate(f"{name}<=1") for name in others], latency=False)
+
+
+def test_the_short_name_of_an_interval_is_that_of_top1_and_the_text_stays_as_written():
+    assert parse_gate("drop_ci95.hi<=1.0").name == "top1.drop_ci95.hi"
+    assert parse_gate("drop_ci95.hi<=1.0").text == "drop_ci95.hi<=1.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "interval"),
+    [
+        ("sqnr_db>=1", (30.5, 32.5)),
+        ("agreement>=1", (0.93, 0.997)),
+        ("top1.drop<=1", (-0.4, 2.4)),
+        ("latency.speedup>=1", (1.9, 2.3)),
+        ("outputs.logits.sqnr_db>=1", (30.0, 32.0)),
+        ("sqnr_db_ci95.lo>=1", None),
+        ("cosine>=1", None),
+        ("outputs.logits.cosine>=1", None),
+        ("top5.drop<=1", None),
+    ],
+)
+def test_a_verdict_carries_the_interval_of_its_figure(text, interval):
+    assert judge([parse_gate(text)], EVALUATION)[0].ci95 == interval
+
+
+@pytest.mark.parametrize("text", ["outputs.logits>=1", "outputs.logits.sqnr>=20", "outputs.sqnr_db>=20"])
+def test_a_figure_that_outputs_do_not_have_is_refused_with_those_that_they_have(text):
+    with pytest.raises(ConfigError, match="unknown figure") as caught:
+        parse_gate(text)
+    assert "outputs.NAME" in caught.value.do
+
+
+def test_an_output_that_the_model_lacks_is_refused_before_any_work():
+    gate = parse_gate("outputs.logit.sqnr_db>=20")
+    with pytest.raises(ConfigError, match="does not have") as caught:
+        require_outputs([gate], lambda: ("logits", "boxes"))
+    assert 'did you mean "logits"' in caught.value.do
+    with pytest.raises(ConfigError) as caught:
+        require_outputs([parse_gate("outputs.zzz.cosine>=0")], lambda: ("logits", "boxes"))
+    assert '"logits", "boxes"' in caught.value.do
+    require_outputs([parse_gate("outputs.boxes.cosine>=0")], lambda: ("logits", "boxes"))
+
+
+def test_the_model_is_not_opened_for_gates_that_are_about_no_output():
+    require_outputs([parse_gate("sqnr_db>=20")], lambda: pytest.fail("opened"))
+
+
+def test_a_budget_is_not_spent_on_what_layers_or_the_machine_show():
+    texts = ["layers.worst_sqnr_db>=1", "latency.speedup_ci95.lo>=1", "size.ratio<=1", "fusion.float<=1"]
+    assert on_outputs([parse_gate(text) for text in texts]) == ()
+    assert len(on_outputs([parse_gate("outputs.a.sqnr_db>=1"), parse_gate("agreement_ci95.lo>=0.9")])) == 2
+
+
+def test_a_figure_is_named_even_in_a_gate_that_cannot_be_read():
+    assert figure_named("drop_ci95.hi<=1") == "top1.drop_ci95.hi"
+    assert figure_named("unsafe_channels <= 0") == "unsafe_channels"
+    assert figure_named("outputs.a<b.sqnr_db>=3") == "outputs.a<b.sqnr_db"

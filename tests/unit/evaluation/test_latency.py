@@ -70,3 +70,12 @@ def test_a_model_slower_than_the_budget_is_measured_once(clock):
     result = measure_latency(first, second, FEEDS, budget_s=3.0)
     assert first.runs == second.runs == 2
     assert result.speedup == pytest.approx(3.0)
+
+
+def test_the_speedup_has_an_interval_over_the_rounds_but_not_after_a_single_one(clock):
+    uneven = [0.1 + 0.02 * (run % 3) for run in range(400)]
+    result = measure_latency(FakeSession(clock, *uneven), FakeSession(clock, 0.05), FEEDS, budget_s=6.0)
+    low, high = result.speedup_ci95
+    assert 1.5 < low < result.speedup < high < 3.5
+    once = measure_latency(FakeSession(clock, 9.0), FakeSession(clock, 3.0), FEEDS, budget_s=3.0)
+    assert once.speedup_ci95 is None

@@ -8,8 +8,8 @@ import pytest
 import int8cal
 from int8cal.errors import UsageError
 from int8cal.evaluation.gate_judge import GateJudge
-from int8cal.evaluation.result import Drop, Metrics
-from int8cal.evaluation.search_state import SearchState
+from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
+from int8cal.evaluation.search_state import Figures, SearchState
 
 NET = "g (float[N,6,16] x) => (float[N,6,8] y)"
 BODY = "a = MatMul(x, A) b = Tanh(a) c = MatMul(b, C) d = Sigmoid(c) y = MatMul(d, E)"
@@ -77,13 +77,14 @@ def test_the_judge_gives_the_figures_of_an_evaluation(case, bench, monkeypatch):
     assert GateJudge(model, lambda: samples[1:], threads=1).fingerprint() != judge.fingerprint()
 
 
-METRICS = Metrics(31.5, 0.99, 0.25, 1.0, Drop(0.9, 0.8, 10.0, (5.0, 15.0), 40), None)
+METRICS = Metrics(31.5, 0.99, 0.25, 1.0, Drop(0.9, 0.8, 10.0, (5.0, 15.0), 40), None, (30.0, 33.0), (0.9, 1.0))
+FIGURES = Figures(METRICS, {"logits": OutputMetrics(31.5, 0.99, (30.0, 33.0)), "empty": OutputMetrics(None, None)})
 
 
 def test_figures_are_remembered_for_the_same_model_and_samples_only(tmp_path):
     path = tmp_path / "net.search.json"
-    SearchState(path, {"model": "a"}).put("x", METRICS)
-    assert SearchState(path, {"model": "a"}).get("x") == METRICS
+    SearchState(path, {"model": "a"}).put("x", FIGURES)
+    assert SearchState(path, {"model": "a"}).get("x") == FIGURES
     assert SearchState(path, {"model": "a"}).get("y") is None
     assert SearchState(path, {"model": "b"}).get("x") is None
 
@@ -97,9 +98,9 @@ def test_a_damaged_memory_is_measured_again(tmp_path, text):
 
 def test_figures_in_a_damaged_row_are_measured_again(tmp_path):
     path = tmp_path / "net.search.json"
-    SearchState(path, {}).put("x", METRICS)
+    SearchState(path, {}).put("x", FIGURES)
     document = json.loads(path.read_text(encoding="utf-8"))
-    del document["measured"]["x"]["top1"]["fp32"]
+    del document["measured"]["x"]["metrics"]["top1"]["fp32"]
     path.write_text(json.dumps(document), encoding="utf-8")
     assert SearchState(path, {}).get("x") is None
     assert np.isfinite(METRICS.sqnr_db)

@@ -41,15 +41,25 @@ def test_the_keys_are_the_contracts_in_its_order(report):
     ]
     assert document["format"] == "int8cal/report"
     assert document["version"] == 1
-    assert list(document["metrics"]) == ["sqnr_db", "cosine", "max_abs_error", "agreement", "top1", "top5"]
+    assert list(document["metrics"]) == [
+        "sqnr_db",
+        "sqnr_db_ci95",
+        "cosine",
+        "max_abs_error",
+        "agreement",
+        "agreement_ci95",
+        "top1",
+        "top5",
+    ]
     assert list(document["metrics"]["top1"]) == ["fp32", "int8", "drop", "drop_ci95", "samples"]
     assert list(document["layers"][0]) == ["tensor", "node", "op_type", "sqnr_db", "clipped"]
     assert list(document["fusion"]) == ["integer", "float", "nodes"]
     assert document["saturation"] == {"target": "x86-vnni", "unsafe_channels": 0}
     assert document["size"] == {"fp32_bytes": 13_998_211, "int8_bytes": 3_655_120}
-    assert document["latency_ms"] == {"fp32": 4.812, "int8": 2.411, "speedup": 1.996}
+    assert document["latency_ms"] == {"fp32": 4.812, "int8": 2.411, "speedup": 1.996, "speedup_ci95": [1.9, 2.1]}
     assert list(document["timing_s"]) == ["prepare", "calibrate", "thresholds", "quantize", "evaluate"]
-    assert document["gates"][0] == {"gate": "top1.drop<=1.0", "value": 0.2222, "passed": True}
+    drop = {"gate": "top1.drop<=1.0", "value": 0.2222, "passed": True, "ci95": [-0.3333, 0.7777]}
+    assert document["gates"] == [drop, {"gate": "sqnr_db>=30", "value": 24.613, "passed": False}]
 
 
 def test_histograms_stay_out_of_the_json(report):

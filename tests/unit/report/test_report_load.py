@@ -76,3 +76,29 @@ def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a\xff\xfe")
     with pytest.raises(ConfigError, match="not valid JSON"):
         load_report(tmp_path / "model.onnx")
+
+
+def test_a_report_from_before_there_were_intervals_is_read(report, write):
+    document = document_of(report)
+    for part, key in (("metrics", "sqnr_db_ci95"), ("metrics", "agreement_ci95"), ("latency_ms", "speedup_ci95")):
+        del document[part][key]
+    del document["outputs"]["logits"]["sqnr_db_ci95"]
+    del document["gates"][0]["ci95"]
+    assert load_report(write(document)) == document
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["metrics"].update(sqnr_db_ci95=[1.0]), "metrics.sqnr_db_ci95 has 1 values, expected 2"),
+        (lambda d: d["latency_ms"].update(speedup_ci95=2), "latency_ms.speedup_ci95 is 2, expected list"),
+        (lambda d: d["outputs"]["logits"].update(sqnr_db_ci95=["a", 1]), 'outputs.logits.sqnr_db_ci95.0 is "a"'),
+        (lambda d: d["gates"][1].update(ci95=[1, 2, 3]), "gates.1.ci95 has 3 values"),
+    ],
+)
+def test_an_unsound_interval_is_refused_with_the_place(report, write, change, message):
+    document = document_of(report)
+    change(document)
+    with pytest.raises(ConfigError) as caught:
+        load_report(write(document))
+    assert message in str(caught.value)

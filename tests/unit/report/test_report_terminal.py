@@ -80,3 +80,17 @@ def test_terminal_commands_in_a_name_are_not_passed_on(report):
     evil = replace(report, evaluation=replace(report.evaluation, layers=layers), warnings=("w\x1b]0;t\x07",))
     for line in [*summary_lines(evil), *report_lines(document_of(evil))]:
         assert line.isprintable()
+
+
+def test_figures_and_gates_are_shown_with_their_intervals(report):
+    text = "\n".join(summary_lines(report))
+    assert "24.61 dB (95 % interval 24.10 dB to 25.12 dB)" in text
+    assert "99.22 % (95 % interval 98.40 % to 99.68 %)" in text
+    assert "2.00x (4.812 ms to 2.411 ms per sample, 95 % interval 1.90x to 2.10x)" in text
+    assert "top1.drop<=1.0  (value 0.2222, 95 % interval -0.3333 to 0.7777)" in text
+
+
+def test_an_exact_output_has_no_interval_of_the_floor_that_its_error_is_held_at(report):
+    metrics = replace(report.evaluation.metrics, sqnr_db=310.0, sqnr_db_ci95=(305.0, 315.0))
+    text = "\n".join(summary_lines(replace(report, evaluation=replace(report.evaluation, metrics=metrics))))
+    assert "SQNR               exact\n" in text

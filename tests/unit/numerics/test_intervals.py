@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from int8cal.numerics.intervals import proportion_interval, ratio_interval, sqnr_interval, student_t95
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (7, 2.3646), (10, 2.2281), (30, 2.0423)],
+)
+def test_quantiles_of_students_t_are_those_of_the_printed_tables(freedom, quantile):
+    assert student_t95(freedom) == pytest.approx(quantile, abs=5e-5)
+
+
+def test_the_expansion_for_many_degrees_of_freedom_continues_the_exact_quantiles():
+    exact, expanded = student_t95(200), student_t95(201)
+    assert 0 < exact - expanded < 1e-4
+    assert student_t95(10**9) == pytest.approx(1.959963984540054)
+    falling = [student_t95(freedom) for freedom in range(1, 260)]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_no_degree_of_freedom_is_an_error():
+    with pytest.raises(ValueError, match="degrees of freedom are 0"):
+        student_t95(0)
+
+
+def binomial(k, n, p):
+    return math.comb(n, k) * p**k * (1 - p) ** (n - k)
+
+
+@given(n=st.integers(1, 60), p=st.floats(0.001, 0.999))
+def test_the_interval_of_a_proportion_covers_at_least_95_percent(n, p):
+    covered = 0.0
+    for hits in range(n + 1):
+        low, high = proportion_interval(hits, n)
+        assert 0 <= low <= hits / n <= high <= 1
+        if low <= p <= high:
+            covered += binomial(hits, n, p)
+    assert covered >= 0.95 - 1e-9
+
+
+def test_the_interval_of_a_proportion_is_the_one_of_the_textbook():
+    assert proportion_interval(20, 20) == pytest.approx((0.025 ** (1 / 20), 1.0))
+    assert proportion_interval(0, 10) == pytest.approx((0.0, 1 - 0.025 ** (1 / 10)))
+    assert proportion_interval(5, 10) == pytest.approx((0.1870860, 0.8129140))
+    low, high = proportion_interval(49_000, 50_000)
+    assert (low, high) == pytest.approx((0.97873, 0.98121), abs=2e-5)
+
+
+@pytest.mark.parametrize(("hits", "samples"), [(1, 0), (-1, 4), (5, 4)])
+def test_counts_that_cannot_be_are_refused(hits, samples):
+    with pytest.raises(ValueError, match="counts cannot be"):
+        proportion_interval(hits, samples)
+
+
+def interval_of(energies):
+    """Of per-sample energies, shape (samples, outputs, 2)."""
+    products = np.einsum("iab,icd->abcd", energies, energies)
+    return sqnr_interval(energies.sum(axis=0), products, len(energies))
+
+
+def energies_of(rng, samples, sigma, outputs=1):
+    signal = rng.lognormal(0.0, 0.4, (samples, 1))
+    # outputs of one sample are hard together
+    hard = rng.lognormal(0.0, sigma, (samples, 1))
+    noise = 1e-3 * hard * rng.lognormal(0.0, 0.1, (samples, outputs))
+    return np.stack([np.broadcast_to(signal, noise.shape), noise], axis=2)
+
+
+@pytest.mark.parametrize(("samples", "sigma", "least"), [(20, 0.3, 0.93), (200, 0.8, 0.92), (20, 0.8, 0.88)])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_interval_of_an_sqnr_covers_the_true_one(samples, sigma, least, outputs):
+    rng = np.random.default_rng(7)
+    truth = 10 * np.log10(math.exp(0.08) / (1e-3 * math.exp(sigma**2 / 2 + 0.005)))
+    bounds = [interval_of(energies_of(rng, samples, sigma, outputs)) for _ in range(1000)]
+    share = np.mean([low <= truth <= high for low, high in bounds])
+    assert least <= share <= 0.97
+
+
+def test_an_interval_that_took_outputs_for_independent_would_be_too_short():
+    energies = energies_of(np.random.default_rng(1), 100, 0.8, outputs=4)
+    low, high = interval_of(energies)
+    single_low, single_high = interval_of(energies[:, :1])
+    assert high - low > 0.9 * (single_high - single_low)
+
+
+def test_the_interval_of_an_sqnr_surrounds_it_and_does_not_depend_on_the_order():
+    energies = energies_of(np.random.default_rng(3), 50, 0.5)
+    low, high = interval_of(energies)
+    value = 10 * math.log10(energies[:, 0, 0].sum() / energies[:, 0, 1].sum())
+    assert (low + high) / 2 == pytest.approx(value)
+    assert interval_of(energies[::-1]) == pytest.approx((low, high))
+
+
+def test_equal_samples_leave_nothing_open():
+    low, high = interval_of(np.tile([[[4.0, 0.04]]], (10, 1, 1)))
+    assert (low, high) == pytest.approx((20.0, 20.0), abs=1e-5)
+
+
+def test_an_exact_model_has_an_interval_above_any_bound():
+    energies = energies_of(np.random.default_rng(5), 30, 0.5)
+    energies[..., 1] = 0.0
+    low, high = interval_of(energies)
+    assert 280 < low < high < 330
+
+
+def test_one_sample_gives_no_interval():
+    assert interval_of(energies_of(np.random.default_rng(3), 1, 0.5)) is None
+    assert sqnr_interval(np.zeros((0, 2)), np.zeros((0, 2, 0, 2)), 9) is None
+    assert sqnr_interval(np.ones((1, 2)), np.full((1, 2, 1, 2), np.inf), 9) is None
+
+
+def test_the_interval_of_a_speedup_covers_the_true_ratio_though_the_machine_drifts():
+    rng = np.random.default_rng(11)
+    covered = 0
+    for _ in range(2000):
+        drift = np.exp(np.cumsum(rng.normal(0, 0.1, 8)))
+        first, second = (time * drift * rng.lognormal(0, 0.03, 8) for time in (3.0, 2.0))
+        centre = float(np.exp(np.mean(np.log(first / second))))
+        low, high = ratio_interval(first, second, centre)
+        covered += low <= 1.5 <= high
+    assert 0.935 <= covered / 2000 <= 0.965
+
+
+def test_the_reported_ratio_lies_in_its_interval_and_a_single_round_has_none():
+    low, high = ratio_interval([1.0, 1.0, 1.01], [1.0, 1.0, 1.0], 1.5)
+    assert low < 1.01
+    assert high == 1.5
+    assert ratio_interval([2.0], [1.0], 2.0) is None
+    assert ratio_interval([2.0, 4.0], [1.0, 2.0], 2.0) == (2.0, 2.0)
