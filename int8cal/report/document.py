@@ -97,6 +97,8 @@ def find_reason(reasons: Mapping[str, str], *paths: str) -> str | None:
         reasons: The document's "reasons".
         paths: Names of the same value, the most telling first ("layers.3.sqnr_db", "layers.conv1_out.sqnr_db").
     """
+    # an interval is missing for the reason that its figure is, if for none of its own
+    paths = (*paths, *(path.removesuffix("_ci95") for path in paths if path.endswith("_ci95")))
     for path in paths:
         if path in reasons:
             return reasons[path]
@@ -116,10 +118,7 @@ def missing(document: Document) -> Iterator[tuple[str, ...]]:
             yield (key, key.removesuffix("_ms"))
     if (document["latency_ms"] or {"speedup_ci95": ""})["speedup_ci95"] is None:
         yield ("latency_ms.speedup_ci95", "latency.speedup_ci95")
-    for key, value in document["metrics"].items():
-        if value is None:
-            # an interval of nothing is missing for the reason that the figure is
-            yield tuple(dict.fromkeys((f"metrics.{key}", f"metrics.{key.removesuffix('_ci95')}")))
+    yield from ((f"metrics.{key}",) for key, value in document["metrics"].items() if value is None)
     if document["saturation"]["unsafe_channels"] is None:
         yield ("saturation.unsafe_channels",)
     for name, output in document["outputs"].items():

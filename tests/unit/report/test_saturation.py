@@ -48,15 +48,15 @@ def test_every_view_shows_how_many_channels_can_saturate_and_where(audited, tmp_
     for lines in (summary_lines(audited), report_lines(document)):
         assert any("Can saturate" in line and "3 of 26 channels" in line for line in lines)
     markdown = report_to_markdown(audited)
-    assert r"| `conv\|1` | Conv | 3 | 16 |" in markdown
-    assert "fc" not in markdown.split("Can saturate on x86")[1].split("###")[0]
+    assert "| <code>conv&#124;1</code> | Conv | 3 | 16 |" in markdown
+    assert "fc" not in markdown.split("Can saturate on x86")[1].split("</details>")[0]
     assert "conv|1</code> (Conv): 3 of 16" in report_to_html(audited)
 
 
 def test_a_clean_model_is_said_to_be_clean(audited):
     clean = replace(audited, evaluation=replace(audited.evaluation, saturation=CLEAN))
     assert any("Can saturate" in line and "no channel" in line for line in summary_lines(clean))
-    assert "### Can saturate" not in report_to_markdown(clean)
+    assert "<summary>Can saturate" not in report_to_markdown(clean)
 
 
 def test_a_malformed_layer_is_named(audited, tmp_path):
