@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
+from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_gates, show_report
 from int8cal.cli.progress import Progress
 
@@ -25,6 +26,7 @@ from int8cal.cli.progress import Progress
 @options.overwrite
 @options.quiet
 @options.as_json
+@recorded("calibrate")
 @click.pass_context
 def command(context: click.Context, *, model: str | None, config: str | None, as_json: bool) -> None:
     """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.
@@ -42,9 +44,12 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
     from int8cal.config.load import job_from_options
 
     job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
+    read = [job.model, *([Path(config)] if config else [])]
+    junit_of(context).expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
     require_available(job)
     from int8cal.pipeline import calibrate_job
 
     outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
+    junit_of(context).record(outcome.report)
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
     require_gates(outcome.report)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
+from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_gates, show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
@@ -38,6 +39,7 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @options.overwrite
 @options.quiet
 @options.as_json
+@recorded("evaluate")
 @click.pass_context
 def command(
     context: click.Context,
@@ -63,6 +65,10 @@ def command(
     from int8cal.evaluating import evaluate_files
 
     directory = Path(output) if output else None
+    # That a YAML lets its own output be replaced says nothing about the directory named here.
+    overwrite = bool(values.get("output.overwrite", False))
+    read = [Path(each) for each in (fp32, int8, config) if each]
+    junit_of(context).expect(Path(int8).name, job.evaluation.gates, read, overwrite=overwrite)
     report = evaluate_files(
         Path(fp32),
         Path(int8),
@@ -74,10 +80,10 @@ def command(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
-        # That a YAML lets its own output be replaced says nothing about the directory named here.
-        overwrite=bool(values.get("output.overwrite", False)),
+        overwrite=overwrite,
         progress=Progress(quiet=job.quiet),
     )
+    junit_of(context).record(report)
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
     require_gates(report)
 

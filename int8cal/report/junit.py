@@ -1,0 +1,151 @@
+"""junit.xml: verdicts as test cases, for the test reports of CI servers."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from int8cal.errors import Int8calError
+from int8cal.report.document import document_of
+from int8cal.report.reading import gate_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from int8cal.evaluation.result import Gate, Report
+
+    Outcome = Literal["passed", "failure", "error", "skipped"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test case.
+
+    Attributes:
+        name: Of the case; a gate's text, or what the job did.
+        outcome: "failure" for a verdict that went wrong, "error" for work that stopped, "skipped" for what was not
+            judged.
+        message: One line, except for a case that passed without anything to say.
+        kind: Class of a failure or error.
+        seconds: Duration.
+    """
+
+    name: str
+    outcome: Outcome = "passed"
+    message: str = ""
+    kind: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The cases of one job; `properties` are names and values that readers show beside them."""
+
+    name: str
+    cases: tuple[Case, ...]
+    properties: tuple[tuple[str, str], ...] = ()
+
+
+def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
+    """Make a suite of a job that ran to its end.
+
+    Args:
+        name: Of the job.
+        report: Its report.
+        action: What the job did, "calibrate" or "evaluate": the name of the case that tells it ended well.
+    """
+    document = document_of(report)
+    values = [gate_value(document, index) for index in range(len(report.gates))]
+    metrics = {key: value for key, value in document["metrics"].items() if isinstance(value, float)}
+    return Suite(
+        name,
+        (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),
+        tuple((key, f"{value:.6g}") for key, value in metrics.items()),
+    )
+
+
+def suite_of_error(name: str, error: BaseException, *, action: str, gates: Iterable[str] = ()) -> Suite:
+    """Make a suite of a job that stopped: an error, and gates that nobody could judge.
+
+    Args:
+        name: Of the job.
+        error: What stopped it.
+        action: What the job was to do.
+        gates: The gates that it had.
+    """
+    own = isinstance(error, Int8calError)
+    message = str(error) if own else f"{type(error).__name__}: {error}; this is a bug in int8cal"
+    stopped = Case(action, "error", message, type(error).__name__)
+    return Suite(name, (stopped, *(Case(gate, "skipped", f"not judged: {action} stopped") for gate in gates)))
+
+
+def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:
+    """Make a case of every gate.
+
+    Args:
+        gates: The gates, judged.
+        values: What each was held against, as text.
+    """
+    return tuple(
+        Case(gate.gate, "passed" if gate.passed else "failure", f"value {value}", "" if gate.passed else "gate")
+        for gate, value in zip(gates, values, strict=True)
+    )
+
+
+def junit_xml(suites: Sequence[Suite]) -> str:
+    """Write suites as JUnit XML, in the dialect that Jenkins, GitLab and the GitHub actions for it read.
+
+    Args:
+        suites: One per job.
+
+    Returns:
+        The document, indented, with its declaration and a final newline. Characters that XML cannot hold (controls,
+        lone surrogates) become U+FFFD. Equal suites give equal text.
+    """
+    root = ET.Element("testsuites", {"name": "int8cal", **_counts([case for suite in suites for case in suite.cases])})
+    for suite in suites:
+        part = ET.SubElement(root, "testsuite", {"name": _held(suite.name), **_counts(suite.cases)})
+        if suite.properties:
+            properties = ET.SubElement(part, "properties")
+            for key, value in suite.properties:
+                ET.SubElement(properties, "property", {"name": _held(key), "value": _held(value)})
+        for case in suite.cases:
+            _case(part, suite, case)
+    ET.indent(root, " ")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _counts(cases: Sequence[Case]) -> dict[str, str]:
+    def count(outcome: Outcome) -> str:
+        return str(sum(case.outcome == outcome for case in cases))
+
+    return {
+        "tests": str(len(cases)),
+        "failures": count("failure"),
+        "errors": count("error"),
+        "skipped": count("skipped"),
+        "time": f"{sum(case.seconds for case in cases):.3f}",
+    }
+
+
+def _case(part: ET.Element, suite: Suite, case: Case) -> None:
+    names = {"name": _held(case.name), "classname": _held(f"int8cal.{suite.name}")}
+    element = ET.SubElement(part, "testcase", {**names, "time": f"{case.seconds:.3f}"})
+    if case.outcome == "passed":
+        if case.message:
+            ET.SubElement(element, "system-out").text = _held(case.message)
+        return
+    found = ET.SubElement(element, case.outcome, {"message": _held(case.message)})
+    if case.outcome != "skipped":
+        found.set("type", _held(case.kind))
+        # some readers show the attribute, others the text
+        found.text = _held(f"{case.name}: {case.message}")
+
+
+def _held(text: str) -> str:
+    """Make text that XML 1.0 can hold (its production Char), on one line."""
+    return "".join(
+        char if "\x20" <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char >= "\U00010000" else "\ufffd"
+        for char in " ".join(text.splitlines())
+    )
