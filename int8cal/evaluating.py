@@ -15,7 +15,7 @@ from int8cal.evaluation.gates import judge, parse_gate, require_measurable, requ
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.steps import steps_of
-from int8cal.graph.load import load_model
+from int8cal.graph.load import file_sha256, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
@@ -117,8 +117,9 @@ def evaluate_models(
         "fp32": fp32.name if isinstance(fp32, Path) else "fp32",
         "int8": int8.name if isinstance(int8, Path) else "int8",
     }
+    sha256 = file_sha256(fp32) if isinstance(fp32, Path) else model_sha256(fp32)
     return Report(
-        model={"name": names["fp32"], "int8": names["int8"]},
+        model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"]},
         settings={"evaluation": evaluation_settings(data, providers), "versions": versions(runtimes)},
         evaluation=evaluation,
         timing_s=clock.seconds,

@@ -33,6 +33,7 @@ COMMANDS = {
     "run": "Run the jobs of YAML files.",
     "table": "Convert a calibration table to the format of another runtime, or back.",
     "merge": "Add the statistics of several shards into one file.",
+    "compare": "Compare two reports, and fail on a regression.",
     "audit": "Say whether an int8 model can saturate on CPUs without VNNI, and repair it.",
     "inspect": "Show a model, table, statistics file or report.",
     "init": "Write a commented YAML to start from, made from a model's inputs.",

@@ -26,8 +26,6 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 }
 _COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
 _EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
-# an output's name may hold anything, operators and spaces included
-_OF_OUTPUT = re.compile(rf"\s*({OUTPUT.pattern.replace('(', '(?:')}){_COMPARISON}", re.DOTALL)
 _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
@@ -42,54 +40,70 @@ class ParsedGate:
     bound: float
 
 
-def parse_gate(text: str, names: Collection[str] = FIGURES.keys(), example: str = "top1.drop<=1.0") -> ParsedGate:
+def parse_gate(
+    text: str,
+    names: Collection[str] = FIGURES.keys(),
+    example: str = "top1.drop<=1.0",
+    *,
+    outputs: re.Pattern[str] | None = None,
+    noun: str = "gate",
+) -> ParsedGate:
     """Read one gate.
 
     Args:
         text: 'NAME<=VALUE', with <=, >=, < or >; spaces around the parts are allowed.
         names: The figures that there are; those of an evaluation and its outputs unless told otherwise.
         example: A gate over one of them, for messages.
+        outputs: What the names of figures of one output are like; an output's own name may hold anything.
+        noun: What messages call it.
 
     Raises:
         ConfigError: No comparison, an unknown name (the nearest valid one is offered), or a bound that is no number.
     """
     own = names == FIGURES.keys()
-    match = (own and _OF_OUTPUT.fullmatch(text)) or _EXPRESSION.fullmatch(text)
-    match = match or (own and _LIKE_OUTPUT.fullmatch(text)) or None
+    outputs = OUTPUT if own else outputs
+    match = _match(text, outputs)
     if match is None:
         raise ConfigError(
-            f'gate "{text}" is not of the form NAME<=VALUE (<=, >=, < or >)',
+            f'{noun} "{text}" is not of the form NAME<=VALUE (<=, >=, < or >)',
             do=f'write for example "{example}"',
             gate=text,
         )
     name, comparison, number = match.groups()
-    if own:
-        name = SHORT.get(name, name)
-    if name not in names and not (own and output_of(name)):
-        do = _nearest(name, names)
-        if own and name.startswith("outputs."):
+    name = SHORT.get(name, name) if own else name
+    if name not in names and not (outputs and outputs.fullmatch(name)):
+        do = _nearest(name, names, example)
+        if outputs and name.startswith("outputs."):
             do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
-        raise ConfigError(f'gate "{text}" names an unknown figure "{name}"', do=do, gate=text)
-    return ParsedGate(text, name, comparison, _bound(text, number, example))
-
-
-def _nearest(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    return f'did you mean "{near[0]}"?' if near else f"use one of {', '.join(names)}"
-
-
-def _bound(text: str, number: str, example: str) -> float:
+        raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
     try:
         bound = float(number)
     except ValueError:
         bound = math.nan
     if not math.isfinite(bound):
         raise ConfigError(
-            f'gate "{text}" compares with "{number}", expected a finite number',
+            f'{noun} "{text}" compares with "{number}", expected a finite number',
             do=f'write for example "{example}", without a unit',
             gate=text,
         )
-    return bound
+    return ParsedGate(text, name, comparison, bound)
+
+
+def _match(text: str, outputs: re.Pattern[str] | None) -> re.Match[str] | None:
+    if outputs is not None:
+        of_output = rf"\s*({outputs.pattern.replace('(', '(?:')}){_COMPARISON}"
+        found = re.fullmatch(of_output, text, re.DOTALL)
+        if found is not None:
+            return found
+    found = _EXPRESSION.fullmatch(text)
+    return found if found is not None or outputs is None else _LIKE_OUTPUT.fullmatch(text)
+
+
+def _nearest(name: str, names: Collection[str], example: str) -> str:
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    return f"use one of {', '.join(names)}" if len(names) < 50 else f'write for example "{example}"'
 
 
 def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:

@@ -157,3 +157,26 @@ def ratio_interval(first: Sequence[float], second: Sequence[float], point: float
     margin = student_t95(rounds - 1) * statistics.stdev(logs) / math.sqrt(rounds)
     centre = statistics.fmean(logs)
     return min(math.exp(centre - margin), point), max(math.exp(centre + margin), point)
+
+
+def difference_interval(
+    first: float, first_ci95: tuple[float, float] | None, second: float, second_ci95: tuple[float, float] | None
+) -> tuple[float, float] | None:
+    """Interval of the difference of two figures of which each has one.
+
+    Args:
+        first, second: The figures.
+        first_ci95, second_ci95: Their 95 % intervals.
+
+    Returns:
+        (low, high) around first - second; None where one has no interval.
+
+    Numerics: Zou and Donner (2008), the method of variance estimates recovery, Newcombe's (1998) square-and-add: each
+    end takes the margins that matter there, so that lopsided intervals stay lopsided. For independent figures; of two
+    that vary together it is wider than it has to be.
+    """
+    if first_ci95 is None or second_ci95 is None:
+        return None
+    difference = first - second
+    low = difference - math.hypot(first - first_ci95[0], second_ci95[1] - second)
+    return low, difference + math.hypot(first_ci95[1] - first, second - second_ci95[0])

@@ -1,0 +1,111 @@
+"""`int8cal compare`: two reports side by side, and an exit code of 7 for a regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from int8cal.cli import options
+from int8cal.cli.endings import say
+from int8cal.cli.junit import junit_of, recorded
+from int8cal.cli.outcome import require_held, shown_path
+
+if TYPE_CHECKING:
+    from int8cal.report.compare.views import Judged
+
+
+@click.command("compare")
+@click.argument("old", type=options.PATH, metavar="OLD.json")
+@click.argument("new", type=options.PATH, metavar="NEW.json")
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="'FIGURE.CHANGE<=VALUE'",
+    help="Exit with 7 unless this holds, such as 'sqnr_db.drop<=0.5'. Repeatable. FIGURE is one that gates know "
+    "(calibrate --help), CHANGE is drop (old - new), rise (new - old) or ratio (new / old): 'top1.drop.rise<=0.2', "
+    "'size.int8_bytes.ratio<=1.05'. Also layers.largest_drop_db (dB) and layers.to_float (nodes).",
+)
+@click.option(
+    "--fail-on-regression",
+    is_flag=True,
+    help="Exit with 7 when something is worse and noise does not explain it: SQNR, agreement or top-k beyond the 95 % "
+    "interval of the difference, speedup beyond that and 10 %, size by more than 5 %, more channels that can saturate, "
+    "more nodes in float, a gate that passed before, a figure that is missing now.",
+)
+@click.option("-o", "--output", type=options.PATH, metavar="FILE.md", help="Write the comparison as Markdown.")
+@click.option("--overwrite", is_flag=True, help="Replace the files if they exist.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on stdout, and nothing else there.")
+@recorded("compare")
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
+    old: str,
+    new: str,
+    limits: tuple[str, ...],
+    fail_on_regression: bool,
+    output: str | None,
+    overwrite: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Compare two reports: OLD.json, such as main's, and NEW.json.
+
+    Both are a report.json, or a directory that holds one. Shown are figures and which way they went, layers by what
+    they lost, nodes that went from integer to float, gates, and settings that changed. Different models or data are
+    compared all the same, with a warning.
+    """
+    from int8cal.atomic import atomic_write
+    from int8cal.output_paths import require_apart, require_free
+    from int8cal.report.compare.comparison import compare_documents
+    from int8cal.report.compare.limits import judge_limits, judge_regressions, parse_limit
+    from int8cal.report.compare.views import Judged, compare_json, compare_lines, compare_markdown, compare_suite
+    from int8cal.report.load import load_report
+
+    paths = _report(old), _report(new)
+    junit_of(context).expect(str(paths[1]), limits, paths, overwrite=overwrite)
+    if output is not None:
+        require_free(Path(output), overwrite=overwrite)
+        require_apart((Path(output),), paths)
+    parsed = [parse_limit(text) for text in limits]
+    found = compare_documents(load_report(paths[0]), load_report(paths[1]))
+    judged = Judged(
+        found,
+        (shown_path(paths[0]), shown_path(paths[1])),
+        judge_limits(parsed, found),
+        judge_regressions(found) if fail_on_regression else (),
+    )
+    junit_of(context).keep([compare_suite(judged)])
+    if output is not None:
+        atomic_write(Path(output), compare_markdown(judged))
+    if as_json:
+        click.echo(compare_json(judged), nl=False)
+    elif not quiet:
+        for line in compare_lines(judged):
+            click.echo(line)
+    if output is not None and not quiet:
+        if as_json:
+            say(f"wrote {shown_path(output)}")
+        else:
+            click.echo(f"wrote {shown_path(output)}")
+    _require(judged)
+
+
+def _report(path: str) -> Path:
+    """Find the report that a directory stands for."""
+    return Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+
+
+def _require(judged: Judged) -> None:
+    from int8cal.report.compare.views import value_text
+
+    def advice(_: object) -> str:
+        if judged.found.warnings:
+            return f"note that {'; '.join(judged.found.warnings)}"
+        return "see what changed in the comparison, or relax the limit"
+
+    require_held(judged.verdicts, lambda index: value_text(judged, judged.verdicts[index]), advice)

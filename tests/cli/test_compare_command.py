@@ -1,0 +1,130 @@
+"""`int8cal compare`."""
+
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from int8cal.evaluation.result import Gate
+from int8cal.report.document import report_to_json
+
+
+@pytest.fixture
+def reports(here, gated, tmp_path):
+    """Two reports on disk: the new one has lost 3 dB."""
+    old = replace(gated(("sqnr_db>=30", 31.5, True)), model={"name": "net.onnx", "sha256": "ab"})
+    metrics = replace(old.evaluation.metrics, sqnr_db=28.5)
+    evaluation = replace(old.evaluation, metrics=metrics)
+    new = replace(old, evaluation=evaluation, gates=(Gate("sqnr_db>=30", 28.5, passed=False),))
+    for name, report in (("old.json", old), ("new.json", new)):
+        Path(name).write_text(report_to_json(report), encoding="utf-8")
+    return "old.json", "new.json"
+
+
+def test_both_sides_and_the_difference_are_shown(here, reports):
+    done = here("compare", *reports)
+    assert (done.code, done.err) == (0, "")
+    assert "SQNR               31.50 dB     28.50 dB     -3.00 dB     worse" in done.out
+    assert done.out.endswith("Verdict  no limits set\n")
+
+
+@pytest.mark.parametrize(("limit", "code"), [("sqnr_db.drop<=3", 0), ("sqnr_db.drop<=2.9", 7)])
+def test_a_limit_decides_the_exit_code(here, reports, limit, code):
+    done = here("compare", *reports, "--limit", limit, "-q")
+    assert (done.code, done.out) == (code, "")
+    if code:
+        assert done.message.startswith("int8cal: gate: 1 of 1 failed: sqnr_db.drop<=2.9 (3); see what changed")
+
+
+def test_without_limits_a_regression_fails_only_when_asked_for(here, reports):
+    assert here("compare", *reports).code == 0
+    done = here("compare", *reports, "--fail-on-regression", "-q")
+    assert done.code == 7
+    assert "gate sqnr_db>=30 (fails now)" in done.message
+
+
+def test_files_are_written_when_a_limit_fails(here, reports):
+    done = here("compare", *reports, "--limit", "sqnr_db.drop<=1", "-o", "c.md", "--junit", "c.xml")
+    assert done.code == 7
+    assert "wrote c.md" in done.out
+    assert "❌ `sqnr_db.drop<=1`: 3" in Path("c.md").read_text(encoding="utf-8")
+    cases = [(case.get("name"), [part.tag for part in case]) for case in ET.parse("c.xml").iter("testcase")]
+    assert cases == [("compare", []), ("sqnr_db.drop<=1", ["failure"])]
+
+
+def test_json_is_alone_on_stdout(here, reports):
+    done = here("compare", *reports, "--json", "-o", "c.md")
+    document = json.loads(done.out)
+    assert document["figures"][0]["worse_by"] == 3.0
+    assert done.err == "int8cal: wrote c.md\n"
+
+
+def test_a_directory_stands_for_the_report_in_it(here, reports):
+    for name in reports:
+        Path(name.removesuffix(".json")).mkdir()
+        Path(name).rename(Path(name.removesuffix(".json"), "report.json"))
+    assert "old  old/report.json: net.onnx" in here("compare", "old", "new").out
+
+
+def test_other_models_are_compared_with_a_warning(here, reports):
+    document = json.loads(Path("new.json").read_text(encoding="utf-8"))
+    document["model"]["sha256"] = "cd"
+    Path("new.json").write_text(json.dumps(document), encoding="utf-8")
+    done = here("compare", *reports, "--limit", "sqnr_db.drop<=1")
+    assert done.code == 7
+    assert "  the float models differ: sha256 ab… and cd…\n" in done.out
+    assert "note that the float models differ" in done.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read (no such file or directory)"),
+        ("{", "is not valid JSON"),
+        ('{"format": "int8cal/table"}', 'is not a report: "format" is not "int8cal/report"'),
+        ('{"format": "int8cal/report", "version": 9}', "report version is 9"),
+        ('{"format": "int8cal/report", "version": 1}', "model is missing"),
+    ],
+)
+def test_what_is_no_report_is_refused_with_its_name(here, reports, text, message):
+    Path("bad.json").write_text(text, encoding="utf-8") if text is not None else None
+    for arguments in (("bad.json", "new.json"), ("old.json", "bad.json")):
+        done = here("compare", *arguments)
+        assert done.code == 2
+        assert done.message.startswith("int8cal: config: bad.json: ")
+        assert message in done.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--limit", "sqnr_db<=1"), "write sqnr_db.drop or sqnr_db.rise or sqnr_db.ratio"),
+        (("--limit", "sqnr.drop<=1"), 'did you mean "sqnr_db.drop"?'),
+        (("-o", "old.json"), "old.json: exists; give --overwrite"),
+        (("-o", "old.json", "--overwrite"), "old.json: is also an input"),
+        (("-o", "no/such/c.md"), "no/such does not exist"),
+        (("--junit", "c.json"), "give a path that ends in .xml"),
+    ],
+)
+def test_a_command_line_that_cannot_work_is_refused_and_nothing_is_written(here, reports, arguments, message):
+    before = Path("old.json").read_bytes()
+    done = here("compare", *reports, *arguments)
+    assert done.code == 2
+    assert message in done.message
+    assert Path("old.json").read_bytes() == before
+    assert sorted(path.name for path in Path().iterdir()) == ["new.json", "old.json"]
+
+
+def test_an_existing_comparison_is_replaced_with_overwrite(here, reports):
+    Path("c.md").write_text("old")
+    assert here("compare", *reports, "-o", "c.md").code == 2
+    assert here("compare", *reports, "-o", "c.md", "--overwrite").code == 0
+    assert "int8cal" in Path("c.md").read_text(encoding="utf-8")
+
+
+def test_two_reports_of_the_sample_in_a_process_of_its_own(call, sample_run):
+    done = call("compare", sample_run, sample_run, "--fail-on-regression")
+    assert (done.code, done.err) == (0, "")
+    assert "Verdict  no regression" in done.out
