@@ -10,7 +10,7 @@ from settings import settings_tables
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.cli.options import Setting
-from int8cal.evaluation.gates import UNITS
+from int8cal.evaluation.figures import UNITS
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:

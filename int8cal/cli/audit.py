@@ -11,9 +11,12 @@ from int8cal.cli import options
 from int8cal.cli.endings import say
 from int8cal.cli.outcome import require_held, shown_path
 from int8cal.cli.progress import Progress
+from int8cal.errors import Int8calError
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from int8cal.evaluation.result import Gate
     from int8cal.evaluation.saturation.audit import Audit
     from int8cal.job import DataSettings
@@ -23,7 +26,7 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
 
 
 @click.command("audit")
-@click.argument("model", type=options.PATH, metavar="MODEL")
+@click.argument("models", nargs=-1, required=True, type=options.PATH, metavar="MODEL...")
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
@@ -59,7 +62,7 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
 def command(
     context: click.Context,
     *,
-    model: str,
+    models: tuple[str, ...],
     target: str,
     data: str | None,
     samples: int | None,
@@ -72,37 +75,64 @@ def command(
     threads: int,
     quiet: bool,
     as_json: bool,
-) -> None:
-    """Say which output channels of the int8 model MODEL, made by any tool, can saturate on a target.
+) -> int:
+    """Say which output channels of the int8 models MODEL, made by any tool, can saturate on a target.
 
     CPUs with AVX2 but without VNNI add two products in 16 bits. The audit looks at the weights that meet there. A float
-    model is an error (exit code 3): there is nothing to audit.
+    model is an error (exit code 3): there is nothing to audit. Of several models each is audited, and the exit code is
+    that of the first that failed.
     """
+    if len(models) > 1 and (fix or as_json):
+        raise click.UsageError("--fix and --json take one MODEL", context)
     if fix != (output is not None):
         raise click.UsageError("--fix needs -o OUT.onnx, and -o needs --fix", context)
     if data is None and (samples is not None or config is not None or skip_bad):
         raise click.UsageError("--samples, --skip-bad and --config need --data", context)
-    settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)
-    from int8cal.auditing import audit_file
 
-    audit = audit_file(
-        Path(model),
-        target=target,
-        data=settings,
-        gates=gates,
-        fix=None if output is None else Path(output),
-        overwrite=overwrite,
-        threads=threads,
-        progress=Progress(quiet=quiet),
-    )
-    _show(audit, quiet=quiet, as_json=as_json)
-    if output is not None and not quiet:
-        message = f"wrote {shown_path(output)}"
-        if as_json:
-            say(message)
-        else:
-            click.echo(message)
-    require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))
+    def one(model: str) -> None:
+        settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)
+        from int8cal.auditing import audit_file
+
+        audit = audit_file(
+            Path(model),
+            target=target,
+            data=settings,
+            gates=gates,
+            fix=None if output is None else Path(output),
+            overwrite=overwrite,
+            threads=threads,
+            progress=Progress(quiet=quiet),
+        )
+        _show(audit, quiet=quiet, as_json=as_json)
+        if output is not None and not quiet:
+            message = f"wrote {shown_path(output)}"
+            if as_json:
+                say(message)
+            else:
+                click.echo(message)
+        require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))
+
+    if len(models) == 1:
+        one(models[0])
+        return 0
+    return _each(models, one, quiet=quiet)
+
+
+def _each(models: Sequence[str], one: Callable[[str], None], *, quiet: bool) -> int:
+    """Audit models one after the other; a message names its model, and the first failure decides the exit code."""
+    first = 0
+    for place, model in enumerate(models):
+        if place and not quiet:
+            click.echo("")
+        try:
+            one(model)
+        except Int8calError as error:
+            if error.exit_code == 1:
+                raise
+            place_of = "" if model in str(error) else f"{model}: "
+            say(f"{place_of}{error}")
+            first = first or error.exit_code
+    return first
 
 
 def _data(model: str, data: str, samples: int | None, config: str | None, *, skip_bad: bool) -> DataSettings:

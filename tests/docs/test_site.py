@@ -16,7 +16,7 @@ import pytest
 import int8cal
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
-from int8cal.evaluation.gates import UNITS
+from int8cal.evaluation.figures import UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("mkdocs.yml", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "sample_data", "benchmarks")
