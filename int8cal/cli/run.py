@@ -10,6 +10,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import keep_crash, say
+from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_gates, shown_path
 from int8cal.cli.progress import Progress
 
@@ -44,6 +45,7 @@ _WIDTH = 13
 )
 @options.overwrite
 @options.quiet
+@recorded("run")
 @click.pass_context
 def command(
     context: click.Context,
@@ -70,13 +72,16 @@ def command(
     if dry_run:
         return _dry_run(selected, rerun=rerun)
     from int8cal.batch.figures import COLUMNS
+    from int8cal.batch.junit import suite_of_result
     from int8cal.batch.order import Course, run_batch
     from int8cal.batch.summary import counted, default_summary, require_summary
     from int8cal.batch.task import Endings
 
+    overwrite = bool(values.get("output.overwrite", False))
+    junit_of(context).expect("run", (), [Path(config) for config in configs], overwrite=overwrite)
     path = Path(summary) if summary else default_summary(tasks)
     if path is not None:
-        require_summary(path, overwrite=bool(values.get("output.overwrite", False)))
+        require_summary(path, overwrite=overwrite)
     quiet = bool(values.get("quiet", False))
     width = max(len(task.job.name) for task in selected)
     if not quiet:
@@ -88,6 +93,7 @@ def command(
         Progress(quiet=quiet),
         _teller({task.job.name for task in selected if task.job.quiet}, width),
     )
+    junit_of(context).keep([suite_of_result(result) for result in outcome.results])
     left = sum(result.status == "not run" for result in outcome.results)
     if left:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")

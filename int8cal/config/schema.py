@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import FIGURES, parse_gate
+from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
+from int8cal.evaluation.gates import parse_gate
 from int8cal.job import (
     ActivationType,
     CalibrationSettings,
@@ -89,8 +90,9 @@ def _without_nul(value: str) -> str:
     return value
 
 
+_OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
-    rf"^\s*({'|'.join(re.escape(name) for name in FIGURES)})\s*(<=|>=|<|>)\s*"
+    rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT})\s*(<=|>=|<|>)\s*"
     r"[-+]?([0-9](_?[0-9])*(\.([0-9](_?[0-9])*)?)?|\.[0-9](_?[0-9])*)([eE][-+]?[0-9](_?[0-9])*)?\s*$"
 )
 

@@ -128,3 +128,16 @@ def test_the_sample_with_a_gate_that_fails_and_one_that_holds(call, sample, tmp_
     junitparser = pytest.importorskip("junitparser")
     (suite,) = junitparser.JUnitXml.fromfile(str(path))
     assert (suite.name, suite.tests, suite.failures) == ("model", 3, 1)
+
+
+def test_a_batch_has_a_suite_per_job(call, sample, tmp_path):
+    job = f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 8}}\n"
+    gate = "evaluation: {latency: false, gates: ['sqnr_db>=90']}\n"
+    (tmp_path / "good.yaml").write_text(f"{job}{gate}output: {{dir: good}}\n")
+    (tmp_path / "bad.yaml").write_text(f"model: {sample}/model.onnx\ndata: nowhere\noutput: {{dir: bad}}\n")
+    done = call("run", "good.yaml", "bad.yaml", "--keep-going", "-q", "--junit", "j.xml")
+    assert done.code == 7
+    suites = list(ET.parse(tmp_path / "j.xml").iter("testsuite"))
+    told = [[(case.get("name"), [part.tag for part in case]) for case in suite.iter("testcase")] for suite in suites]
+    assert [told[0][1], told[1]] == [("sqnr_db>=90", ["failure"]), [("run", ["error"])]]
+    assert [suite.get("errors") for suite in suites] == ["0", "1"]

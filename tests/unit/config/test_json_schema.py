@@ -12,7 +12,7 @@ from int8cal.config.locate import read_document
 from int8cal.config.messages import validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
-from int8cal.evaluation.gates import FIGURES
+from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
 from int8cal.job import Method, Preprocess, Recipe, Target
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -172,7 +172,8 @@ CHOICES = st.sampled_from(
     [*Method.__args__, *Recipe.__args__, *Target.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, CHOICES)
-LISTS = st.lists(st.one_of(NUMBERS, TEXTS, st.sampled_from([f"{name}<=1" for name in FIGURES])), max_size=3)
+NAMES = [*FIGURES, *SHORT, "outputs.a", "outputs..sqnr_db", *(f"outputs.a <= b.{name}" for name in OUTPUT_UNITS)]
+LISTS = st.lists(st.one_of(NUMBERS, TEXTS, st.sampled_from([f"{name}<=1" for name in NAMES])), max_size=3)
 
 
 def keys_of(section):
