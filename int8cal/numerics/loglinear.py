@@ -100,10 +100,11 @@ def spectrum(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, floa
     """Turn sparse log-linear counts into a Spectrum.
 
     Args:
-        bins: Non-empty bin indices, int64 (N,); with another shift, sign bit at 2**(31 - shift).
+        bins: Non-empty bin indices, int64 (N,); sign bit at 2**(31 - shift).
         counts: Their counts, int64 (N,).
         zeros: Number of exact zeros.
         observed: Exact (min, max); the outermost bins are cut to it.
+        shift: Bits dropped, as in `bin_edges`.
     """
     if (bins[1:] < bins[:-1]).any():
         order = np.argsort(bins, kind="stable")

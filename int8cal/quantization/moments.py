@@ -198,7 +198,10 @@ def tap_name(tensor: str) -> str:
 def _runs(
     session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike]
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
-    """Run samples: how many a run holds, and its outputs without the rows that only fill up a batch."""
+    """Run samples: how many a run holds, and its outputs without the rows that only fill up a batch.
+
+    `run_samples` cuts outputs of one row per sample; those of several, as a Gemm between Reshapes has, are cut here.
+    """
     signature = signature_of(model)
     size = batch_size(signature)
     for group, values in run_samples(session, signature, samples):
