@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
+from docs_site import ROOT, build, require_mkdocs
 
 import int8cal
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.evaluation.figures import UNITS
 
-ROOT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
+
 SOURCES = ("mkdocs.yml", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "sample_data", "benchmarks")
 # what makes a browser fetch something; a link in <a> does not
 FETCHED = {
@@ -30,19 +30,7 @@ FETCHED = {
     ("object", "data"),
 }
 
-for name in ("mkdocs", "material", "mkdocstrings"):
-    pytest.importorskip(name, reason="the documentation needs pip install '.[docs]'")
-
-
-def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    source = str(Path(int8cal.__file__).parents[1])
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
-        cwd=root,
-        env=os.environ | {"PYTHONPATH": source, "NO_MKDOCS_2_WARNING": "1", "http_proxy": "http://127.0.0.1:9"},
-        capture_output=True,
-        text=True,
-    )
+require_mkdocs()
 
 
 @pytest.fixture(scope="module")
