@@ -6,11 +6,14 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+
+from int8cal.cli.main import main
 
 sys.path.append(str(Path(__file__).parent))
 import itertools
@@ -28,9 +31,29 @@ def batch(tmp_path):
 
 
 @pytest.fixture
-def run(call, batch):
-    """Call `int8cal run` in this process."""
-    return lambda *arguments: call("run", *arguments)
+def run(batch, monkeypatch, capfd):
+    """Call `int8cal run` in this process: the libraries are loaded once."""
+    monkeypatch.chdir(batch)
+
+    def run(*arguments):
+        code = main(["run", *map(str, arguments)])
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.err
+        return Finished(code, captured.out, captured.err)
+
+    return run
+
+
+@dataclass(frozen=True)
+class Finished:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def message(self):
+        (line,) = self.err.splitlines()
+        return line
 
 
 def rows(done):
@@ -177,10 +200,10 @@ class TestResume:
         assert "other.int8.onnx" in names
         assert "net.int8.onnx" not in names
 
-    def test_samples_of_a_function_are_never_taken_for_the_same(self, process, batch):
+    def test_samples_of_a_function_are_never_taken_for_the_same(self, call, batch):
         file = write(batch, "name: one", data="feeds:some")
-        assert process("run", file).code == 0
-        done = process("run", file, "--dry-run")
+        assert call("run", file).code == 0
+        done = call("run", file, "--dry-run")
         assert "one: to run (samples come from a function, which may give others)" in done.out
 
     def test_a_job_that_fails_leaves_nothing_and_the_earlier_results(self, run, batch):
@@ -205,7 +228,7 @@ def replace_in_record(folder, library, version):
 
 class TestKilled:
     @pytest.mark.parametrize("at_a_time", [1, 2])
-    def test_a_batch_that_was_killed_goes_on_with_what_was_not_done(self, process, batch, at_a_time):
+    def test_a_batch_that_was_killed_goes_on_with_what_was_not_done(self, call, batch, at_a_time):
         (batch / "wait").touch()
         file = write(batch, "name: one", "name: two, data: 'feeds:waits'", "name: three")
         with start(batch, file, "--jobs", at_a_time) as parent:
@@ -221,7 +244,7 @@ class TestKilled:
         if at_a_time == 1:  # a worker finds its parent gone, and tidies up
             assert json.loads((batch / "out/two/job.json").read_text())["state"] == "started"
         (batch / "wait").unlink()
-        done = process("run", file, "--jobs", at_a_time)
+        done = call("run", file, "--jobs", at_a_time)
         up_to_date = {"one": "out/one (up to date)", "two": "out/two", "three": "out/three"}
         if at_a_time == 2:
             up_to_date["three"] += " (up to date)"
@@ -253,9 +276,9 @@ class TestSeveralAtATime:
         assert results(batch / "out") == expected
         assert "3 jobs: 3 up to date" in run(file, "--jobs", 2).out
 
-    def test_what_jobs_print_comes_in_one_block_each(self, process, batch):
+    def test_what_jobs_print_comes_in_one_block_each(self, call, batch):
         file = write(batch, "name: one", "name: two", data="'feeds:prints'")
-        done = process("run", file, "--jobs", 2)
+        done = call("run", file, "--jobs", 2)
         assert done.code == 0
         printed = [line for line in done.err.splitlines() if line.startswith("line of ")]
         changes = sum(first != second for first, second in itertools.pairwise(printed))
@@ -263,23 +286,23 @@ class TestSeveralAtATime:
         assert changes == 1
         assert "line of" not in done.out
 
-    def test_the_code_is_that_of_the_first_failed_job_of_the_file(self, process, batch):
+    def test_the_code_is_that_of_the_first_failed_job_of_the_file(self, call, batch):
         file = write(batch, "name: one, data: nowhere", "name: two", "name: three, data: gone")
-        done = process("run", file, "--jobs", 3, "--keep-going")
+        done = call("run", file, "--jobs", 3, "--keep-going")
         assert done.code == 4
         assert rows(done)["two"] == "out/two"
         assert {line.split(":")[1].strip() for line in done.err.splitlines()} == {"one", "three"}
 
-    def test_a_process_that_dies_is_a_failed_job(self, process, batch):
+    def test_a_process_that_dies_is_a_failed_job(self, call, batch):
         file = write(batch, "name: one, data: 'feeds:dies'", "name: two")
-        done = process("run", file, "--jobs", 2, "--keep-going")
+        done = call("run", file, "--jobs", 2, "--keep-going")
         assert done.code == 1
         assert "the job's process ended without a result (SIGKILL); out of memory? give fewer --jobs" in done.err
         assert rows(done)["two"] == "out/two"
 
-    def test_speed_is_measured(self, process, batch):
+    def test_speed_is_measured(self, call, batch):
         file = write(batch, "name: one, evaluation: {latency: true}", "name: two, evaluation: {latency: true}")
-        assert process("run", file, "--jobs", 2).code == 0
+        assert call("run", file, "--jobs", 2).code == 0
         assert all(job["metrics"]["latency.speedup"] > 0 for job in summary(batch)["jobs"])
 
 
