@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
 # parts whose keys are names of the user's model
 NAMED = ("tensors", "weights", "outputs")
 # parts that other settings bring
-ABSENT = {"steps[].…", "optimize.…", "mixed_precision.…"}
+ABSENT = {"runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…"}
 
 
 def documented(title: str) -> set[str]:

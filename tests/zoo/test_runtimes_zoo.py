@@ -26,15 +26,36 @@ def feeds(zoo, name):
     return stream
 
 
+def calibrated(zoo, name, folder, *more):
+    model, data = zoo.model_path(name), folder / "data"
+    if not data.exists():
+        zoo.write_calibration(name, data)
+    out = folder / "-".join(["out", *more])
+    command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", out, "--samples", "128"]
+    subprocess.run([*map(str, command), "--no-latency", "--quiet", *more], check=True)
+    return next(out.glob("*.int8.onnx"))
+
+
+def in_openvino(zoo, name, int8):
+    evaluation = int8cal.evaluate(zoo.model_path(name), int8, feeds(zoo, name), runtimes=["openvino"], latency=False)
+    return evaluation.evaluation
+
+
+def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
+    pytest.importorskip("openvino")
+    portable, own = (
+        in_openvino(zoo, "resnet20", calibrated(zoo, "resnet20", tmp_path, "--target", target)).runtimes[0]
+        for target in ("portable", "openvino")
+    )
+    assert own.metrics.sqnr_db > portable.metrics.sqnr_db + 1
+    assert not {node.op_type for node in own.kernels.nodes} & {"Convolution", "FullyConnected", "MatMul"}
+
+
 # one model with a long chain, one with residual adds, one with second planes and an LSTM, one with Softmax and Pad
 @pytest.mark.parametrize("name", ["mbv2", "resnet20", "silero_vad_16k_flat", "kws_dscnn", "mnist_op8"])
 def test_openvino_is_as_close_to_the_float_model_and_closer_to_onnxruntime(zoo, tmp_path, name):
     pytest.importorskip("openvino")
-    model, data = zoo.model_path(name), zoo.write_calibration(name, tmp_path / "data")
-    command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", tmp_path / "out"]
-    subprocess.run([*map(str, command), "--no-latency", "--quiet", "--samples", "128"], check=True)
-    int8 = next((tmp_path / "out").glob("*.int8.onnx"))
-    evaluation = int8cal.evaluate(model, int8, feeds(zoo, name), runtimes=["openvino"], latency=False).evaluation
+    evaluation = in_openvino(zoo, name, calibrated(zoo, name, tmp_path))
     (found,) = evaluation.runtimes
     assert found.metrics.sqnr_db >= evaluation.metrics.sqnr_db - 1
     # the two differ by how intermediate sums are rounded, which is less than what int8 itself costs
