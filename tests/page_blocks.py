@@ -11,6 +11,7 @@ _FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>```+)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks) *$", re.MULTILINE | re.DOTALL
 )
 _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\s*\Z")
+_NEEDS = re.compile(r"<!-- needs: (?P<package>\w+) -->\s*\Z")
 _TITLE = re.compile(r'title="([^"]+)"')
 SHELL = {"bash", "sh", "console"}
 _CALL = re.compile(r"^(\$ )?([\w=./-]+ )*(int8cal|python -m int8cal) [a-z-]", re.MULTILINE)
@@ -34,6 +35,7 @@ class Block:
         title: File name that the page gives it, or "".
         text: What is between the ticks, without the fence's indentation.
         not_run: Why the page says that it is not to be run, or "".
+        needs: The optional package without which it cannot run, or "".
     """
 
     page: str
@@ -42,6 +44,7 @@ class Block:
     title: str
     text: str
     not_run: str
+    needs: str = ""
 
     @property
     def kind(self) -> str:
@@ -75,7 +78,7 @@ def blocks_of(text: str, page: str) -> list[Block]:
     blocks = []
     end = 0
     for fence in _FENCE.finditer(text):
-        remark = _NOT_RUN.search(text, end, fence.start())
+        remark, needs = (each.search(text, end, fence.start()) for each in (_NOT_RUN, _NEEDS))
         indent = len(fence["indent"])
         language, _, rest = fence["info"].strip().partition(" ")
         title = _TITLE.search(rest)
@@ -87,6 +90,7 @@ def blocks_of(text: str, page: str) -> list[Block]:
                 title[1] if title else "",
                 "".join(line[indent:] if line.strip() else line for line in fence["text"].splitlines(keepends=True)),
                 remark["reason"] if remark else "",
+                needs["package"] if needs else "",
             )
         )
         end = fence.end()

@@ -2,11 +2,12 @@
 
 The pages share a directory in which README's blocks have run, as if a reader went through all of them; a tutorial has a
 directory of its own. A command that has run there is not run again. A block may be left out only by a remark above it,
-`<!-- not run: why -->`.
+`<!-- not run: why -->`; one with `<!-- needs: package -->` runs where that is installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -142,7 +143,8 @@ def read(page: str) -> list[Block]:
 
 
 def examples(page: str) -> list[Block]:
-    return [block for block in read(page) if block.kind and not block.not_run]
+    blocks = [block for block in read(page) if block.kind and not block.not_run]
+    return [block for block in blocks if not block.needs or importlib.util.find_spec(block.needs) is not None]
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +199,8 @@ def test_a_planted_unknown_key_and_a_failing_program_are_found(tmp_path):
 def test_a_remark_is_read_with_its_reason():
     text = "<!-- not run: needs a camera -->\n```bash\nint8cal run a.yaml\n```\n```bash\nint8cal run b.yaml\n```\n"
     assert [block.not_run for block in blocks_of(text, "page.md")] == ["needs a camera", ""]
+
+
+def test_a_block_says_which_package_it_needs():
+    text = "<!-- needs: openvino -->\n```bash\nint8cal run a.yaml\n```\n```bash\nint8cal run b.yaml\n```\n"
+    assert [block.needs for block in blocks_of(text, "page.md")] == ["openvino", ""]
