@@ -110,5 +110,11 @@ def plain(line: str) -> str:
 
 def missing(shown: tuple[str, ...], printed: str) -> list[str]:
     """Return the shown lines that were not printed, in this order; a line of dots stands for any lines."""
-    printed_lines = iter([plain(line) for line in printed.splitlines()])
-    return [line for line in shown if line.strip() not in {"", "...", "…"} and plain(line) not in printed_lines]
+    left = [plain(line) for line in printed.splitlines()]
+    lacking = []
+    for line in shown:
+        if plain(line) in left:
+            left = left[left.index(plain(line)) + 1 :]
+        elif line.strip() not in {"", "...", "…"}:
+            lacking.append(line)
+    return lacking
