@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import int8cal
 from int8cal.atomic import staged_directory
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
+from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.steps import steps_of
-from int8cal.graph.load import file_sha256, load_model, model_sha256
+from int8cal.graph.load import file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
@@ -67,6 +68,7 @@ def evaluate_files(
         latency=latency,
         runtimes=runtimes,
         providers=providers,
+        require_labels=need_labels(parsed),
         progress=progress,
     )
     report = replace(report, gates=judge(parsed, report.evaluation))
@@ -86,6 +88,7 @@ def evaluate_models(
     latency: bool = True,
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
+    require_labels: bool = False,
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
 ) -> Report:
@@ -94,12 +97,25 @@ def evaluate_models(
     Args:
         runtimes: Where the int8 model runs beside onnxruntime.
         providers: onnxruntime's execution providers, in the order of preference; none for CPU.
+        require_labels: Refuse data without labels, before anything is run.
         stream: Yields feed dicts, in place of the data's path.
+
+    Raises:
+        ModelError: One of them cannot be loaded, or they are in each other's place.
+        DataError: The data does not fit the model.
     """
     show = progress or silent
     clock = Clock()
-    signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
-    feeds = open_samples(data, signature, stream)
+    original = load_model(fp32) if isinstance(fp32, Path) else fp32
+    signature = signature_of(original)
+    if is_quantized(original) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
+        raise ModelError(
+            "is quantized, and the model that it is compared with is not",
+            where=str(fp32) if isinstance(fp32, Path) else "fp32",
+            do="give the float model first, then the int8 model",
+        )
+    del original
+    feeds = open_samples(data, signature, stream, require_labels=require_labels)
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
             fp32,
@@ -128,9 +144,13 @@ def evaluate_models(
     )
 
 
-def open_samples(data: DataSettings, signature: Signature, stream: Callable[[], object] | None) -> Feeds:
+def open_samples(
+    data: DataSettings, signature: Signature, stream: Callable[[], object] | None, *, require_labels: bool = False
+) -> Feeds:
     """Open the samples of a path, or of a stream of feed dicts in its place."""
-    return open_feeds(data, signature) if stream is None else feeds_of(stream, signature, data.samples)
+    if stream is None:
+        return open_feeds(data, signature, require_labels=require_labels)
+    return feeds_of(stream, signature, data.samples)
 
 
 def output_names(model: Path) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from int8cal.evaluating import (
     versions,
 )
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
@@ -45,7 +45,7 @@ from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Alone, Clock, Progress, silent
 from int8cal.quantization.balance import balance, balance_measured
 from int8cal.quantization.blank_table import blank_table
-from int8cal.quantization.build import build_model
+from int8cal.quantization.build import build_model, followers, strangers
 from int8cal.quantization.correct import (
     Corrected,
     Kept,
@@ -91,6 +91,7 @@ class Calibrated:
     timing_s: dict[str, float]
     optimize: Optimization | None = None
     mixed: MixedPrecision | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def calibrate_model(
     progress: Progress = silent,
     stream: Callable[[], object] | None = None,
     engine: Callable[..., Collected] | None = None,
+    ready: Callable[[Signature], object] | None = None,
     desk: Desk | None = None,
     alone: Alone = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
@@ -128,6 +130,7 @@ def calibrate_model(
         progress: Shows the pass over the data.
         stream: Yields feed dicts, in place of the job's data path.
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
+        ready: Called with the model's signature before the pass over the data.
         desk: Where a job with a budget keeps its best result; None for memory alone.
         alone: Keeps other jobs from running while speed is measured.
 
@@ -144,6 +147,8 @@ def calibrate_model(
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         feeds = open_samples(job.data, prepared.signature, stream)
+        if ready is not None:
+            ready(prepared.signature)
         samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
     if engine is None:
         engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
@@ -212,7 +217,9 @@ def calibrate_model(
             desk = desk or Desk()
             corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, desk)
     skipped = tuple(feeds.skipped)
-    calibrated = Calibrated(prepared.signature, collected.statistics, corrected, skipped, clock.seconds, found, mixed)
+    calibrated = Calibrated(
+        prepared.signature, collected.statistics, corrected, skipped, clock.seconds, found, mixed, collected.remark
+    )
     return calibrated, corrected.model
 
 
@@ -272,9 +279,14 @@ def calibrate_job(job: Job, *, progress: Progress | None = None, alone: Alone = 
     directory, files = files_of(job)
     names = (files[0], files[1], files[2])
     desk = Desk(directory, names, REPORT_FILES, f"{_stem(job)}.search.json")
-    calibrated, int8 = calibrate_model(job, job.model, progress=show, desk=desk, alone=alone)
+    judged: list[Feeds] = []
+
+    def open_judged(signature: Signature) -> None:  # before calibration, so that nobody waits for bad evaluation data
+        judged.append(open_feeds(job.evaluation.data or job.data, signature, require_labels=need_labels(gates)))
+
+    calibrated, int8 = calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, alone=alone)
     clock = Clock(calibrated.timing_s)
-    feeds = open_feeds(job.evaluation.data or job.data, calibrated.signature)
+    (feeds,) = judged
     with staged_directory(directory) as stage:
         with clock.station("quantize"):
             save_model(int8, stage / names[0])
@@ -320,7 +332,12 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
     selection = Selection(include, exclude, left_of(table), target_of(table.settings))
     plan = require_layers(prepared, selection)
-    return build_model(prepared.model, plan, table)
+    try:
+        built = build_model(prepared.model, plan, table)
+    except TableError as error:
+        error.where = error.where or where
+        raise
+    return replace(built, warnings=(*built.warnings, *followers(plan, table), *strangers(prepared.model, table)))
 
 
 @dataclass(frozen=True)
@@ -379,6 +396,8 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
 def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
     table = calibrated.corrected.table
     warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
+    if calibrated.remark:
+        warnings.append(calibrated.remark)
     warnings += told_of_target(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is None:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")

@@ -10,6 +10,7 @@ from int8cal.batch.inputs import Lookups
 from int8cal.calibration.ranges import require_known_tensors
 from int8cal.data.feeds import open_feeds
 from int8cal.errors import Int8calError
+from int8cal.evaluation.gates import need_labels, parse_gate
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.pipeline import require_writable
@@ -75,10 +76,10 @@ def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
 
 def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
     quantization = job.quantization
-    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude))
+    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
     feeds = open_feeds(job.data, prepared.signature)
-    if job.evaluation.data is None:
-        return feeds.count, feeds.count
-    return feeds.count, open_feeds(job.evaluation.data, prepared.signature).count
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    judged = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
+    return feeds.count, judged.count

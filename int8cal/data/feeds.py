@@ -147,7 +147,7 @@ def open_feeds(
         feeds = _open_files(settings, signature, base)
     if require_labels and not feeds.labelled:
         raise DataError(
-            "has no labels",
+            "has no labels, without which there is no top-1 and no top-5",
             where=settings.path,
             do="use one folder per class, add a labels.csv (file,label), or give --labels FILE",
         )

@@ -126,6 +126,11 @@ def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
             )
 
 
+def need_labels(gates: Iterable[ParsedGate]) -> bool:
+    """Whether a gate is about a figure that only labelled samples have."""
+    return any(gate.name.startswith(("top1.", "top5.")) for gate in gates)
+
+
 def require_outputs(gates: Iterable[ParsedGate], outputs: Callable[[], Sequence[str]]) -> None:
     """Refuse gates about an output that the model does not have.
 

@@ -25,6 +25,7 @@ from int8cal.quantization.layers import quantize_layers
 from int8cal.quantization.left_out import plan_of_chains
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.uint8_boundary import take_codes
+from int8cal.quantization.uint8_input import CORRECTION as UINT8_INPUT
 from int8cal.quantization.uint8_input import uint8_input_of, with_points
 from int8cal.runtime.targets import table_range
 
@@ -170,6 +171,28 @@ def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
         (affine,) = affines
         result |= {point.tensor: affine for point in members}
     return result
+
+
+def followers(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
+    """Say which tensors take another's edited range, because they share its scale."""
+    affines = affines_of(plan, table)
+    warnings = []
+    for group in plan.groups:
+        members = [point.tensor for point in plan.members(group)]
+        edited = [name for name in members if table.tensors[name].source == "user"]
+        follow = [name for name in members if table.tensors[name].affine != affines[name]]
+        if edited and follow:
+            warnings.append(f"tensor {edited[0]!r} shares its scale: {', '.join(map(repr, follow))} take the edit too")
+    return tuple(warnings)
+
+
+def strangers(prepared: onnx.ModelProto, table: CalibrationTable) -> tuple[str, ...]:
+    """Say which tensors of a table the model does not have; raw pixels come with tensors of their own."""
+    index = Index(prepared)
+    odd = [name for name in table.tensors if name not in index.producer.keys() | index.inputs]
+    if not odd or UINT8_INPUT in table.corrections:
+        return ()
+    return (f"the model has no tensor {odd[0]!r}" + (f", nor {len(odd) - 1} more of the table's" if odd[1:] else ""),)
 
 
 def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:

@@ -149,3 +149,28 @@ def test_a_missing_model_ends_with_3_and_missing_data_with_4(call, sample):
     model = sample / "model.onnx"
     assert call("evaluate", model, "missing.onnx", "--data", sample / "eval").code == 3
     assert call("evaluate", model, model, "--data", "missing").code == 4
+
+
+def test_models_in_each_others_place_are_refused(call, sample, sample_run):
+    done = call("evaluate", sample_run / "model.int8.onnx", sample / "model.onnx", "--data", sample / "eval")
+    assert done.code == 3
+    assert "model.int8.onnx: is quantized, and the model that it is compared with is not" in done.message
+
+
+def test_a_gate_that_needs_labels_is_refused_before_any_work_where_there_are_none(call, sample, tmp_path):
+    images = tmp_path / "flat"
+    images.mkdir()
+    for number, image in enumerate(sorted((sample / "calib/0").iterdir())[:2]):
+        (images / f"{number}.png").write_bytes(image.read_bytes())
+    gated = ("--data", "flat", "--gate", "top1.drop<=1")
+    calibrated = call("calibrate", sample / "model.onnx", *gated, "-o", "out")
+    evaluated = call("evaluate", sample / "model.onnx", sample / "model.onnx", *gated)
+    (tmp_path / "g.yaml").write_text(
+        f"model: {sample / 'model.onnx'}\ndata: flat\nevaluation: {{gates: ['top1.drop<=1']}}\n"
+    )
+    dry = call("run", "g.yaml", "--dry-run")
+    for done in (calibrated, evaluated, dry):
+        assert done.code == 4
+        assert "flat: has no labels, without which there is no top-1 and no top-5" in done.err
+        assert "--labels FILE" in done.err
+    assert not (tmp_path / "out").exists()

@@ -61,6 +61,9 @@ def test_merged_shards_give_the_model_of_one_run_over_all(call, sample, tmp_path
     for name in ("model.int8.onnx", "model.table.json", "model.stats.npz"):
         assert (tmp_path / "merged" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert (tmp_path / "s0/model.table.json").read_bytes() != (tmp_path / "whole/model.table.json").read_bytes()
+    assert "ranges follow" not in merged.out
+    other = call("calibrate", sample / "model.onnx", "--data", both, *quick, "--stats", "s0/model.stats.npz", "-o", "s")
+    assert "ranges follow 20 samples of s0/model.stats.npz, which are not the data's 40" in other.out
 
 
 def test_statistics_of_another_model_or_plan_end_with_5(call, sample, sample_run, tmp_path):

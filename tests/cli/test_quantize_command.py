@@ -31,7 +31,7 @@ def test_force_and_overwrite_are_passed_on(here, pipeline):
 
 def test_the_table_of_a_run_gives_the_bytes_of_that_run(call, sample, sample_run, tmp_path):
     done = call("quantize", sample / "model.onnx", "--table", sample_run / "model.table.json", "-o", "q.onnx")
-    assert done.code == 0
+    assert (done.code, done.err) == (0, "")
     assert (tmp_path / "q.onnx").read_bytes() == (sample_run / "model.int8.onnx").read_bytes()
 
 
@@ -62,3 +62,27 @@ def test_a_table_of_another_model_ends_with_6_unless_forced(call, sample, sample
     assert done.code == 6
     assert "--force" in done.message
     assert call(*arguments, "--force").code == 0
+
+
+def test_what_an_edit_changes_besides_and_names_that_the_model_lacks_are_told(call, sample, sample_run, tmp_path):
+    table = json.loads((sample_run / "model.table.json").read_text())
+    tensors = table["tensors"]
+    shared = next(name for name, entry in tensors.items() if entry["source"] == "shared")
+    tensors[shared]["high"] /= 2
+    tensors["zz"] = next(iter(tensors.values()))
+    (tmp_path / "edited.table.json").write_text(json.dumps(table))
+    done = call("quantize", sample / "model.onnx", "--table", "edited.table.json", "-o", "q.onnx")
+    assert done.code == 0
+    follow, stranger = done.err.splitlines()
+    assert follow.startswith(f"int8cal: warning: tensor {shared!r} shares its scale: ")
+    assert follow.endswith("take the edit too")
+    assert stranger == "int8cal: warning: the model has no tensor 'zz'"
+
+
+def test_a_tensor_without_entry_is_told_with_the_file(call, sample, sample_run, tmp_path):
+    table = json.loads((sample_run / "model.table.json").read_text())
+    del table["tensors"]["/stem/Clip_output"]
+    (tmp_path / "less.table.json").write_text(json.dumps(table))
+    done = call("quantize", sample / "model.onnx", "--table", "less.table.json", "-o", "q.onnx")
+    assert done.code == 6
+    assert done.message.startswith("int8cal: table: less.table.json: has no entry for tensor '/stem/Clip_output'")

@@ -19,10 +19,15 @@ KEPT_ALWAYS = 8
 
 @dataclass(frozen=True)
 class Collected:
-    """The statistics, and a few samples to judge corrections on: the smallest fingerprints, in their order."""
+    """The statistics, and a few samples to judge corrections on: the smallest fingerprints, in their order.
+
+    Attributes:
+        remark: What the user should know of the two, "" for nothing.
+    """
 
     statistics: Statistics
     kept: tuple[Sample, ...]
+    remark: str = ""
 
 
 class Smallest:

@@ -50,7 +50,8 @@ def stored(path: Path) -> Callable[..., Collected]:
             kept.add(sample)
         if not kept.seen:
             raise DataError("yields no sample", do="give at least one")
-        return Collected(statistics, kept.samples())
+        remark = f"ranges follow {statistics.samples} samples of {path}, which are not the data's {kept.seen}"
+        return Collected(statistics, kept.samples(), "" if kept.total == statistics.fingerprint else remark)
 
     return engine
 
