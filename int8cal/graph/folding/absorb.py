@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from int8cal.graph.folding.affine_step import fits, step_of
-from int8cal.graph.folding.change import Change, added
+from int8cal.graph.folding.change import Change, added, as_float32
 from int8cal.graph.folding.layer import LAYERS, into_layer
 from int8cal.graph.folding.rewrite import Rewrite
 from int8cal.protos import copied
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.folding.affine_step import Step
+    from int8cal.graph.folding.names import Names
     from int8cal.graph.index import Index
 
 
@@ -42,6 +43,7 @@ class Passage:
     spatial: bool = False
 
 
+DEEPEST = 100  # nodes on the way from a factor to a layer
 _MOVES = Passage(shift=True, scalar=True)
 _MOVERS = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "DepthToSpace")
 PASSAGES: dict[str, Passage] = {
@@ -64,13 +66,13 @@ class Absorber:
 
     Args:
         index: Of the graph.
-        given: The tensors of the graph before any folding: their names stay with their values.
+        names: Of the model.
     """
 
-    def __init__(self, index: Index, given: frozenset[str]) -> None:
+    def __init__(self, index: Index, names: Names) -> None:
         self._index = index
-        self._given = given
-        self._names = {*tensor_names(index), *given}
+        self.names = names
+        self._depth = 0
 
     def absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
         """Move a change into whatever computes a tensor.
@@ -83,13 +85,22 @@ class Absorber:
         Returns:
             None where it cannot be moved.
         """
+        if self._depth == DEEPEST:
+            return None
+        self._depth += 1
+        try:
+            return self._absorb(tensor, change, output)
+        finally:
+            self._depth -= 1
+
+    def _absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
         node = self._index.producer.get(tensor)
         if node is None or node.domain not in ("", "ai.onnx") or self._index.only_reader(tensor) is None:
             return None
         if any(name for name in node.output[1:]):
             return None
         if node.op_type in LAYERS and self._index.is_constant(node.input[1]):
-            return into_layer(self._index, node, change, output)
+            return into_layer(self._index, self.names, node, change, output)
         step = step_of(self._index, node)
         if step is not None:
             return self._into_step(step, change, output)
@@ -103,23 +114,10 @@ class Absorber:
             return self._into_product(node, change, output)
         return None
 
-    def changed(self, tensor: str) -> str:
-        """Name what takes a tensor's place with other values; a tensor that folding made keeps its name."""
-        return tensor if tensor not in self._given else self.fresh(tensor, "folded")
-
-    def fresh(self, tensor: str, what: str) -> str:
-        """Return a name beside a tensor's that nobody has."""
-        name, number = f"{tensor}_{what}", 2
-        while name in self._names:
-            name, number = f"{tensor}_{what}{number}", number + 1
-        self._names.add(name)
-        return name
-
     def constant(self, tensor: str, values: npt.NDArray[np.float64]) -> tuple[str, npt.NDArray[np.float32]] | None:
         """Return a new constant beside a tensor, None where float32 does not hold it."""
-        with np.errstate(over="ignore"):
-            array = values.astype(np.float32)
-        return (self.fresh(tensor, "constant"), array) if np.isfinite(array).all() else None
+        array = as_float32(values)
+        return None if array is None else (self.names.fresh(tensor, "constant"), array)
 
     def _rebuilt(self, node: onnx.NodeProto, output: str, changes: dict[int, Change]) -> Rewrite | None:
         """Rebuild a node whose inputs at some positions come changed, in place of its own output."""
@@ -129,7 +127,7 @@ class Absorber:
         for slot, change in changes.items():
             if not change.scales and not change.shifts:
                 continue
-            name = self.changed(str(node.input[slot]))
+            name = self.names.changed(str(node.input[slot]))
             part = self.absorb(str(node.input[slot]), change, name)
             if part is None:
                 return None
@@ -180,7 +178,7 @@ class Absorber:
         wanted = replace(change.scaling(), factor=change.factor * step.factor.item())
         if not wanted.scales:
             return self._replaced(step, "Add", moved, step.data, output)
-        name = self.changed(step.data)
+        name = self.names.changed(step.data)
         part = self.absorb(step.data, wanted, name)
         rest = self._replaced(step, "Add", moved, name, output)
         return None if part is None or rest is None else _joined(part, rest)
@@ -209,11 +207,6 @@ class Absorber:
             return None
         found = (self._rebuilt(node, output, {slot: change}) for slot in (0, 1))
         return next((rewrite for rewrite in found if rewrite is not None), None)
-
-
-def tensor_names(index: Index) -> frozenset[str]:
-    """Return the names of all tensors of a graph."""
-    return frozenset({*index.producer, *index.uses, *index.initializers, *index.inputs, *index.outputs})
 
 
 def _joined(first: Rewrite, second: Rewrite) -> Rewrite:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from int8cal.graph.index import Index
 
 Array = "npt.NDArray[np.float64]"
+# A constant of this size rounds what it is added to, (x + 2**23) - 2**23, or masks it. Either needs the sum as it is.
+LARGEST_SHIFT = 2.0**20
 STEP_OPS = frozenset({"Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization"})
 
 
@@ -42,8 +44,9 @@ class Step:
 def step_of(index: Index, node: onnx.NodeProto) -> Step | None:
     """Read a node as a step.
 
-    Must not read one whose constant is not float32, not finite, or would widen the data; one that divides by zero or by
-    the data; a BatchNormalization in training mode. The data's type must be float32, its shape known where it matters.
+    Must not read one whose constant is not float32, not finite, too large, or would widen the data; one that divides by
+    zero or by the data; a BatchNormalization in training mode. The data's type must be float32, its shape known where
+    it matters.
 
     Args:
         index: Of the graph.
@@ -58,7 +61,7 @@ def step_of(index: Index, node: onnx.NodeProto) -> Step | None:
         return None
     constants = (found.factor, found.shift)
     usable = all(np.isfinite(each).all() and fits(index, found.data, each.shape) for each in constants)
-    return found if usable else None
+    return found if usable and (np.abs(found.shift) < LARGEST_SHIFT).all() else None
 
 
 def fits(index: Index, data: str, shape: tuple[int, ...]) -> bool:

@@ -79,6 +79,13 @@ def change_of(step: Step) -> Change | None:
     return Change(step.factor.reshape(-1), step.shift.reshape(-1), next(iter(axes), -1))
 
 
+def as_float32(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32] | None:
+    """Return a constant in the model's type; None where it does not hold one of the values, or holds 0 for it."""
+    with np.errstate(over="ignore", under="ignore"):
+        array = values.astype(np.float32)
+    return array if np.isfinite(array).all() and bool(((array != 0) == (values != 0)).all()) else None
+
+
 def added(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
     """Add two constants; None where they cancel."""
     total = first + second

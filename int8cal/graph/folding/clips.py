@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.graph.folding.absorb import Absorber
 from int8cal.graph.folding.affine_step import fits
 from int8cal.graph.folding.rewrite import Rewrite, dropped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from int8cal.graph.folding.names import Names
     from int8cal.graph.index import Index
 
 Bounds = tuple[float, float]
@@ -36,7 +36,7 @@ RANGES: dict[str, Bounds] = {
 # Ops whose outputs lie in the range of their first input.
 _KEEPING = frozenset(
     {"MaxPool", "GlobalMaxPool", "GlobalAveragePool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"}
-    | {"Slice", "Identity", "Expand", "DepthToSpace", "SpaceToDepth", "Round"}
+    | {"Slice", "Identity", "Expand", "DepthToSpace", "SpaceToDepth"}
 )
 _INTEGERS: dict[int, Bounds] = {
     onnx.TensorProto.UINT8: (0.0, 255.0),
@@ -46,7 +46,7 @@ _INTEGERS: dict[int, Bounds] = {
 _DEPTH = 32
 
 
-def fold_clips(index: Index, given: frozenset[str]) -> Iterator[Rewrite]:
+def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
     """Find clips that can go, in graph order.
 
     Must not touch bounds that are not constant or not single float32 values; Max and Min that widen their input; a
@@ -54,9 +54,8 @@ def fold_clips(index: Index, given: frozenset[str]) -> Iterator[Rewrite]:
 
     Args:
         index: Of the graph.
-        given: See `Absorber`.
+        names: Of the model.
     """
-    absorber = Absorber(index, given)
     for node in index.graph.node:
         bounds = _bounds(index, node)
         if bounds is None:
@@ -66,7 +65,7 @@ def fold_clips(index: Index, given: frozenset[str]) -> Iterator[Rewrite]:
         if bounds[0] <= low and high <= bounds[1]:
             rewrite = dropped(index, node, data)
         else:
-            rewrite = _merged(index, absorber, node, bounds)
+            rewrite = _merged(index, names, node, bounds)
         if rewrite is not None:
             yield rewrite
 
@@ -80,6 +79,9 @@ def value_range(index: Index, tensor: str, depth: int = _DEPTH) -> Bounds:
         return _INTEGERS.get(index.elem_type(str(node.input[0])), _EVERYTHING)
     if node.op_type in _KEEPING:
         return value_range(index, str(node.input[0]), depth - 1)
+    if node.op_type == "Round":
+        low, high = value_range(index, str(node.input[0]), depth - 1)
+        return float(np.rint(low)), float(np.rint(high))
     if node.op_type == "Concat":
         ranges = [value_range(index, str(name), depth - 1) for name in node.input]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
@@ -92,7 +94,15 @@ def value_range(index: Index, tensor: str, depth: int = _DEPTH) -> Bounds:
 
 def _bounds(index: Index, node: onnx.NodeProto) -> Bounds | None:
     """Return what a Relu, Clip, Max or Min keeps its input between; None for other nodes and bounds."""
+    bounds = _limits(index, node)
+    # infinity as the wrong bound makes a constant of everything
+    return None if bounds is None or bounds[0] == math.inf or bounds[1] == -math.inf else bounds
+
+
+def _limits(index: Index, node: onnx.NodeProto) -> Bounds | None:
     if node.domain not in ("", "ai.onnx") or index.elem_type(node.output[0]) not in (onnx.TensorProto.FLOAT, 0):
+        return None
+    if all(not name or index.is_constant(name) for name in node.input):
         return None
     if node.op_type == "Relu":
         return 0.0, math.inf
@@ -122,28 +132,28 @@ def _data(index: Index, node: onnx.NodeProto) -> str:
     return next(str(name) for name in node.input if not index.is_constant(name))
 
 
-def _merged(index: Index, absorber: Absorber, node: onnx.NodeProto, bounds: Bounds) -> Rewrite | None:
+def _merged(index: Index, names: Names, node: onnx.NodeProto, bounds: Bounds) -> Rewrite | None:
     data = _data(index, node)
     first = index.producer.get(data)
     inner = None if first is None or index.only_reader(data) is None else _bounds(index, first)
     if first is None or inner is None:
-        return _clip(absorber, node, data, bounds) if node.op_type in ("Max", "Min") else None
+        return _clip(names, node, data, bounds) if node.op_type in ("Max", "Min") else None
     low, high = max(bounds[0], inner[0]), min(bounds[1], inner[1])
     if low > high:
         return None
-    rewrite = _clip(absorber, node, _data(index, first), (low, high))
+    rewrite = _clip(names, node, _data(index, first), (low, high))
     rewrite.nodes[first.name] = ()
     return rewrite
 
 
-def _clip(absorber: Absorber, node: onnx.NodeProto, data: str, bounds: Bounds) -> Rewrite:
+def _clip(names: Names, node: onnx.NodeProto, data: str, bounds: Bounds) -> Rewrite:
     """Write a Relu or Clip in place of a node."""
     output = str(node.output[0])
     if bounds == (0.0, math.inf):
         return Rewrite({node.name: (helper.make_node("Relu", [data], [output], name=node.name),)})
     inputs, constants = [data], {}
     for name, bound in zip(("min", "max"), bounds, strict=True):
-        inputs.append("" if math.isinf(bound) else absorber.fresh(output, name))
+        inputs.append("" if math.isinf(bound) else names.fresh(output, name))
         if inputs[-1]:
             constants[inputs[-1]] = np.array(bound, np.float32)
     while not inputs[-1]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from int8cal.graph.folding.absorb import tensor_names
 from int8cal.graph.folding.affine import fold_affine
 from int8cal.graph.folding.clips import fold_clips
+from int8cal.graph.folding.names import Names
 from int8cal.graph.folding.rewrite import apply, separate
 from int8cal.graph.index import Index
 
@@ -28,12 +28,12 @@ def fold(model: onnx.ModelProto) -> bool:
     Returns:
         Whether anything was folded.
     """
-    folded, given = False, tensor_names(Index(model))
+    folded, names = False, Names(model.graph)
     while True:
         found = False
         for each in PASSES:
             index = Index(model)
-            rewrites = separate(each(index, given))
+            rewrites = separate(each(index, names))
             if rewrites:
                 apply(model, index, rewrites)
                 found = folded = True

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from int8cal.graph.folding.change import as_float32
 from int8cal.graph.folding.rewrite import Rewrite
 from int8cal.graph.index import attribute
 from int8cal.protos import copied
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.folding.change import Change
+    from int8cal.graph.folding.names import Names
     from int8cal.graph.index import Index
 
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 
-def into_layer(index: Index, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+def into_layer(index: Index, names: Names, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
     """Fold a change of a layer's output into the layer.
 
     Must not touch a layer whose weights or bias are not float32 constants, a Gemm with alpha or beta, a MatMul where
@@ -28,6 +30,7 @@ def into_layer(index: Index, node: onnx.NodeProto, change: Change, output: str) 
 
     Args:
         index: Of the graph.
+        names: Of the model.
         node: Of one of LAYERS.
         change: Of its output.
         output: The layer's new output.
@@ -44,8 +47,8 @@ def into_layer(index: Index, node: onnx.NodeProto, change: Change, output: str) 
     rebuilt.output[0] = output
     constants = {}
     if change.scales:
-        constants[_name(index, node, weight)] = array * factor
-        rebuilt.input[1] = _name(index, node, weight)
+        rebuilt.input[1] = _name(index, names, weight)
+        constants[rebuilt.input[1]] = as_float32(array * factor)
     bias = str(node.input[2]) if len(node.input) > 2 else ""
     if node.op_type == "MatMul":
         if change.shifts:
@@ -53,14 +56,16 @@ def into_layer(index: Index, node: onnx.NodeProto, change: Change, output: str) 
     elif bias or change.shifts:
         if bias and not _is_float(index, bias):
             return None
-        name = _name(index, node, bias) if bias else f"{node.name}_bias"
         held = index.constant(bias).astype(np.float64) if bias else np.zeros(())
-        constants[name] = np.atleast_1d(held * bias_factor + shift)
         del rebuilt.input[2:]
-        rebuilt.input.append(name)
-    with np.errstate(over="ignore"):
-        folded = {name: values.astype(np.float32) for name, values in constants.items()}
-    if not all(np.isfinite(values).all() for values in folded.values()):
+        rebuilt.input.append(_name(index, names, bias) if bias else names.fresh(node.name, "bias"))
+        constants[rebuilt.input[2]] = as_float32(np.atleast_1d(held * bias_factor + shift))
+        if not bias:  # a beta that had nothing to scale
+            kept = [item for item in rebuilt.attribute if item.name != "beta"]
+            del rebuilt.attribute[:]
+            rebuilt.attribute.extend(kept)
+    folded = {name: values for name, values in constants.items() if values is not None}
+    if len(folded) < len(constants):
         return None
     return Rewrite({node.name: (rebuilt,)}, folded, {output: str(node.output[0])})
 
@@ -100,7 +105,7 @@ def _is_float(index: Index, name: str) -> bool:
     return index.is_constant(name) and index.elem_type(name) == onnx.TensorProto.FLOAT
 
 
-def _name(index: Index, node: onnx.NodeProto, constant: str) -> str:
+def _name(index: Index, names: Names, constant: str) -> str:
     """Keep a constant's name where nobody else reads it."""
     alone = len(index.uses[constant]) == 1 and constant not in index.outputs
-    return constant if alone else f"{constant}_{node.name}_folded"
+    return constant if alone else names.fresh(constant, "folded")

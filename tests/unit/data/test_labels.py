@@ -51,7 +51,9 @@ def test_flat_images_have_no_label(flat, rgb, feeds):
     opened = feeds(flat, rgb)
     assert opened.labels is None
     assert [sample.label for sample in opened] == [None] * 3
-    with pytest.raises(DataError, match="has no labels, without which there is no top-1 and no top-5; use one folder per class"):
+    with pytest.raises(
+        DataError, match="has no labels, without which there is no top-1 and no top-5; use one folder per class"
+    ):
         feeds(flat, rgb, require_labels=True)
 
 

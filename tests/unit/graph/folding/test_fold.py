@@ -163,6 +163,24 @@ FOLDED = {
         CONV | C6,
         "Conv Conv",
     ),
+    "one constant is weight and bias": (
+        "g (float[N,1] x) => (float[A,C] y)",
+        "c = Gemm(x, W, W) y = BatchNormalization(c, g, b, m, v)",
+        {**NORM, "W": (1, 6)},
+        "Gemm",
+    ),
+    "a Gemm whose beta had no bias": (
+        ROWS,
+        "c = Gemm <beta = 3.0> (x, W) y = Add(c, T)",
+        {"T": T, "W": (4, 6)},
+        "Gemm",
+    ),
+    "a name that the new bias may not take": (
+        IMAGE,
+        "c = Conv(x, W) d = Add(c, T) y = Conv(d, V, Conv_c_bias)",
+        {**C6, "W": (6, 4, 3, 3), "V": (2, 6, 1, 1), "Conv_c_bias": (2,)},
+        "Conv Conv",
+    ),
     "Max and Min are a Clip": (
         IMAGE,
         "c = Conv(x, W, B) a = Max(c, lo) y = Min(hi, a)",
@@ -252,6 +270,32 @@ KEPT = {
         IMAGE,
         "c = Conv(x, W, B) r = Relu(c) a = Add(r, big) y = Sub(a, big)",
         {**CONV, "big": np.float32(1.5 * 2**23)},
+    ),
+    "rounding by a constant behind a convolution": (
+        IMAGE,
+        "c = Conv(x, W, B) a = Add(c, big) y = Sub(a, big)",
+        {**CONV, "big": np.float32(1.5 * 2**14)},
+    ),
+    "rounding by a large constant behind a Gemm": (
+        ROWS,
+        "c = Gemm(x, W) a = Add(c, big) y = Sub(a, big)",
+        {"W": (4, 6), "big": np.float32(1.5 * 2**23)},
+    ),
+    "a Clip between what Round may leave": (
+        IMAGE,
+        "k = Clip(x, lo, hi) r = Round(k) y = Clip(r, lo, top)",
+        {"lo": ZERO, "hi": np.float32(0.6), "top": np.float32(0.8)},
+    ),
+    "Max with infinity": (IMAGE, "c = Conv(x, W, B) y = Max(c, hi)", {**CONV, "hi": np.float32("inf")}),
+    "Min with minus infinity behind a Relu": (
+        IMAGE,
+        "c = Conv(x, W, B) r = Relu(c) y = Min(r, lo)",
+        {**CONV, "lo": np.float32("-inf")},
+    ),
+    "a product that float32 does not hold": (
+        IMAGE,
+        "a = Mul(x, f) b = Mul(a, f) y = Relu(b)",
+        {"f": np.float32(1e-25)},
     ),
     "variable weights": (
         "g (float[N,4,8,8] x, float[6,4,3,3] w) => (float[A,C,D,E] y)",
@@ -383,6 +427,28 @@ def test_what_a_subgraph_reads_stays(bench):
     after, _ = folded(before)
     assert [node.op_type for node in after.graph.node] == ["Conv", "Mul", "ReduceMax", "Greater", "If"]
     require_same_outputs(bench, before, after)
+
+
+@pytest.mark.parametrize("name", ["c_folded", "Conv_c_bias", "y_constant"])
+def test_names_inside_subgraphs_are_taken(bench, name):
+    body = (
+        "c = Conv(x, W) d = Add(c, T) r = Relu(d) y = Mul(r, S) k = ReduceMax <keepdims = 0> (y) e = Greater(k, nil) "
+        f"z = If (e) <then_branch = t () => (float[A,C,D,E] u) {{ {name} = Relu(x) u = Neg({name}) }}, "
+        f"else_branch = f () => (float[A,C,D,E] w) {{ {name} = Abs(x) w = Neg({name}) }}>"
+    )
+    head = "g (float[N,4,8,8] x) => (float[A,C,D,E] y, float[F,G,H,I] z)"
+    before = inferred(bench, head, body, {**C6, "W": (6, 4, 3, 3), "nil": ZERO})
+    after, changed = folded(before)
+    assert changed
+    require_same_outputs(bench, before, after)
+
+
+def test_a_chain_of_any_length_is_no_trouble(bench):
+    body = " ".join(f"r{n + 1} = LeakyRelu(r{n})" for n in range(700))
+    before = inferred(bench, IMAGE, f"r0 = Conv(x, W, B) {body} y = Mul(r700, S)", CONV | C6)
+    after, changed = folded(before)
+    assert not changed
+    assert len(after.graph.node) == 702
 
 
 def test_folding_again_changes_nothing(bench):
