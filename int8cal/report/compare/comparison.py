@@ -82,6 +82,7 @@ class Comparison:
             not audited.
         gates: Of both reports.
         settings: Name, old and new value of everything else that changed.
+        only_old, only_new: Names of the settings that one report alone has: an evaluation knows nothing of a calibration.
         warnings: What makes the figures hard to compare.
     """
 
@@ -95,6 +96,8 @@ class Comparison:
     to_integer: tuple[str, ...] | None
     gates: tuple[GateChange, ...]
     settings: tuple[Row, ...]
+    only_old: tuple[str, ...]
+    only_new: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -105,6 +108,7 @@ def compare_documents(old: Document, new: Document) -> Comparison:
         old, new: What `load_report` gave of each.
     """
     layers = _layers(old, new)
+    facts = _facts(old), _facts(new)
     names = [[layer["tensor"] for layer in document["layers"]] for document in (old, new)]
     return Comparison(
         old=old,
@@ -116,7 +120,9 @@ def compare_documents(old: Document, new: Document) -> Comparison:
         to_float=_newly_float(old, new),
         to_integer=_newly_float(new, old),
         gates=_gates(old, new),
-        settings=_settings(old, new),
+        settings=_settings(*facts),
+        only_old=_missing(*facts),
+        only_new=_missing(*reversed(facts)),
         warnings=_warnings(old, new),
     )
 
@@ -170,13 +176,29 @@ def _facts(document: Document) -> dict[str, str]:
     return {**facts, **dict(flat(document["settings"])), "samples": str(document["samples"])}
 
 
-def _settings(old: Document, new: Document) -> tuple[Row, ...]:
-    before, now = _facts(old), _facts(new)
-    return tuple(
-        (name, before.get(name, "absent"), now.get(name, "absent"))
-        for name in sorted({**before, **now})
-        if before.get(name) != now.get(name)
-    )
+def _settings(before: dict[str, str], now: dict[str, str]) -> tuple[Row, ...]:
+    """List what both reports know of and do not agree in."""
+    outer = _outer(before) | _outer(now)
+    rows = [(name, _known(before, name), _known(now, name)) for name in sorted({**before, **now}) if name not in outer]
+    return tuple((name, was, is_) for name, was, is_ in rows if was is not None and is_ is not None and was != is_)
+
+
+def _missing(facts: dict[str, str], others: dict[str, str]) -> tuple[str, ...]:
+    """Name the settings that the others lack."""
+    outer = _outer(others)
+    return tuple(name for name in sorted(facts) if name not in outer and _known(others, name) is None)
+
+
+def _known(facts: dict[str, str], name: str) -> str | None:
+    """Find a setting; where a mapping was not given at all, that is the value of each setting in it."""
+    steps = name.split(".")
+    outer = (".".join(steps[:length]) for length in range(len(steps), 0, -1))
+    return next((facts[each] for each in outer if each in facts), None)
+
+
+def _outer(facts: dict[str, str]) -> set[str]:
+    """Name the mappings that hold these settings."""
+    return {".".join(steps[:length]) for steps in (name.split(".") for name in facts) for length in range(1, len(steps))}
 
 
 def _warnings(old: Document, new: Document) -> tuple[str, ...]:

@@ -57,8 +57,14 @@ def value_text(judged: Judged, gate: Gate) -> str:
         return "still passes" if gate.passed else "fails now"
     if gate.value is None:
         return "the new report does not have it"
-    interval = "" if gate.ci95 is None else f", 95 % interval {' to '.join(map(wording.plain, gate.ci95))}"
-    return f"worse by {wording.plain(gate.value)}{interval}"
+    if not gate.value:
+        return "unchanged"
+    better = gate.value < 0
+    interval = ""
+    if gate.ci95 is not None:
+        low, high = gate.ci95
+        interval = f", 95 % interval {' to '.join(map(wording.plain, (-high, -low) if better else (low, high)))}"
+    return f"{'better' if better else 'worse'} by {wording.plain(abs(gate.value))}{interval}"
 
 
 def outcome(judged: Judged) -> str:
@@ -83,6 +89,7 @@ def compare_lines(judged: Judged) -> list[str]:
         lines += ["", *_columns([("layer, largest drop first", "op", "old", "new", "change"), *rows])]
     rows = [(head, text) for head, text in _lists(found) if text]
     rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in found.settings]
+    rows += [("Only in one", text) for text in _of_one(found)]
     rows += [("Warning", text) for text in found.warnings]
     rows += [(_mark(gate.passed), f"{gate.gate}  ({value_text(judged, gate)})") for gate in judged.verdicts]
     rows.append(("Verdict", outcome(judged)))
@@ -116,7 +123,7 @@ def compare_markdown(judged: Judged) -> str:
                 {1, 2, 3},
                 most=_MOST,
             ),
-            bullets(lists, most=_MOST),
+            bullets([*lists, *(f"Only in one: {text}" for text in _of_one(found))], most=_MOST),
             _part("Checks", ["check", "", ""], verdicts),
             _part("Layers, largest drop first", ["tensor", "op", "old", "new", "change"], layers, {2, 3, 4}),
             _part("Gates", ["gate", "old", "new"], gates),
@@ -136,8 +143,8 @@ def compare_json(judged: Judged) -> str:
     Returns:
         {"format", "version", "old", "new", "figures": [{"figure", "old", "new", "worse_by", "worse_by_ci95",
         "verdict"}], "layers": [{"tensor", "op_type", "old_db", "new_db", "drop_db"}], "lost_layers", "gained_layers",
-        "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}], "warnings",
-        "limits" and "regressions": [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
+        "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}],
+        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions": [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
     """
     found = judged.found
     document: dict[str, Any] = {
@@ -153,6 +160,8 @@ def compare_json(judged: Judged) -> str:
         "to_integer": found.to_integer,
         "gates": [_gate_change(each) for each in found.gates],
         "settings": [{"name": name, "old": old, "new": new} for name, old, new in found.settings],
+        "settings_only_old": found.only_old,
+        "settings_only_new": found.only_new,
         "warnings": found.warnings,
         "limits": [_verdict(gate) for gate in judged.limits],
         "regressions": [_verdict(gate) for gate in judged.regressions],
@@ -200,6 +209,17 @@ def _lists(found: Comparison) -> list[tuple[str, str]]:
         ("Layers newly measured", _named(found.gained)),
         ("Gates no longer there", _named([each.gate for each in found.gates if each.new is None])),
     ]
+
+
+def _of_one(found: Comparison) -> list[str]:
+    """Count the settings that one report alone has; empty where there are none."""
+    parts = [
+        f"{len(names)} of the {which} report"
+        for which, names in (("old", found.only_old), ("new", found.only_new))
+        if names
+    ]
+    total = len(found.only_old) + len(found.only_new)
+    return [f"{wording.count(total, 'setting')}, {' and '.join(parts)}"] if parts else []
 
 
 def _named(names: Sequence[str]) -> str:

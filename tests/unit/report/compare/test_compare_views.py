@@ -121,6 +121,8 @@ def test_json_holds_everything_in_a_fixed_order(judge, new):
         "to_integer",
         "gates",
         "settings",
+        "settings_only_old",
+        "settings_only_new",
         "warnings",
         "limits",
         "regressions",
@@ -138,6 +140,26 @@ def test_json_holds_everything_in_a_fixed_order(judge, new):
     assert document["to_float"] == ["conv_a"]
     assert document["limits"] == [{"gate": "sqnr_db.drop<=0.5", "value": 3.5, "passed": False}]
     assert len(document["regressions"]) == 9
+
+
+def test_settings_of_one_report_alone_are_counted(judge, old, new):
+    old["settings"]["calibration"] = {"method": "kl", "samples": 8}
+    new["settings"]["runtime"] = "onnxruntime"
+    judged = judge()
+    told = "3 settings, 2 of the old report and 1 of the new report"
+    assert f"Only in one  {told}" in compare_lines(judged)
+    assert f"- Only in one: {told}\n" in compare_markdown(judged)
+    assert "absent" not in "\n".join(compare_lines(judged))
+    assert json.loads(compare_json(judged))["settings_only_old"] == ["calibration.method", "calibration.samples"]
+
+
+def test_what_got_better_is_said_to_be_better(judge, new):
+    new["metrics"].update(sqnr_db=35.0, sqnr_db_ci95=[34.0, 36.0])
+    new["size"]["int8_bytes"] = 900
+    lines = compare_lines(judge(regressions=True))
+    assert "pass     sqnr_db not worse  (better by 3.5, 95 % interval 2.086 to 4.914)" in lines
+    assert "pass     size.int8_bytes not worse  (better by 100)" in lines
+    assert "pass     fusion.float not worse  (unchanged)" in lines
 
 
 def test_every_check_is_a_test_case(judge, new):

@@ -126,11 +126,21 @@ def test_changed_settings_and_versions_are_listed(old, new):
     new["settings"]["extra"] = True
     found = compare_documents(old, new)
     assert found.settings == (
-        ("extra", "absent", "yes"),
         ("recipe", "fast", "accurate"),
         ("versions.onnxruntime", "1.22.0", "1.31.0"),
     )
+    assert (found.only_old, found.only_new) == ((), ("extra",))
     assert found.warnings == ()
+
+
+@pytest.mark.parametrize("empty", [None, {}])
+def test_a_mapping_that_was_not_given_changes_setting_by_setting(old, new, empty):
+    old["settings"]["data"] = {"preprocess": empty, "gone": 1}
+    new["settings"]["data"] = {"preprocess": {"resize": 224}}
+    found = compare_documents(old, new)
+    assert found.settings == (("data.preprocess.resize", "none", "224"),)
+    assert (found.only_old, found.only_new) == (("data.gone",), ())
+    assert compare_documents(new, old).settings == (("data.preprocess.resize", "224", "none"),)
 
 
 @pytest.mark.parametrize(
