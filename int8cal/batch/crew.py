@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING
 
 from int8cal.batch.task import JobResult
@@ -189,4 +189,5 @@ def _died(order: Order, code: int) -> JobResult:
     memory = "; out of memory? give fewer --jobs" if name == "SIGKILL" else ""
     job = order.task.job
     error, why = what + memory, order.decision.why
-    return JobResult(job.name, "failed", order.decision.directory, job.model.name, True, 1, error, why)
+    blank = JobResult(job.name, "failed", order.decision.directory, job.model.name, ran=True, why=why)
+    return replace(blank, exit_code=1, error=error, kind=ChildProcessError.__name__)

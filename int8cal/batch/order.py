@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from int8cal.batch.crew import Crew, can_pause
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from int8cal.progress import Progress
 
 _INTERRUPTED = 130
+# stays where the whole batch was killed
+_NOT_YET = "the batch had not come to it"
 
 
 class Teller(Protocol):
@@ -53,10 +55,17 @@ class Course:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All results in the order of the files, and the exit code: that of the first job that failed."""
+    """How a batch ended.
+
+    Attributes:
+        results: All, in the order of the files.
+        exit_code: That of the first job that failed.
+        interrupted: Whether it was stopped by Ctrl-C or a signal; the exit code is that of an interrupt then.
+    """
 
     results: tuple[JobResult, ...]
     exit_code: int
+    interrupted: bool = False
 
 
 def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress: Progress, tell: Teller) -> Outcome:
@@ -81,6 +90,8 @@ def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress:
 
     def told(index: int, result: JobResult, printed: str = "") -> None:
         results[index] = result
+        if result.exit_code and not course.keep_going:
+            _reason(results, f'job "{result.name}" failed')
         tell(result, printed)
         write_summary(course.summary, tasks, results, _code(results))
 
@@ -95,8 +106,9 @@ def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress:
                 if results[index].exit_code and not course.keep_going:
                     break
     except KeyboardInterrupt:
+        _reason(results, "interrupted")
         write_summary(course.summary, tasks, results, _INTERRUPTED)
-        raise
+        return Outcome(tuple(results), _INTERRUPTED, interrupted=True)
     return Outcome(tuple(results), _code(results))
 
 
@@ -136,7 +148,14 @@ def _require_pauses(tasks: Sequence[Task]) -> None:
 
 
 def _not_run(task: Task, decision: Decision) -> JobResult:
-    return JobResult(task.job.name, "not run", decision.directory, task.job.model.name, why=decision.why)
+    return JobResult(task.job.name, "not run", decision.directory, task.job.model.name, why=_NOT_YET)
+
+
+def _reason(results: list[JobResult], why: str) -> None:
+    """Say why the jobs that have not run do not; the first reason stays."""
+    for index, result in enumerate(results):
+        if result.status == "not run" and result.why == _NOT_YET:
+            results[index] = replace(result, why=why)
 
 
 def _code(results: Sequence[JobResult]) -> int:

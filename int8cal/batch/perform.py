@@ -48,9 +48,12 @@ def perform(
         done = _run(task, decision, endings, progress, alone, blank)
     except Int8calError as error:
         text = endings.crashed(error) if error.exit_code == 1 else str(error)
-        return replace(blank, exit_code=error.exit_code, error=text, seconds=time.monotonic() - began)
+        return replace(
+            blank, exit_code=error.exit_code, error=text, kind=_kind(error), seconds=time.monotonic() - began
+        )
     except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; crashed() keeps its traceback
-        return replace(blank, exit_code=1, error=endings.crashed(error), seconds=time.monotonic() - began)
+        text = endings.crashed(error)
+        return replace(blank, exit_code=1, error=text, kind=_kind(error), seconds=time.monotonic() - began)
     return done
 
 
@@ -61,7 +64,7 @@ def up_to_date(task: Task, decision: Decision) -> JobResult:
     try:
         document = load_report(decision.directory / "report.json")
     except Int8calError as error:
-        return replace(blank, status="failed", exit_code=error.exit_code, error=str(error))
+        return replace(blank, status="failed", exit_code=error.exit_code, error=str(error), kind=_kind(error))
     return replace(
         blank,
         status="gate failed" if record is not None and record.exit_code else "up to date",
@@ -108,6 +111,10 @@ def _run(
         gates=tuple(document["gates"]),
         seconds=seconds,
     )
+
+
+def _kind(error: Exception) -> str:
+    return type(error).__name__
 
 
 def _forced(job: Job) -> Job:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import int8cal
 from int8cal.atomic import atomic_write
 from int8cal.batch.figures import COLUMNS, cells
-from int8cal.errors import OutputError
+from int8cal.errors import GateError, OutputError
 from int8cal.pipeline import files_of
 from int8cal.report.wording import count, printable, seconds
 
@@ -108,7 +108,9 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
         passed = sum(gate["passed"] for gate in result.gates)
         gates = f"{passed} of {len(result.gates)} passed" if result.gates else ""
         time = "" if result.seconds is None else seconds(result.seconds)
-        told = f"{result.status}: {result.error}" if result.error else result.status
+        # the status of a gate that failed says what the error begins with
+        error = result.error.removeprefix(f"{GateError.station}: ") if result.status == "gate failed" else result.error
+        told = ": ".join(filter(None, (result.status, error)))
         lines.append(_row((result.name, *cells(result), gates, time, told)))
     return "\n".join([*lines, "", counted(results) + ".", ""])
 

@@ -42,6 +42,7 @@ class JobResult:
         ran: Whether it ran in this batch.
         exit_code: 0, or that of its error.
         error: One line; "" where there is none.
+        kind: Class of that error; "" where there is none, and where a gate failed.
         why: Why it ran, or why it did not.
         metrics: Name of a gate's figure -> value, None where it was not measured; empty without a report.
         gates: As in report.json.
@@ -59,6 +60,7 @@ class JobResult:
     metrics: dict[str, Any] = field(default_factory=dict)
     gates: tuple[dict[str, Any], ...] = ()
     seconds: float | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)

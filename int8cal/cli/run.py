@@ -93,12 +93,19 @@ def command(
         Progress(quiet=quiet),
         _teller({task.job.name for task in selected if task.job.quiet}, width),
     )
-    junit_of(context).keep([suite_of_result(result) for result in outcome.results])
+    junit_of(context).keep(
+        [
+            suite_of_result(result, task.job.evaluation.gates)
+            for task, result in zip(selected, outcome.results, strict=True)
+        ]
+    )
     left = sum(result.status == "not run" for result in outcome.results)
-    if left:
+    if left and not outcome.interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
     if not quiet:
         click.echo(counted(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
+    if outcome.interrupted:
+        raise KeyboardInterrupt
     return outcome.exit_code
 
 

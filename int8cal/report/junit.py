@@ -77,7 +77,12 @@ def suite_of_error(name: str, error: BaseException, *, action: str, gates: Itera
     own = isinstance(error, Int8calError)
     message = str(error) if own else f"{type(error).__name__}: {error}; this is a bug in int8cal"
     stopped = Case(action, "error", message, type(error).__name__)
-    return Suite(name, (stopped, *(Case(gate, "skipped", f"not judged: {action} stopped") for gate in gates)))
+    return Suite(name, (stopped, *not_judged(gates, f"{action} stopped")))
+
+
+def not_judged(gates: Iterable[str], why: str) -> tuple[Case, ...]:
+    """Make a case of every gate of a job that gave no results."""
+    return tuple(Case(gate, "skipped", f"not judged: {why}") for gate in gates)
 
 
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:

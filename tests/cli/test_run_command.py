@@ -1,5 +1,8 @@
 """`int8cal run`."""
 
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
 import pytest
 
 from int8cal.cli.outcome import shown_path
@@ -73,8 +76,32 @@ def test_a_bug_in_one_job_is_logged_and_gives_1(here, pipeline, batch, monkeypat
 
 def test_an_interrupt_ends_the_batch_at_once(here, pipeline, batch):
     pipeline.errors = [None, KeyboardInterrupt()]
-    done = here("run", batch, "--keep-going")
+    done = here("run", batch, "--keep-going", "--junit", "j.xml")
     assert (done.code, len(pipeline.calls)) == (130, 2)
+    assert done.err.strip() == "int8cal: interrupted; nothing was half-written"
+    assert done.out.splitlines()[-1].startswith("3 jobs: 1 done, 2 not run; summary in ")
+    skipped = [part.get("message") for part in ET.parse("j.xml").iter("skipped")]
+    assert skipped == ["interrupted", "interrupted"]
+
+
+def test_junit_says_why_jobs_did_not_run_and_what_was_not_judged(here, pipeline, batch):
+    Path(batch).write_text(BATCH.replace("data: d", "data: d, evaluation: {gates: ['cosine>=0.9']}"))
+    pipeline.errors = [None, ModelError("is corrupt", where="bb.onnx"), None]
+    assert here("run", batch, "--junit", "j.xml").code == 3
+    suites = list(ET.parse("j.xml").iter("testsuite"))
+    told = [
+        [(case.get("name"), *(part.get("message") for part in case)) for case in suite.iter("testcase")]
+        for suite in suites
+    ]
+    assert told[1] == [("run", "model: bb.onnx: is corrupt"), ("cosine>=0.9", "not judged: run stopped")]
+    assert told[2] == [("run", 'job "bb" failed'), ("cosine>=0.9", 'not judged: job "bb" failed')]
+    assert suites[1].find(".//error").get("type") == "ModelError"
+
+
+def test_the_summary_says_once_that_a_gate_failed(here, pipeline, batch, gated):
+    pipeline.report = gated(("top1.drop<=0.5", 1.0, False))
+    here("run", batch, "--summary", "s.json")
+    assert "| gate failed: 1 of 1 failed: top1.drop&lt;=0.5" in Path("s.md").read_text()
 
 
 def test_quiet_prints_failures_only(here, pipeline, batch):

@@ -82,7 +82,7 @@ class Comparison:
             not audited.
         gates: Of both reports.
         settings: Name, old and new value of everything else that changed.
-        only_old, only_new: Names of the settings that one report alone has: an evaluation knows nothing of a calibration.
+        only_old, only_new: Names of the settings that one report alone has, as an evaluation has none of a calibration.
         warnings: What makes the figures hard to compare.
     """
 
@@ -198,7 +198,11 @@ def _known(facts: dict[str, str], name: str) -> str | None:
 
 def _outer(facts: dict[str, str]) -> set[str]:
     """Name the mappings that hold these settings."""
-    return {".".join(steps[:length]) for steps in (name.split(".") for name in facts) for length in range(1, len(steps))}
+    found = set()
+    for name in facts:
+        steps = name.split(".")
+        found |= {".".join(steps[:length]) for length in range(1, len(steps))}
+    return found
 
 
 def _warnings(old: Document, new: Document) -> tuple[str, ...]:

@@ -144,7 +144,8 @@ def compare_json(judged: Judged) -> str:
         {"format", "version", "old", "new", "figures": [{"figure", "old", "new", "worse_by", "worse_by_ci95",
         "verdict"}], "layers": [{"tensor", "op_type", "old_db", "new_db", "drop_db"}], "lost_layers", "gained_layers",
         "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}],
-        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions": [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
+        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions":
+        [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
     """
     found = judged.found
     document: dict[str, Any] = {

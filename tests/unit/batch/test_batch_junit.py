@@ -4,8 +4,8 @@ from int8cal.batch.junit import suite_of_result
 from int8cal.batch.task import JobResult
 
 
-def outcomes(result):
-    return [(case.name, case.outcome, case.message) for case in suite_of_result(result).cases]
+def outcomes(result, gates=()):
+    return [(case.name, case.outcome, case.message) for case in suite_of_result(result, gates).cases]
 
 
 def test_every_gate_of_a_job_is_a_case():
@@ -24,8 +24,10 @@ def test_every_gate_of_a_job_is_a_case():
 
 
 def test_a_job_that_failed_is_an_error_and_one_that_did_not_run_is_skipped():
-    failed = JobResult("a", "failed", Path("out"), "a.onnx", True, 4, "data: photos: does not exist")
+    failed = JobResult("a", "failed", Path("out"), "a.onnx", True, 4, "data: photos: does not exist", kind="DataError")
     assert outcomes(failed) == [("run", "error", "data: photos: does not exist")]
-    assert suite_of_result(failed).cases[0].kind == "data"
-    left = JobResult("b", "not run", Path("out"), "b.onnx", why="an earlier job failed")
-    assert outcomes(left) == [("run", "skipped", "an earlier job failed")]
+    assert suite_of_result(failed).cases[0].kind == "DataError"
+    left = JobResult("b", "not run", Path("out"), "b.onnx", why='job "a" failed')
+    assert outcomes(left) == [("run", "skipped", 'job "a" failed')]
+    assert outcomes(left, ["cosine>=1"])[1] == ("cosine>=1", "skipped", 'not judged: job "a" failed')
+    assert outcomes(failed, ["cosine>=1"])[1] == ("cosine>=1", "skipped", "not judged: run stopped")
