@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
+from int8cal.cli.outcome import shown_path
 
 
 @click.command("schema")
@@ -33,3 +34,4 @@ def command(context: click.Context, *, output: str | None) -> None:
     values, _ = options.settings_of(context)
     require_free(Path(output), overwrite=bool(values.get("output.overwrite", False)))
     atomic_write(Path(output), text)
+    click.echo(f"wrote {shown_path(output)}")

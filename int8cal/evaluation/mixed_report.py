@@ -61,7 +61,7 @@ def outcome_of(taken: Rung, budget: float, needed: float | None, *, holds: bool)
     kept = _parts(taken)
     if holds and not kept:
         return "the gates hold with every layer in int8"
-    time = f"about {taken.percent:.1f} % more time"
+    time = f"an estimated {taken.percent:.1f} % more time"
     if holds:
         return f"the gates hold with {kept}, {time}"
     best = f"the best within it has {kept}, {time}" if kept else "nothing that fits into it is better than int8"

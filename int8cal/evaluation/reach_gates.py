@@ -237,7 +237,7 @@ class GateSearch:
     def _with_lines(self, corrected: Corrected, mixed: MixedPrecision) -> Corrected:
         taken = [
             f"{each.op_type} {each.node}: {each.decision}, {100 * each.contribution:.1f} % of the noise for "
-            f"{each.estimated_percent:.1f} % time"
+            f"an estimated {each.estimated_percent:.1f} % of time"
             for each in mixed.layers
             if not each.decision.startswith("int8")
         ]

@@ -220,7 +220,9 @@ class Precision:
                 left -= each.us
                 taken.append(each)
             percent = 100 * each.us / whole
-            lines.append(f"{each.what}: {100 * each.gain:.0f} % of the noise for {percent:.1f} % time: {verdict}")
+            lines.append(
+                f"{each.what}: {100 * each.gain:.0f} % of the noise for an estimated {percent:.1f} % of time: {verdict}"
+            )
         return tuple(taken), tuple(lines)
 
     def _possible(self, sweep: Sweep, *, planes: bool) -> list[Upgrade]:

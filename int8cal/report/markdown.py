@@ -236,7 +236,7 @@ def _mixed(document: Document) -> str:
     layers = [[code(row[0]), *(escape(cell) for cell in row[1:])] for row in layer_rows(found)]
     if not layers:
         return text
-    heads = ["layer", "op", "share of the noise", "time", "decision"]
+    heads = ["layer", "op", "share of the noise", "estimated time", "decision"]
     return f"{text}\n\n{long_table(heads, layers, {2, 3}, most=_FLOAT_NODES)}"
 
 

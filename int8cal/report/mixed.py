@@ -130,7 +130,7 @@ def _noise(found: Document) -> Picture | None:
             100 * layer["contribution"],
             "",
             f"{layer['node']}: {100 * layer['contribution']:.1f} % of the noise, "
-            f"{layer['estimated_percent']:+.1f} % time, {layer['decision']}",
+            f"{layer['estimated_percent']:+.1f} % estimated time, {layer['decision']}",
         )
         for layer in found["layers"]
     ]
@@ -141,4 +141,6 @@ def _noise(found: Document) -> Picture | None:
 def _told(point: dict[str, Any]) -> str:
     left = wording.count(point["layers_left"], "layer")
     kept = ", kept" if point["kept"] else ""
-    return f"{left} in float, {point['estimated_percent']:+.1f} %: {wording.decibel(point['sqnr_db'])}{kept}"
+    return (
+        f"{left} in float, {point['estimated_percent']:+.1f} % by estimate: {wording.decibel(point['sqnr_db'])}{kept}"
+    )

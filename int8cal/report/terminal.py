@@ -169,7 +169,7 @@ def _mixed_lines(document: Document, screen: Screen) -> list[str]:
         return []
     lines = ["", *_columns([curve_heads(found), *curve_rows(found)])]
     if found["layers"]:
-        head, *rows = _columns([("layer", "op", "noise", "time", "decision"), *layer_rows(found)])
+        head, *rows = _columns([("layer", "op", "noise", "estimated time", "decision"), *layer_rows(found)])
         lines += ["", head, *screen.cut(rows, "layer")]
     return lines
 

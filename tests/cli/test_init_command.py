@@ -155,6 +155,7 @@ def test_the_schema_is_printed_or_written(tmp_path, monkeypatch, capsys):
     assert main(["schema"]) == 0
     printed = capsys.readouterr().out
     assert main(["schema", "-o", "s.json"]) == 0
+    assert capsys.readouterr().out == "wrote s.json\n"
     assert (tmp_path / "s.json").read_text() == printed
     assert main(["schema", "-o", "s.json"]) == 2
     assert main(["schema", "-o", "s.json", "--overwrite"]) == 0

@@ -28,7 +28,7 @@ MIXED = MixedPrecision(
     layers=(MixedLayer("a<b>|*", "Conv", 0.6, 5.5, "float"), MixedLayer("c", "Gemm", 0.1, 3.0, "int8, no need")),
     curve=(point(0, 0.0, 25.0), point(1, 5.5, 31.0, kept=True), point(2, 8.5, 32.0)),
     needed_percent=None,
-    outcome="the gates hold with 1 layer in float, about 5.5 % more time",
+    outcome="the gates hold with 1 layer in float, an estimated 5.5 % more time",
 )
 
 
@@ -39,9 +39,12 @@ def report(build):
 
 def test_every_view_tells_it(report):
     for text in (report_to_html(report), report_to_markdown(report), "\n".join(summary_lines(report))):
-        assert "1 layer in float, about 5.5 % more time" in text
+        assert "1 layer in float, an estimated 5.5 % more time" in text
     lines = report_lines(document_of(report))
     assert any(line.startswith("1 ") and line.endswith("kept") for line in lines)
+    assert any(line.split()[:4] == ["layer", "op", "noise", "estimated"] for line in lines)
+    assert "| estimated time | decision |" in report_to_markdown(report)
+    assert "Estimated time</th>" in report_to_html(report)
     assert "a<b>" not in report_to_html(report)
     assert "a&lt;b&gt;" in report_to_html(report)
 
