@@ -23,7 +23,32 @@ if TYPE_CHECKING:
 _WIDTH = 13
 
 
-@click.command("run")
+class RunCommand(click.Command):
+    """`int8cal run`, which says where the settings of jobs belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the command line; an option of `calibrate` is answered with its key in the YAML."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from int8cal.cli import calibrate
+
+            keys = {
+                name: parameter.key
+                for parameter in calibrate.command.params
+                if isinstance(parameter, options.Setting)
+                for name in parameter.opts
+            }
+            if error.option_name not in keys:
+                raise
+            raise click.UsageError(
+                f"no option {error.option_name}: settings of jobs go into the YAML, as {keys[error.option_name]}, or "
+                "use int8cal calibrate --config FILE for one job",
+                ctx,
+            ) from error
+
+
+@click.command("run", cls=RunCommand)
 @click.argument("configs", nargs=-1, required=True, type=options.PATH, metavar="CONFIG.yaml...")
 @click.option("--dry-run", is_flag=True, help="List the jobs and check all that can be checked without running them.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Run only jobs whose name matches. Repeatable.")

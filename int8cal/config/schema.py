@@ -5,6 +5,7 @@ and `int8cal.config.layers` puts them on top of each other. What a whole job mus
 """
 
 import re
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
@@ -90,6 +91,21 @@ def _without_nul(value: str) -> str:
     return value
 
 
+def _check_placeholders(value: str) -> str:
+    for found in _PLACEHOLDER.findall(value):
+        if found != "name":
+            near = get_close_matches(found.strip(), ("name",), cutoff=0.6)
+            do = (
+                'did you mean "{name}"?'
+                if near
+                else 'write "{name}", which stands for the job, or leave the braces out'
+            )
+            what = f'"{{{found}}}" is no placeholder'
+            raise PydanticCustomError("refused", "{what}", {"what": what, "do": do})
+    return value
+
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
     rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT})\s*(<=|>=|<|>)\s*"
@@ -100,6 +116,14 @@ PathText = Annotated[
     str,
     AfterValidator(_without_nul),
     WithJsonSchema({"type": "string", "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}),
+]
+DirectoryText = Annotated[
+    str,
+    AfterValidator(_without_nul),
+    AfterValidator(_check_placeholders),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^(?![^\u0000]*\{(?!name\})[^{}]*\})[^\u0000]*[^\s\u0000][^\u0000]*$"}
+    ),
 ]
 NameText = Annotated[
     str,
@@ -216,7 +240,7 @@ class EvaluationSection(Section):
 class OutputSection(Section):
     """Where the files go; `{name}` in `dir` stands for the job's name."""
 
-    dir: PathText | None = None
+    dir: DirectoryText | None = None
     overwrite: bool = _OUTPUT.overwrite
 
 

@@ -84,6 +84,24 @@ BAD = {
     ),
     "a factor of zero": ("model: m\ndata: {path: d, preprocess: {scale: 0}}\n", 2, "a number other than 0", ""),
     "a name with a slash": (JOB + "name: a/b\n", 3, "a name without slashes", ""),
+    "a placeholder misspelt": (
+        JOB + "output:\n  dir: 'res/{nmae}'\n",
+        4,
+        '"{nmae}" is no placeholder',
+        'mean "{name}"?',
+    ),
+    "a placeholder of nothing": (
+        JOB + "output: {dir: 'res/{date}'}\n",
+        3,
+        '"{date}" is no placeholder',
+        'write "{name}"',
+    ),
+    "a placeholder in a matrix": (
+        JOB + "matrix:\n  output.dir: [a, 'b/{Name}']\n",
+        4,
+        'matrix.output.dir[1]: "{Name}"',
+        'mean "{name}"?',
+    ),
     "a blank path": ("model: ' '\ndata: d\n", 1, "expected a path", ""),
     # choices
     "a choice misspelt": (JOB + "calibration: {method: klm}\n", 3, "expected one of 'auto'", 'did you mean "kl"?'),

@@ -104,6 +104,22 @@ def test_the_summary_says_once_that_a_gate_failed(here, pipeline, batch, gated):
     assert "| gate failed: 1 of 1 failed: top1.drop&lt;=0.5" in Path("s.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [
+        (["--gate", "cosine>=1"], "--gate: settings of jobs go into the YAML, as evaluation.gates, or"),
+        (["--method=kl"], "--method: settings of jobs go into the YAML, as calibration.method, or"),
+        (["-o", "foo"], "-o: settings of jobs go into the YAML, as output.dir, or"),
+        (["--no-such"], "no such option"),
+    ],
+)
+def test_an_option_of_calibrate_is_answered_with_its_key(here, batch, option, key):
+    done = here("run", batch, *option)
+    assert done.code == 2
+    assert key in done.message
+    assert ("use int8cal calibrate --config FILE" in done.message) == ("settings" in key)
+
+
 def test_quiet_prints_failures_only(here, pipeline, batch):
     assert here("run", batch, "--quiet").out == ""
     assert all(call.job.quiet for call in pipeline.calls)
