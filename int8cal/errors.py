@@ -68,7 +68,7 @@ class DataError(Int8calError):
 
 
 class StatisticsError(Int8calError):
-    """NaN or infinity in the network, an uncalibrated tensor, statistics that do not merge, or a file that holds none."""
+    """NaN or infinity in the network, an uncalibrated tensor, statistics that do not merge, a file that holds none."""
 
     exit_code = 5
     station = "statistics"

@@ -11,7 +11,7 @@ import onnx
 from int8cal.evaluation.element_types import ElementTypes
 from int8cal.evaluation.optimized_ops import trait
 from int8cal.evaluation.original_names import OriginalNames
-from int8cal.evaluation.result import FloatNode, Fusion
+from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion
 from int8cal.evaluation.taps import remainder_of
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
@@ -131,7 +131,7 @@ class _Optimized:
         """Why the node runs in float, as far as the graph shows it."""
         whole = remainder_of(self._index, node)
         if whole:
-            return f"it takes the first plane from {names.tensor(whole)}, for the second one"
+            return f"{TAKES_PLANE}{names.tensor(whole)}, for the second one"
         known = trait(node.op_type)
         op = known.twin or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)

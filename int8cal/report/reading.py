@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from int8cal.evaluation.result import TAKES_PLANE
 from int8cal.report import wording
 from int8cal.report.document import NO_REASON, find_reason, gate_paths, layer_paths
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from int8cal.report.document import Document
+
+# Ops that only the runtime makes.
+_MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,25 @@ def gate_value(document: Document, index: int) -> str:
         return f"{wording.NOT_MEASURED}: {why(document, *gate_paths(index, gate))}"
     interval = _interval(gate.get("ci95"), wording.plain)
     return wording.plain(gate["value"]) + (f", 95 % interval {interval}" if interval else "")
+
+
+def foreign_ops(nodes: list[dict[str, Any]]) -> list[str]:
+    """Explain the ops of float nodes that the user's model does not have: merged by the runtime, or added by int8cal.
+
+    Args:
+        nodes: The document's "fusion.nodes".
+    """
+    lines = []
+    for kind in sorted({str(node["op_type"]) for node in nodes}):
+        plain = kind.removeprefix("Nhwc").removeprefix("Fused")
+        if kind in _MERGED:
+            lines.append(f"{kind}: several nodes of the model, which onnxruntime merged into one")
+        elif plain != kind:
+            lines.append(f"{kind}: a {plain} of the model with what onnxruntime merged into it")
+    planes = sum(str(node["reason"]).startswith(TAKES_PLANE) for node in nodes)
+    if planes:
+        lines.append(f"Sub: {wording.count(planes, 'node')} that int8cal added, for a second plane of codes")
+    return lines
 
 
 def optimized_sentence(found: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from int8cal.report.layer_lines import layer_lines, weight_lines
 from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
     evaluation_data,
+    foreign_ops,
     gate_value,
     headline,
     int8_name,
@@ -138,7 +139,8 @@ def _float_rows(document: Document) -> list[_Row]:
         f"{number} {_clean(kind)}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0]))
     )
     total = fusion["integer"] + fusion["float"]
-    return [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
+    rows = [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
+    return rows + [("", _clean(line)) for line in foreign_ops(fusion["nodes"])]
 
 
 def _runtime_rows(document: Document) -> list[_Row]:

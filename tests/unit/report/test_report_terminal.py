@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from int8cal.evaluation.result import Latency
+from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion, Latency
 from int8cal.report.document import document_of
 from int8cal.report.terminal import report_lines, summary_lines
 
@@ -21,6 +21,26 @@ def test_the_summary_says_where_the_model_stands(report):
 
 def test_the_summary_is_plain_ascii(report, empty_report):
     assert "\n".join([*summary_lines(report), *summary_lines(empty_report)]).isascii()
+
+
+def test_ops_that_the_users_model_lacks_are_explained(report):
+    nodes = (
+        FloatNode("a", "FusedMatMul", "its output is not quantized"),
+        FloatNode("b", "NhwcFusedConv", "a constant input is float"),
+        FloatNode("c", "Sub", f"{TAKES_PLANE}x, for the second one"),
+        FloatNode("d", "Sub", "no integer kernel for Sub in the CPU provider"),
+        FloatNode("e", "FastGelu", "no integer kernel for FastGelu in the CPU provider"),
+    )
+    found = replace(report, evaluation=replace(report.evaluation, fusion=Fusion(9, 5, nodes)))
+    for lines in (summary_lines(found), report_lines(document_of(found))):
+        start = next(index for index, line in enumerate(lines) if line.startswith("Left in float"))
+        assert [line.strip() for line in lines[start + 1 : start + 5]] == [
+            "FastGelu: several nodes of the model, which onnxruntime merged into one",
+            "FusedMatMul: a MatMul of the model with what onnxruntime merged into it",
+            "NhwcFusedConv: a Conv of the model with what onnxruntime merged into it",
+            "Sub: 1 node that int8cal added, for a second plane of codes",
+        ]
+    assert not any("onnxruntime merged" in line for line in summary_lines(report))
 
 
 def test_a_missing_figure_is_named_with_its_reason(empty_report):
