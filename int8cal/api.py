@@ -10,6 +10,7 @@ import onnx
 
 from int8cal.config.available import require_available
 from int8cal.config.load import job_from_options
+from int8cal.config.patterns import placed_patterns
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.graph.prepared import prepare
@@ -96,7 +97,8 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         raise UsageError("gates without a budget decide nothing in calibrate", do="give budget, or call evaluate")
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
-    calibrated, _ = calibrate_model(job, _model(model), stream=stream)
+    with placed_patterns(lambda key: key.rpartition(".")[2]):
+        calibrated, _ = calibrate_model(job, _model(model), stream=stream)
     return calibrated.corrected.table
 
 

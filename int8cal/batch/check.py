@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from int8cal.batch.decide import Decision, decide, permitted
 from int8cal.batch.inputs import Lookups
 from int8cal.calibration.ranges import require_known_tensors
+from int8cal.config.patterns import placed_patterns
 from int8cal.data.feeds import open_feeds
 from int8cal.errors import Int8calError
 from int8cal.evaluation.gates import need_labels, parse_gate
@@ -68,7 +69,8 @@ def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
                 require_writable(job)
                 if last is None or last[0] != job.model:
                     last = (job.model, prepare(job.model, simplify))
-                samples = _require_fit(job, last[1])
+                with placed_patterns(task.places.get):
+                    samples = _require_fit(job, last[1])
             except Int8calError as found:
                 error = found
         yield Checked(replace(task, job=job), decision, samples, error)

@@ -13,6 +13,7 @@ from int8cal.batch.figures import figures_of
 from int8cal.batch.inputs import Lookups, with_contents
 from int8cal.batch.record import Record, relative_config, with_outputs, write_record
 from int8cal.batch.task import JobResult, Status
+from int8cal.config.patterns import placed_patterns
 from int8cal.errors import GateError, Int8calError
 from int8cal.report.document import document_of
 from int8cal.report.load import load_report
@@ -86,7 +87,7 @@ def _run(
     require_writable(job)
     inputs = decision.inputs and with_contents(decision.inputs, job, Lookups())
     started = Record(job.name, relative_config(task, decision.directory), "started", inputs)
-    with Claim(decision, started):
+    with Claim(decision, started), placed_patterns(task.places.get):
         outcome = calibrate_job(_forced(job), progress=progress, alone=alone)
         status: Status = "done"
         error: GateError | None = None

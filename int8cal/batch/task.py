@@ -23,11 +23,13 @@ class Task:
         job: Its settings.
         config: The YAML file that it stands in.
         differs: Key path -> text of each setting that is not the same in all jobs of the batch.
+        places: Key path -> file, line and key of each setting that is held against the model when the job runs.
     """
 
     job: Job
     config: Path
     differs: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from int8cal.batch.task import Task
 from int8cal.config.available import require_available
 from int8cal.config.expand import require_distinct_outputs
 from int8cal.config.load import load_located
+from int8cal.config.patterns import PATTERN_KEYS
 from int8cal.errors import Int8calError, UsageError
 from int8cal.evaluation.gates import parse_gate, require_measurable
 
@@ -42,7 +43,8 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
     tasks: list[Task] = []
     for config in configs:
         for located in load_located(Path(config), overrides, flags=flags):
-            tasks.append(Task(located.job, Path(config)))
+            places = {key: located.place(key).text for key in PATTERN_KEYS}
+            tasks.append(Task(located.job, Path(config), places=places))
             with _placed(located, overrides):
                 require_available(located.job)
                 gates = [parse_gate(text) for text in located.job.evaluation.gates]

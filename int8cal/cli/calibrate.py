@@ -41,7 +41,8 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
             if key not in values:
                 raise click.UsageError(f"Missing {missing}", context)
     from int8cal.config.available import require_available
-    from int8cal.config.load import job_from_options
+    from int8cal.config.load import job_from_options, load_located
+    from int8cal.config.patterns import placed_patterns
 
     job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
     read = [job.model, *([Path(config)] if config else [])]
@@ -49,7 +50,13 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
     require_available(job)
     from int8cal.pipeline import calibrate_job
 
-    outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
+    def place(key: str) -> str | None:
+        if config is None or key in values:
+            return None
+        return load_located(Path(config), values, flags=flags)[0].place(key).text
+
+    with placed_patterns(place):
+        outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
     junit_of(context).record(outcome.report)
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
     require_gates(outcome.report)
