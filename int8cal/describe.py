@@ -25,7 +25,7 @@ _CPU_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimdd
 
 
 def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
-    """Describe a model, table, statistics file or report.
+    """Describe a model, table, statistics file, report, or what a batch left.
 
     Args:
         path: The file.
@@ -39,9 +39,9 @@ def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
     kind = _kind(path)
     if kind is None:
         raise UsageError(
-            "is no ONNX model, calibration table, statistics file or report",
+            "is no ONNX model, calibration table, statistics file, report, summary or job.json",
             where=str(path),
-            do="give one of the files that `int8cal calibrate` reads or writes",
+            do="give one of the files that `int8cal calibrate` and `int8cal run` read or write",
         )
     shown = screen or Screen()
     return [shown.plain(line) for line in kind(path, shown)]
@@ -53,6 +53,8 @@ def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
     if start.startswith(b"PK"):
         return _statistics
     if start.lstrip().startswith(b"{"):
+        if b'"int8cal/summary"' in start or b'"int8cal/job"' in start:
+            return _batch_file
         return _table if b'"int8cal/table"' in start else _report
     return _model if path.suffix == ".onnx" else None
 
@@ -137,6 +139,15 @@ def _report(path: Path, screen: Screen) -> list[str]:
     document = load_report(path)
     _require_match(screen, path, [layer["tensor"] for layer in document["layers"]])
     return report_lines(document, screen)
+
+
+def _batch_file(path: Path, screen: Screen) -> list[str]:
+    from int8cal.report.batch_lines import batch_file_lines, batch_file_names, load_batch_file
+
+    document = load_batch_file(path)
+    lines = batch_file_lines(path, document, screen)
+    _require_match(screen, path, batch_file_names(document))
+    return lines
 
 
 def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:

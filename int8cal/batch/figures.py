@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from int8cal.report import wording
+from int8cal.report.batch_lines import figure_cells
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from int8cal.batch.task import JobResult
     from int8cal.report.document import Document
-
-# What a row shows, and from which figures.
-COLUMNS = ("SQNR", "top-1 drop", "size", "speedup")
 
 
 def figures_of(document: Document) -> dict[str, Any]:
@@ -30,17 +27,8 @@ def figures_of(document: Document) -> dict[str, Any]:
 
 
 def cells(result: JobResult) -> tuple[str, ...]:
-    """Write a job's figures as one cell per column; empty ones for a job without results."""
-    figures = result.metrics
-    if not figures:
-        return ("",) * len(COLUMNS)
-    sizes = (figures["size.fp32_bytes"], figures["size.int8_bytes"])
-    return (
-        wording.decibel(figures["sqnr_db"]),
-        wording.points(figures["top1.drop"]),
-        wording.smaller(*sizes) if all(sizes) else "",
-        wording.times(figures["latency.speedup"]),
-    )
+    """Write a job's figures as one cell per column of a row."""
+    return figure_cells(result.metrics)
 
 
 def _drop(name: str, drop: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import int8cal
 from int8cal.atomic import atomic_write
 from int8cal.batch.inputs import Inputs, inputs_document, inputs_from
 from int8cal.batch.sources import file_digest
+from int8cal.report.batch_lines import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from int8cal.batch.task import Task
 
 RECORD = "job.json"
-FORMAT = "int8cal/job"
+FORMAT = JOB
 VERSION = 1
 
 

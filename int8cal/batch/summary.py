@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import int8cal
 from int8cal.atomic import atomic_write
-from int8cal.batch.figures import COLUMNS, cells
+from int8cal.batch.figures import cells
 from int8cal.errors import GateError, OutputError
 from int8cal.pipeline import files_of
+from int8cal.report.batch_lines import COLUMNS, SUMMARY
 from int8cal.report.wording import count, printable, seconds
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from int8cal.batch.task import JobResult, Task
 
-FORMAT = "int8cal/summary"
+FORMAT = SUMMARY
 VERSION = 1
 NAME = "summary.json"
 _TITLE = "# int8cal summary"

@@ -29,7 +29,7 @@ ROWS = 30
 )
 @click.option("--filter", "only", metavar="GLOB", default="", help="Only tensors, weights and nodes of such a name.")
 def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
-    """Show FILE in the terminal: a model, table, statistics file or report."""
+    """Show FILE in the terminal: a model, table, statistics file, report, or a batch's summary.json or job.json."""
     from int8cal.describe import describe_file
 
     encoding = sys.stdout.encoding or "ascii"

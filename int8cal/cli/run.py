@@ -96,11 +96,11 @@ def command(
     selected = chosen(tasks, only)
     if dry_run:
         return _dry_run(selected, rerun=rerun)
-    from int8cal.batch.figures import COLUMNS
     from int8cal.batch.junit import suite_of_result
     from int8cal.batch.order import Course, run_batch
     from int8cal.batch.summary import counted, default_summary, require_summary
     from int8cal.batch.task import Endings
+    from int8cal.report.batch_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
     junit_of(context).expect("run", (), [Path(config) for config in configs], overwrite=overwrite)

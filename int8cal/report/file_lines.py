@@ -11,11 +11,16 @@ import numpy as np
 from int8cal.numerics.loglinear import linear_histogram
 from int8cal.report import wording
 from int8cal.report.layer_lines import spread_lines
+from int8cal.report.reading import flat
 
 if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
     from int8cal.report.screen import Screen
+
+# Settings that map every name of a kind: to their number unless every row is asked for.
+_OF_NODES = "left_"
+_OF_TENSORS = ("ranges",)
 
 
 def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]:
@@ -30,12 +35,14 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
         What it is for; a line per tensor, with a bar for the part of the observed range that is kept; the scales of the
         weights; corrections and warnings.
     """
+    settings = [text for key, value in table.settings.items() if value for text in _setting(key, value)]
     lines = [
         f"table        {name} for {table.model.get('name')} (sha256 {str(table.model.get('sha256'))[:12]})",
         f"calibrated   on {table.data.get('samples')} samples"
         if table.data.get("samples") != 0
         else f"converted    from {table.settings.get('method')}, its ranges were not measured here",
-        "settings     " + ", ".join(f"{key} {value}" for key, value in table.settings.items() if value),
+        *screen.wrap("settings     " + ", ".join(settings), 13),
+        *_mappings(table, screen),
         "",
     ]
     affine = "" if screen.narrow else f"{'type':<5}  {'scale':>11} {'zero':>4} "
@@ -53,7 +60,30 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
     for correction, changed in table.corrections.items():
         what = f"raw pixels at {changed['input']}" if correction == "uint8_input" else f"{len(changed)} entries"
         lines.append(f"correction   {correction}: {what}")
-    return [wording.printable(line) for line in [*lines, *(f"warning      {each}" for each in table.warnings)]]
+    lines += [part for each in table.warnings for part in screen.wrap(f"warning      {each}", 13)]
+    return [wording.printable(line) for line in lines]
+
+
+def _setting(key: str, value: object) -> list[str]:
+    """Show a setting of a table; of nodes and tensors how many there are."""
+    if not isinstance(value, dict):
+        return [f"{key} {value}"]
+    if key in _OF_TENSORS or key.startswith(_OF_NODES):
+        return [f"{key} {wording.count(len(value), 'tensor' if key in _OF_TENSORS else 'node')}"]
+    return [f"{name} {text}" for name, text in flat({key: value})]
+
+
+def _mappings(table: CalibrationTable, screen: Screen) -> list[str]:
+    """List what the settings map, where every row is shown."""
+    if screen.rows is not None:
+        return []
+    return [
+        part
+        for key, value in table.settings.items()
+        if isinstance(value, dict) and (key in _OF_TENSORS or key.startswith(_OF_NODES))
+        for name, told in value.items()
+        for part in screen.wrap(f"{key:<11}  {name}: {told}", 15)
+    ]
 
 
 def _kind(entry: WeightEntry, screen: Screen) -> str:

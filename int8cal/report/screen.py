@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -109,6 +110,23 @@ class Screen:
         elif self.sort == "worst":
             found.sort(key=worst)
         return found
+
+    def wrap(self, line: str, hang: int) -> list[str]:
+        """Break a line that is longer than the terminal is wide, between words; whole where nobody looks at a width.
+
+        Args:
+            line: Of words.
+            hang: Columns that further lines begin with.
+        """
+        if self.whole_names or len(line) <= self.width:
+            return [line]
+        indent = " " * min(hang, self.width // 2)
+        return textwrap.wrap(line, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+    def aligned(self, rows: list[tuple[str, str]]) -> list[str]:
+        """Write labels and texts in two columns, long texts on several lines."""
+        hang = max((len(label) for label, _ in rows), default=0) + 2
+        return [part for line in wording.aligned(rows) for part in self.wrap(line, hang)]
 
     def cut(self, lines: list[str], what: str) -> list[str]:
         """Keep as many rows of a list as the screen takes, and say how many more there are."""

@@ -74,23 +74,28 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate["passed"] for gate in document["gates"]) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
-    gates = [_painted(line, screen) for line in wording.aligned(_verdict_rows(document))]
+    gates = [_painted(line, screen) for line in screen.aligned(_verdict_rows(document))]
     lines += [*gates, ""] if gates else []
-    lines += wording.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
+    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
     fusion = document["fusion"]
-    lines += ["", *wording.aligned(_float_rows(document))]
+    lines += ["", *screen.aligned(_float_rows(document))]
     if fusion:
         left = [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
-        lines += screen.cut(left, "node")
+        lines += _wrapped(screen.cut(left, "node"), screen)
     lines += _mixed_lines(document, screen)
     rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document)]
-    lines += ["", *wording.aligned(rows)] if rows else []
+    lines += ["", *screen.aligned(rows)] if rows else []
     if document["decisions"]:
-        lines += ["", "decisions", *screen.cut([f"  {_clean(line)}" for line in document["decisions"]], "decision")]
+        decisions = screen.cut([f"  {_clean(line)}" for line in document["decisions"]], "decision")
+        lines += ["", "decisions", *_wrapped(decisions, screen)]
     return lines
+
+
+def _wrapped(lines: list[str], screen: Screen) -> list[str]:
+    return [part for line in lines for part in screen.wrap(line, 4)]
 
 
 def _painted(line: str, screen: Screen) -> str:

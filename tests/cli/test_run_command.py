@@ -166,5 +166,9 @@ def test_a_real_batch_runs(call, sample, tmp_path):
     )
     done = call("run", "job.yaml")
     assert done.code == 0
+    assert "jobs     2: 2 done; exit code 0" in call("inspect", "results/summary.json").out
+    assert (
+        "record      job.json of job model-max in ../../job.yaml" in call("inspect", "results/model-max/job.json").out
+    )
     names = ["model-max", "model-percentile", "summary.json", "summary.md"]
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == names

@@ -19,6 +19,7 @@ from int8cal.report.document import document_of, report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.load import load_report
 from int8cal.report.markdown import report_to_markdown
+from int8cal.report.screen import Screen
 from int8cal.report.terminal import report_lines, summary_lines
 
 
@@ -64,7 +65,7 @@ def test_a_report_of_one_runtime_has_no_such_part(report):
 def test_every_view_shows_both(beside):
     said = "SQNR 25.12 dB, 50 of 51 layers on integers, 2.00x (4.500 ms to 2.250 ms)"
     agreement = "40.50 dB, agreement 99.55 %"
-    for lines in (summary_lines(beside), report_lines(document_of(beside))):
+    for lines in (summary_lines(beside), report_lines(document_of(beside), Screen(width=200))):
         assert any(line.startswith("OpenVINO") and said in line and agreement in line for line in lines)
     for text in (report_to_markdown(beside), report_to_html(beside)):
         assert agreement in text

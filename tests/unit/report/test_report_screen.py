@@ -135,3 +135,30 @@ def test_statistics_show_where_values_lie():
     assert bar[0] == "@"
     assert bar[-1] != "@"  # three values there, one here
     assert [line.split()[-1] for line in lines[-3:]] == ["signed", "rare", "unseen"]
+
+
+@given(st.lists(st.text("abc-", min_size=1, max_size=30), max_size=40).map(" ".join), st.integers(60, 120))
+def test_long_lines_break_between_words_and_lose_none(text, width):
+    screen = Screen(width=width)
+    lines = screen.aligned([("label", text)])
+    assert all(len(line) <= width for line in lines)
+    assert " ".join(lines).split() == ["label", *text.split()]
+    assert all(line.startswith(" " * 7) for line in lines[1:])
+    assert len(Screen(width=width, whole_names=True).aligned([("label", text)])) == 1
+
+
+def test_nodes_that_a_table_leaves_out_are_counted_and_listed_where_all_rows_are():
+    settings = {
+        "method": "ncnn",
+        "left_without_range": {"/a": "no scale", "/b": "no range"},
+        "preprocess": {"resize": 8},
+    }
+    table = CalibrationTable({"name": "m"}, {"samples": 0}, settings, {}, {}, warnings=("word " * 40,))
+    short, whole = (table_lines(table, "t", Screen(width=80, rows=rows)) for rows in (30, None))
+    told = "settings     method ncnn, left_without_range 2 nodes, preprocess.resize 8"
+    assert told in short
+    assert told in whole
+    assert not any("/a" in line for line in short)
+    assert [line.split() for line in whole if "/a" in line] == [["left_without_range", "/a:", "no", "scale"]]
+    assert max(map(len, short)) <= 80
+    assert sum("word" in line for line in short) == 4
