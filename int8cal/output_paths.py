@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,9 @@ from int8cal.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_LONGEST_NAME = 255  # bytes, on the file systems in use
+_OTHER = "give another output path"
+
 
 def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> None:
     """Refuse an output that exists without --overwrite, is of the wrong kind, or cannot be written; creates nothing.
@@ -18,7 +23,8 @@ def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> Non
     Raises:
         OutputError: Says which of these.
     """
-    if path.exists():
+    _require_possible(path, directory=directory)
+    if exists(path):
         if directory != path.is_dir():
             kind = "a file" if directory else "a directory"
             raise OutputError(f"is {kind}", where=str(path), do="give another output path")
@@ -34,16 +40,48 @@ def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> Non
         _probe(parent, path)
 
 
+def exists(path: Path) -> bool:
+    """Tell whether something is there; not a path that cannot be one, such as a name that is too long."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def require_apart(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     """Refuse to write over what is read, with --overwrite too.
 
     Raises:
         OutputError: Names the output.
     """
-    read = {path.resolve() for path in inputs}
+    # not resolve(), which fails on a link that leads to itself
+    read = {os.path.realpath(path) for path in inputs}
     for path in outputs:
-        if path.resolve() in read:
+        if os.path.realpath(path) in read:
             raise OutputError("is also an input", where=str(path), do="give another output path")
+
+
+def _require_possible(path: Path, *, directory: bool) -> None:
+    """Refuse a path that no file or directory can have."""
+    for part in path.parts:
+        if len(os.fsencode(part)) > _LONGEST_NAME:
+            what = f"the name {part[:20]}... is longer than {_LONGEST_NAME} bytes"
+            raise OutputError(what, where=f"{str(path)[:60]}...", do="give a shorter name")
+    for each in (path, *path.parents):
+        try:
+            each.stat()
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise OutputError("is a link that leads to itself", where=str(each), do=_OTHER) from error
+            if error.errno == errno.ENAMETOOLONG:
+                raise OutputError("is too long", where=f"{str(path)[:60]}...", do="give a shorter path") from error
+            # a file is written through a link to nothing; no directory is made through one
+            if error.errno == errno.ENOENT and os.path.islink(each) and (directory or each != path):  # noqa: PTH114 - says no where Path raises
+                raise OutputError(
+                    f"is a link to {os.readlink(each)}, which does not exist",  # noqa: PTH115 - text
+                    where=str(each),
+                    do=f"create that directory, or {_OTHER}",
+                ) from error
 
 
 def _probe(parent: Path, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import os
 import re
 from collections import Counter
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _BATCH_KEYS = ("defaults", "jobs", "matrix")
 _NAME_PLACEHOLDER = "{name}"
+# Jobs of one file; a matrix that gives more is a mistake, or a batch that nobody waits for.
+JOB_LIMIT = 10_000
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,13 @@ def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
         The jobs' settings in the order of the file; matrix values vary last key fastest, globs in sorted order.
 
     Raises:
-        ConfigError: Any mistake in the file, with its line; a glob that matches nothing; a job without a model.
+        ConfigError: Any mistake in the file, with its line; a glob that matches nothing; a job without a model; more
+            than `JOB_LIMIT` jobs.
     """
     config = validate(ConfigFile, document.values, lambda loc, at_key: document.place(loc, at_key=at_key))
     base = document.path.parent
-    expanded = []
+    expanded: list[Expanded] = []
+    _require_few(document, max(len(config.jobs or ()), 1) * math.prod(map(len, config.matrix.values())))
     for loc, layer in _entries(document, config, base):
         for values, suffix, matrix_locs in _combinations(document, config, base):
             merged = merge(merge(layer, values), overrides)
@@ -66,7 +71,22 @@ def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
             origins = (*matrix_locs, (*loc, "model"), ("defaults", "model"))
             models = [merged.get("model")] if "model" in overrides else _models(document, merged, origins)
             expanded += [Expanded(merged | ({"model": model} if model else {}), place, loc, suffix) for model in models]
+            _require_few(document, len(expanded))
     return tuple(expanded)
+
+
+def _require_few(document: Document, count: int) -> None:
+    if count <= JOB_LIMIT:
+        return
+    loc: Loc = ("matrix",) if document.has(("matrix",)) else ("jobs",) if document.has(("jobs",)) else ()
+    place = document.place(loc, at_key=True)
+    raise ConfigError(
+        f"makes {count:,} jobs or more, at most {JOB_LIMIT:,} are taken",
+        do="give the matrix fewer values, or split the file",
+        where=place.text,
+        line=place.line,
+        column=place.column,
+    )
 
 
 def _entries(document: Document, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, Layer]]:
@@ -170,11 +190,13 @@ def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
         if names[index] in shared and not job.layer.get("name") and folder:
             names[index] = f"{folder}-{names[index]}"
     taken: set[str] = set()
+    following: dict[str, int] = {}  # of each name; without it many jobs of one name take their number squared
     for index, name in enumerate(names):
-        unique, number = name, 2
+        unique, number = name, following.get(name, 2)
         while unique in taken:
             unique, number = f"{name}-{number}", number + 1
         taken.add(unique)
+        following[name] = number
         names[index] = unique
     return tuple(names)
 
@@ -202,7 +224,7 @@ def require_distinct_outputs(jobs: Iterable[Job], places: Iterable[str]) -> None
     owners: dict[Path, Job] = {}
     for job, where in zip(jobs, places, strict=True):
         directory = job.output.dir or Path(f"{job.model.stem}-int8")
-        owner = owners.setdefault(directory.resolve(), job)
+        owner = owners.setdefault(Path(os.path.realpath(directory)), job)  # resolve() fails on a link to itself
         if owner is not job:
             raise ConfigError(
                 f'jobs "{owner.name}" and "{job.name}" would both write to {directory}',

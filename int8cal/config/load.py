@@ -116,7 +116,15 @@ def _jobs(expanded: tuple[Expanded, ...]) -> tuple[Job, ...]:
     for each in expanded:
         if not each.layer.get("model"):
             job_of(each.layer, each.place)  # says that the model is missing
+    names = names_of(expanded)
+    for each, name in zip(expanded, names, strict=True):
+        if name in {".", ".."}:  # of a model called "...onnx"
+            raise ConfigError(
+                f'the job is called "{name}", like a directory, after its model',
+                do="give it a name",
+                where=each.place.text,
+            )
     return tuple(
         job_of(with_directory(each.layer, name), each.place, name=name)
-        for each, name in zip(expanded, names_of(expanded), strict=True)
+        for each, name in zip(expanded, names, strict=True)
     )

@@ -17,6 +17,8 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
 _UNCLOSED = re.compile(r"(?<!\$)\$\{[^}]*$")
+# A whole number beyond this stands for nothing that a setting counts; Python would not even print a long one.
+_INTEGER_BITS = 64
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -86,6 +88,12 @@ class Builder:
         return merged | own
 
     def _scalar(self, node: yaml.ScalarNode) -> object:
+        value = self._constructed(node)
+        if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
+            raise self._error(node, "the whole number is too large", "give one of at most 18 digits")
+        return value
+
+    def _constructed(self, node: yaml.ScalarNode) -> object:
         try:
             if "${" not in node.value:
                 return self._loader.construct_object(node)
@@ -99,6 +107,10 @@ class Builder:
             return self._loader.construct_object(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
         except ValueError as error:
             raise self._error(node, f"the value cannot be read: {error}", "quote it if it is text") from error
+        except (KeyError, AttributeError, TypeError, OverflowError, IndexError) as error:
+            # what PyYAML makes of text that its tag (!!bool, !!timestamp) does not allow
+            kind = node.tag.rpartition(":")[2]
+            raise self._error(node, f"the value is no {kind}", "remove the tag (!!), or correct the value") from error
 
     def _variable(self, node: yaml.Node, match: re.Match[str]) -> str:
         escape, name = match.groups()

@@ -4,6 +4,7 @@ Every key may be left out: defaults, a job, one matrix value and the command lin
 and `int8cal.config.layers` puts them on top of each other. What a whole job must have is checked after that.
 """
 
+import os
 import re
 from difflib import get_close_matches
 from typing import Annotated, Literal
@@ -82,12 +83,18 @@ def _check_name(value: str) -> str:
     # The name becomes part of the output directory's.
     if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
         raise _expected("a name without slashes")
+    if value.strip() in {".", ".."}:
+        raise _expected('a name other than "." and "..", which stand for directories')
     return value
 
 
 def _without_nul(value: str) -> str:
     if not value.strip() or "\0" in value:
         raise _expected("a path")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError as error:  # half a surrogate pair, which no file name holds
+        raise _expected("a path") from error
     return value
 
 
@@ -131,7 +138,8 @@ NameText = Annotated[
     WithJsonSchema(
         {
             "type": "string",
-            "pattern": r"^[^/\\\u0000-\u001f\u007f]*[^/\\\s\u0000-\u001f\u007f][^/\\\u0000-\u001f\u007f]*$",
+            "pattern": r"^(?!\s*\.\.?\s*$)[^/\\\u0000-\u001f\u007f]*[^/\\\s\u0000-\u001f\u007f]"
+            r"[^/\\\u0000-\u001f\u007f]*$",
         }
     ),
 ]

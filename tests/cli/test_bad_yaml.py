@@ -101,6 +101,17 @@ BAD = {
         4,
         'matrix.output.dir[1]: "{Name}"',
         'mean "{name}"?',
+    "a name of dots": (JOB + "name: ..\noutput: {dir: 'res/{name}'}\n", 3, 'a name other than "." and ".."', ""),
+    "a name of one dot": (JOB + "name: '.'\n", 3, 'a name other than "." and ".."', ""),
+    "a name of dots in a matrix": (JOB + "matrix: {name: [a, '..']}\n", 3, 'a name other than "." and ".."', ""),
+    "no timestamp": (JOB + 'name: !!timestamp "x"\n', 3, "the value is no timestamp", "remove the tag"),
+    "no bool": (JOB + 'name: !!bool "x"\n', 3, "the value is no bool", "remove the tag"),
+    "half a surrogate pair": ('model: "a\\ud800.onnx"\ndata: d\n', 1, "expected a path", ""),
+    "a number of thousands of digits": (
+        "model: m\ndata: {path: d, samples: 0x" + "f" * 6000 + "}\n",
+        2,
+        "the whole number is too large",
+        "at most 18 digits",
     ),
     "a blank path": ("model: ' '\ndata: d\n", 1, "expected a path", ""),
     # choices
@@ -150,6 +161,12 @@ BAD = {
         "matrix.calibration.method[1]",
         'did you mean "kl"?',
     ),
+    "a matrix of millions": (
+        JOB + f"matrix:\n  data.samples: {list(range(1, 2001))}\n  data.seed: {list(range(2000))}\n",
+        3,
+        "makes 4,000,000 jobs or more, at most 10,000 are taken",
+        "fewer values",
+    ),
     "one value for a matrix": (JOB + "matrix: {calibration.method: kl}\n", 3, "expected a list", "put it in brackets"),
     "an empty list in a matrix": (JOB + "matrix: {calibration.method: []}\n", 3, "at least 1 entry", ""),
     "two jobs with one directory": (
@@ -165,6 +182,16 @@ BAD = {
     "no path of the data": ("model: m\ndata: {samples: 3}\n", 1, "data.path is missing", 'add "path: photos/train"'),
     "a choice of later versions": (JOB + "calibration:\n  engine: ray\n", 4, "is not available", "use local"),
 }
+
+
+def test_a_directory_that_is_a_link_to_itself_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    shutil.copy(SAMPLE / "model.onnx", "net.onnx")
+    Path("job.yaml").write_text(f"model: net.onnx\ndata: {SAMPLE / 'calib'}\noutput: {{dir: loop}}\n")
+    for arguments in (["--dry-run"], []):
+        assert main(["run", "job.yaml", *arguments]) == 2
+        assert "output: loop: is a link that leads to itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", BAD)

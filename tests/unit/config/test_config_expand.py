@@ -175,3 +175,29 @@ def test_jobs_of_two_files_with_one_directory_are_refused():
     ]
     with pytest.raises(ConfigError, match="would both write to a-int8"):
         require_distinct_outputs(jobs, ["one.yaml", "two.yaml"])
+
+
+def test_a_model_whose_stem_is_a_directory_names_no_job(load, refused, models):
+    models("...onnx", "..onnx")
+    for model, stem in (("...onnx", ".."), ("..onnx", ".")):
+        text = f"model: {model}\ndata: d\noutput: {{dir: 'res/{{name}}'}}\n"
+        assert f'the job is called "{stem}"' in refused(text)
+        (job,) = load(f"{text}name: a\n")
+        assert str(job.output.dir) == "res/a"
+
+
+def test_many_jobs_of_one_name_are_numbered_up_to_the_limit(load, refused):
+    jobs = load(
+        "defaults: {data: d, output: {dir: 'r/{name}'}}\n"
+        f"jobs: [{'{model: a.onnx}, ' * 100}]\nmatrix: {{data.seed: {list(range(100))}}}\n"
+    )
+    assert len({job.name for job in jobs}) == 10_000
+    message = refused(f"defaults: {{data: d}}\njobs: [{'{model: a.onnx}, ' * 10_001}]\n")
+    assert "job.yaml:2:1: jobs: makes 10,001 jobs or more" in message
+
+
+def test_globs_count_towards_the_limit(refused, models, monkeypatch):
+    monkeypatch.setattr("int8cal.config.expand.JOB_LIMIT", 3)
+    models("a.onnx", "b.onnx")
+    message = refused("model: '*.onnx'\ndata: d\nmatrix: {calibration.method: [kl, max]}\n")
+    assert "job.yaml:3:1: matrix: makes 4 jobs or more, at most 3 are taken" in message

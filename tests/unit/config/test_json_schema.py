@@ -117,6 +117,8 @@ BAD = [
     {"output": {"overwrite": "yes"}},
     {"name": "a/b"},
     {"name": ""},
+    {"name": ".."},
+    {"name": "."},
     {"jobs": []},
     {"jobs": {}},
     {"jobs": [{"model": "m"}], "quiet": True},
@@ -167,7 +169,9 @@ def test_a_variable_may_stand_for_any_value(passes):
 
 # JSON knows no difference between 1 and 1.0, and nothing of NaN or of what is printable: numbers and text without these.
 NUMBERS = st.one_of(st.integers(-3, 400), st.sampled_from([-1.5, 0.5, 99.9, 100.5, 1e6]))
-TEXTS = st.sampled_from(["", " ", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"])
+TEXTS = st.sampled_from(
+    ["", " ", ".", "..", "...", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"]
+)
 CHOICES = st.sampled_from(
     [*Method.__args__, *Recipe.__args__, *Target.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
 )
