@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.atomic import atomic_write
 from int8cal.batch.record import RECORD, Record, compare_outputs, write_record
 from int8cal.batch.sources import file_digest
+from int8cal.errors import OutputError
 
 if TYPE_CHECKING:
     from int8cal.batch.decide import Decision
@@ -34,7 +35,11 @@ class Claim:
         self._made = [each for each in (directory, *directory.parents) if not each.exists()]
         path, old = directory / RECORD, self.decision.record
         self._before = path.read_bytes() if path.is_file() else None
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"cannot be made ({error.strerror or error})"
+            raise OutputError(what, where=str(directory), do="give another output directory") from error
         outputs = old.outputs if old is not None and self.decision.owned else {}
         write_record(replace(self.started, outputs=outputs), directory)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from int8cal.batch.inputs import Inputs, Lookups, changes, has_function, inputs_of
 from int8cal.batch.record import Record, compare_outputs, read_record
 from int8cal.errors import Int8calError, OutputError
+from int8cal.output_paths import exists
 from int8cal.pipeline import files_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def decide(task: Task, lookups: Lookups, *, rerun: bool = False) -> Decision:
     inputs = _inputs(task.job, lookups)
     record = read_record(directory)
     if record is None:
-        found = "no record of results there" if directory.exists() else "no results yet"
+        found = "no record of results there" if exists(directory) else "no results yet"
         return Decision("run", found, directory, inputs)
     gone, changed = compare_outputs(record, directory) if record.state == "done" else ([], [])
     owned = record.made_by(task, directory)

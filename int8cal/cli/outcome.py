@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +12,7 @@ from int8cal.errors import GateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from int8cal.evaluation.result import Gate, Report
 
@@ -46,7 +46,7 @@ def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json:
 def shown_path(path: Path | str) -> str:
     """Write a path without its detours ("configs/../results"), unless they lead through a link to somewhere else."""
     short = os.path.normpath(path)
-    return short if Path(short).resolve() == Path(path).resolve() else str(path)
+    return short if os.path.realpath(short) == os.path.realpath(path) else str(path)
 
 
 def require_gates(report: Report) -> None:

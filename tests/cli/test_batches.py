@@ -409,3 +409,18 @@ class TestSummary:
         assert (done.code, (batch / name).read_text()) == (2, "{}")
         assert f"{name}: exists and is no summary of a batch" in done.message
         assert not (batch / "out").exists()
+
+
+def test_directories_that_cannot_be_are_refused_in_a_dry_run_too(run, batch):
+    (batch / "dangling").symlink_to("nowhere")
+    long = "n" * 300
+    (batch / "out").mkdir()
+    for name, job, what in (
+        ("long.yaml", f"name: {long}", "is longer than 255 bytes"),
+        ("link.yaml", "output: {dir: dangling}", "is a link to nowhere"),
+    ):
+        write(batch, job, name=name)
+        for arguments in (["--dry-run"], [], ["--overwrite"]):
+            done = run(name, *arguments)
+            assert (done.code, what in done.message) == (2, True), done.message
+    assert list((batch / "out").iterdir()) == []
