@@ -12,6 +12,7 @@ import int8cal
 from int8cal.atomic import atomic_write
 from int8cal.batch.inputs import Inputs, inputs_document, inputs_from
 from int8cal.batch.sources import file_digest
+from int8cal.errors import GateError
 from int8cal.report.batch_lines import JOB
 
 if TYPE_CHECKING:
@@ -61,23 +62,62 @@ def relative_config(task: Task, directory: Path) -> str:
 
 
 def read_record(directory: Path) -> Record | None:
-    """Read a directory's record; None where there is none that can be read."""
+    """Read a directory's record; None where there is none, or one that this version would not have written."""
     try:
         document = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-        if document["format"] != FORMAT or document["version"] != VERSION:
+        if not _sound(document):
             return None
         return Record(
             job=document["job"],
             config=document["config"],
-            state="done" if document["state"] == "done" else "started",
+            state=document["state"],
             inputs=None if document["inputs"] is None else inputs_from(document["inputs"]),
-            outputs={str(name): str(digest) for name, digest in document["outputs"].items()},
-            exit_code=int(document["exit_code"]),
-            error=str(document["error"]),
+            outputs=document["outputs"],
+            exit_code=document["exit_code"],
+            error=document["error"],
             seconds=document["seconds"],
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _sound(document: Any) -> bool:
+    """Tell whether a document is as `write_record` leaves it; a KeyError or TypeError says no as well."""
+    json.dumps(document, ensure_ascii=False, allow_nan=False).encode()  # a ValueError for what no file of ours holds
+    outputs, seconds, code = document["outputs"], document["seconds"], document["exit_code"]
+    return (
+        (document["format"], document["version"]) == (FORMAT, VERSION)
+        and all(type(document[key]) is str for key in ("job", "config", "error"))
+        and document["state"] in {"started", "done"}
+        and type(outputs) is dict
+        and all(
+            type(value) is str and Path(name).name == name != ".." and "\0" not in name
+            for name, value in outputs.items()
+        )
+        and type(code) is int
+        and code in ((0, GateError.exit_code) if document["state"] == "done" else (0,))
+        and bool(code) == bool(document["error"])
+        and (seconds is None or (type(seconds) in {int, float} and seconds >= 0))
+        and (document["inputs"] is None or _sound_inputs(document["inputs"]))
+    )
+
+
+def _sound_inputs(inputs: Any) -> bool:
+    versions, evaluation = inputs["versions"], inputs["evaluation"]
+    return (
+        all(type(inputs[key]) is str for key in ("model", "sha256"))
+        and type(inputs["settings"]) is dict
+        and type(versions) is dict
+        and all(type(version) is str for version in versions.values())
+        and _sound_source(inputs["data"])
+        and (evaluation is None or _sound_source(evaluation))
+    )
+
+
+def _sound_source(source: Any) -> bool:
+    return all(type(source[key]) is int and source[key] >= 0 for key in ("files", "size")) and all(
+        type(source[key]) is str for key in ("listing", "content")
+    )
 
 
 def write_record(record: Record, directory: Path) -> None:

@@ -101,6 +101,7 @@ BAD = {
         4,
         'matrix.output.dir[1]: "{Name}"',
         'mean "{name}"?',
+    ),
     "a name of dots": (JOB + "name: ..\noutput: {dir: 'res/{name}'}\n", 3, 'a name other than "." and ".."', ""),
     "a name of one dot": (JOB + "name: '.'\n", 3, 'a name other than "." and ".."', ""),
     "a name of dots in a matrix": (JOB + "matrix: {name: [a, '..']}\n", 3, 'a name other than "." and ".."', ""),
