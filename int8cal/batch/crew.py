@@ -184,10 +184,10 @@ def _close(worker: _Worker) -> None:
 
 def _died(order: Order, code: int) -> JobResult:
     """Tell of a process that ended without a result."""
-    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    what = f"internal: the job's process ended without a result ({name})"
-    memory = "; out of memory? give fewer --jobs" if name == "SIGKILL" else ""
-    job = order.task.job
-    error, why = what + memory, order.decision.why
+    error = f"internal: the job's process ended without a result (exit code {code})"
+    if code < 0:  # somebody else's doing, as a rule the system's
+        memory = " (out of memory?); give fewer --jobs" if -code == getattr(signal, "SIGKILL", 9) else ""
+        error = f"killed: the job's process was killed by signal {-code}{memory}"
+    job, why = order.task.job, order.decision.why
     blank = JobResult(job.name, "failed", order.decision.directory, job.model.name, ran=True, why=why)
     return replace(blank, exit_code=1, error=error, kind=ChildProcessError.__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import xxhash
 
 from int8cal.data.callables import is_callable_path
 from int8cal.data.find import find
+from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +88,16 @@ def content_of(data: DataSettings, source: Source) -> str:
                 while block := stream.read(_BLOCK):
                     content.update(block)
     return content.hexdigest()
+
+
+def paths_of(data: DataSettings) -> Iterator[Path]:
+    """Name what a data path reads, as far as that can be found: the path itself, its files, and their labels."""
+    if is_callable_path(data.path, None):
+        return
+    yield Path(data.path)
+    with contextlib.suppress(Int8calError, OSError, ValueError):  # the job tells it better
+        for _, path in _files(find(data.path), data.labels):
+            yield path
 
 
 def file_digest(path: Path) -> str:

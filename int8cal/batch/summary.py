@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 import int8cal
 from int8cal.atomic import atomic_write
 from int8cal.batch.figures import cells
+from int8cal.batch.record import RECORD
+from int8cal.batch.sources import paths_of
 from int8cal.errors import GateError, OutputError
+from int8cal.output_paths import require_apart
 from int8cal.pipeline import files_of
 from int8cal.report.batch_lines import COLUMNS, SUMMARY
 from int8cal.report.wording import count, printable, seconds
@@ -49,19 +52,46 @@ def default_summary(tasks: Sequence[Task]) -> Path | None:
     return near / NAME
 
 
-def require_summary(path: Path, *, overwrite: bool) -> None:
+def require_summary(path: Path, tasks: Sequence[Task], *, overwrite: bool) -> None:
     """Refuse a summary in the place of something else; an earlier summary may be replaced.
+
+    Args:
+        path: Of the JSON.
+        tasks: All jobs of the batch; what they read and write is not replaced, with `overwrite` either.
+        overwrite: Whether any other file may be replaced.
 
     Raises:
         OutputError: Names the file.
     """
+    require_apart((path, _markdown_path(path)), read_by(tasks))
+    written = {os.path.realpath(each): task.job.name for task in tasks for each in _written(task)}
     for file in (path, _markdown_path(path)):
+        owner = written.get(os.path.realpath(file))
+        if owner is not None:
+            raise OutputError(f'is a file of job "{owner}"', where=str(file), do="give another --summary FILE")
         if file.is_dir():
             raise OutputError("is a directory", where=str(file), do="give another --summary FILE")
         if file.exists() and not overwrite and not _is_summary(file):
             raise OutputError(
                 "exists and is no summary of a batch", where=str(file), do="give --overwrite, or another --summary FILE"
             )
+
+
+def read_by(tasks: Sequence[Task]) -> set[Path]:
+    """List the files that a batch reads."""
+    paths = {path for task in tasks for path in (task.config, task.job.model, task.job.calibration.statistics) if path}
+    sources = {
+        (data.path, data.labels): data
+        for task in tasks
+        for data in (task.job.data, task.job.evaluation.data)
+        if data is not None
+    }
+    return paths.union(*map(paths_of, sources.values()))
+
+
+def _written(task: Task) -> list[Path]:
+    directory, names = files_of(task.job)
+    return [directory / name for each in (*names, RECORD) for name in (each, f"{each}.data")]
 
 
 def write_summary(path: Path | None, tasks: Sequence[Task], results: Sequence[JobResult], exit_code: int) -> None:

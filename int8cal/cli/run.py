@@ -98,15 +98,15 @@ def command(
         return _dry_run(selected, rerun=rerun)
     from int8cal.batch.junit import suite_of_result
     from int8cal.batch.order import Course, run_batch
-    from int8cal.batch.summary import counted, default_summary, require_summary
+    from int8cal.batch.summary import counted, default_summary, read_by, require_summary
     from int8cal.batch.task import Endings
     from int8cal.report.batch_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
-    junit_of(context).expect("run", (), [Path(config) for config in configs], overwrite=overwrite)
+    junit_of(context).expect("run", (), read_by(tasks), overwrite=overwrite)
     path = Path(summary) if summary else default_summary(tasks)
     if path is not None:
-        require_summary(path, overwrite=overwrite)
+        require_summary(path, tasks, overwrite=overwrite)
     quiet = bool(values.get("quiet", False))
     width = max(len(task.job.name) for task in selected)
     if not quiet:
@@ -155,6 +155,8 @@ def _ended(result: JobResult) -> str:
     up_to_date = "" if result.ran else " (up to date)"
     if not result.exit_code:
         return shown_path(result.directory) + up_to_date
+    if result.error.startswith("killed:"):
+        return "failed: killed"
     if result.exit_code == 1:
         return "failed: a bug in int8cal"
     station = "gate" if result.status == "gate failed" else result.error.split(":", 1)[0]

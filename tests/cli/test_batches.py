@@ -297,7 +297,8 @@ class TestSeveralAtATime:
         file = write(batch, "name: one, data: 'feeds:dies'", "name: two")
         done = call("run", file, "--jobs", 2, "--keep-going")
         assert done.code == 1
-        assert "the job's process ended without a result (SIGKILL); out of memory? give fewer --jobs" in done.err
+        assert rows(done)["one"] == "failed: killed"
+        assert "one: killed: the job's process was killed by signal 9 (out of memory?); give fewer --jobs" in done.err
         assert rows(done)["two"] == "out/two"
 
     def test_speed_is_measured(self, call, batch):
@@ -424,3 +425,36 @@ def test_directories_that_cannot_be_are_refused_in_a_dry_run_too(run, batch):
             done = run(name, *arguments)
             assert (done.code, what in done.message) == (2, True), done.message
     assert list((batch / "out").iterdir()) == []
+
+
+class TestSummaryPlace:
+    def test_a_summary_never_replaces_what_the_batch_reads_or_writes(self, run, batch):
+        (batch / "labels.csv").write_text(
+            "file,label\n" + "".join(f"{index}.npy[{row}],{row % 4}\n" for index in range(3) for row in range(8))
+        )
+        (batch / "batch.md").write_text("notes")
+        file = write(batch, *TWO)
+        single = "model: net.onnx\ndata: {path: data, labels: labels.csv}\nevaluation: {latency: false}\noutput: {dir: res}\n"
+        (batch / "single.yaml").write_text(single)
+        (batch / "linked.json").symlink_to("net.onnx")
+        assert run("single.yaml").code == 0
+        assert run(file).code == 0
+        before = {path: path.read_bytes() for path in batch.rglob("*") if path.is_file()}
+        for config, places in (
+            ("single.yaml", ("single.yaml", "labels.csv", "net.onnx", "linked.json", "data/0.npy")),
+            ("single.yaml", ("res/report.json", "res/job.json", "res/net.int8.onnx", "res/report")),
+            (file, (file, "net.onnx", "data/1.npy", "out/one/report.json", "out/two/job.json", "out/two/report")),
+        ):
+            for place in places:
+                for overwrite in ([], ["--overwrite"]):
+                    done = run(config, "--summary", place, *overwrite)
+                    assert done.code == 2, place
+                    assert "is also an input" in done.message or 'is a file of job "' in done.message
+        assert {path: path.read_bytes() for path in batch.rglob("*") if path.is_file()} == before
+
+    def test_a_junit_file_replaces_no_input(self, run, batch):
+        file = write(batch, "name: one")
+        for place in ("net.onnx", "data/0.npy", file):
+            before = (batch / place).read_bytes()
+            assert run(file, "--junit", place, "--overwrite").code == 2
+            assert (batch / place).read_bytes() == before
