@@ -11,17 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.atomic import atomic_write
-from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
+from int8cal.calibration.statistics import Statistics
+from int8cal.calibration.stored_tensor import ARRAYS, CHANNEL_ARRAYS, tensor_from
 from int8cal.errors import StatisticsError
-from int8cal.numerics.loglinear import BINS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 FORMAT, VERSION = "int8cal/statistics", 2
-_ARRAYS = ("bins", "counts")
-_CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
 
 
 def save_statistics(statistics: Statistics, path: Path) -> None:
@@ -47,10 +44,10 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
     }
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     for name, tensor in statistics.tensors.items():
-        for key in _ARRAYS:
+        for key in ARRAYS:
             arrays[f"{name}:{key}"] = getattr(tensor, key)
         if tensor.channels is not None:
-            for key in _CHANNEL_ARRAYS:
+            for key in CHANNEL_ARRAYS:
                 arrays[f"{name}:channel_{key}"] = getattr(tensor.channels, key)
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
@@ -90,35 +87,10 @@ def load_statistics(path: Path) -> Statistics:
             do="update int8cal",
         )
     try:
-        tensors = {name: _tensor(name, entry, arrays) for name, entry in header["tensors"].items()}
-        return Statistics(header["model_sha256"], int(header["fingerprint"], 16), int(header["samples"]), tensors)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        tensors = {name: tensor_from(name, entry, arrays) for name, entry in header["tensors"].items()}
+        samples = header["samples"]
+        if type(samples) is not int or samples < 0 or type(header["model_sha256"]) is not str:
+            raise ValueError("samples or model_sha256")
+        return Statistics(header["model_sha256"], int(header["fingerprint"], 16), samples, tensors)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
-
-
-def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> TensorStatistics:
-    channels = None
-    if entry["channel_count"] is not None:
-        parts = {key: arrays[f"{name}:channel_{key}"] for key in _CHANNEL_ARRAYS}
-        if len({len(parts[key]) for key in ("low", "high", "total")}) != 1 or len(parts["square"]) not in {
-            0,
-            len(parts["low"]),
-        }:
-            raise ValueError(f"channels of {name!r}")
-        channels = ChannelStatistics(count=int(entry["channel_count"]), **parts)
-    empty = entry["minimum"] is None
-    bins, counts = arrays[f"{name}:bins"], arrays[f"{name}:counts"]
-    if bins.ndim != 1 or bins.shape != counts.shape or {bins.dtype, counts.dtype} != {np.dtype(np.int64)}:
-        raise ValueError(f"histogram of {name!r}")
-    if (counts < 0).any() or (np.diff(bins) <= 0).any() or (bins < 0).any() or (bins >= BINS).any():
-        raise ValueError(f"histogram of {name!r}")
-    if entry["zeros"] < 0 or not (empty or float(entry["minimum"]) <= float(entry["maximum"])):
-        raise ValueError(f"figures of {name!r}")
-    return TensorStatistics(
-        bins,
-        counts,
-        int(entry["zeros"]),
-        np.inf if empty else float(entry["minimum"]),
-        -np.inf if empty else float(entry["maximum"]),
-        channels,
-    )

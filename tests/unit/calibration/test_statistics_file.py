@@ -145,6 +145,74 @@ def test_a_file_that_contradicts_itself_is_damaged(path, change):
     refused(path, "damaged")
 
 
+def axes(array):
+    return array[..., None]
+
+
+def first(value):
+    def change(array):
+        array = array.copy()
+        array.reshape(-1)[0] = value
+        return array
+
+    return change
+
+
+DAMAGED = {
+    "histogram": {
+        "bins": [axes, np.negative, np.zeros_like, lambda a: a[:-1], lambda a: a * np.nan, first(2**18 - 1), str],
+        "counts": [axes, np.negative, np.zeros_like, first(0), first(2**62), lambda a: a.astype(np.int32)],
+    },
+    "channels": {
+        "low": [axes, lambda a: a * np.nan, first(np.nan), first(-np.inf), first(1e9), lambda a: a.astype(float), str],
+        "high": [axes, np.negative, np.zeros_like, lambda a: a[:2], first(np.inf), lambda a: a.astype(np.float16)],
+        "total": [axes, np.negative, lambda a: a[:-1], lambda a: a[:, :-1], lambda a: a * np.nan, first(1 << 32), str],
+        "square": [axes, np.negative, lambda a: a[:-1], lambda a: a * 1.0, first(-1), lambda a: a.reshape(-1)],
+        "bins": [axes, np.negative, np.zeros_like, lambda a: a[:-1], lambda a: a * 1.0, first(3 * 8192), str],
+        "counts": [axes, np.negative, np.zeros_like, lambda a: a[:-1], first(10**6)],
+    },
+    "header": {
+        "zeros": [-1, 1.5, None, True, "x", 5],
+        "minimum": [None, "x", float("nan"), float("-inf"), 1e9, -1e9, []],
+        "maximum": [None, float("inf"), -1e9, 1e9, 10**400],
+        "channel_count": [-1, 5, 1.0, "x", []],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "index"),
+    [(part, key, i) for part, keys in DAMAGED.items() for key, changes in keys.items() for i in range(len(changes))],
+)
+def test_what_no_pass_leaves_is_damaged_and_names_the_tensor(path, part, key, index):
+    change = DAMAGED[part][key][index]
+
+    def apply(arrays, header):
+        if part == "header":
+            header["tensors"]["hidden"][key] = change
+            return
+        name = f"hidden:channel_{key}" if part == "channels" else f"hidden:{key}"
+        arrays[name] = np.array("x") if change is str else change(arrays[name])
+
+    rewrite(path, apply)
+    refused(path, r"damaged \(.* of .*'hidden'\)")
+
+
+def test_channel_histograms_cut_short_together_are_damaged(path):
+    def apply(arrays, header):
+        for key in ("bins", "counts"):
+            arrays[f"hidden:channel_{key}"] = arrays[f"hidden:channel_{key}"][:-1]
+
+    rewrite(path, apply)
+    refused(path, "histogram of the channels of 'hidden'")
+
+
+@pytest.mark.parametrize("samples", [-1, 1.5, True, None, "2"])
+def test_a_number_of_samples_that_is_none_is_damaged(path, samples):
+    rewrite(path, lambda arrays, header: header.update(samples=samples))
+    refused(path, "damaged")
+
+
 def test_the_stored_artefact_stays_readable():
     # written by the first version; a later format may add to it but must keep reading it
     statistics = load_statistics(STORED)
