@@ -35,7 +35,8 @@ def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
         Int8calError: The file is missing or of none of these kinds.
     """
     if not path.is_file():
-        raise ModelError("does not exist" if not path.exists() else "is a directory", where=str(path), do="give a file")
+        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
+        raise ModelError(what, where=str(path), do="give a file")
     kind = _kind(path)
     if kind is None:
         raise UsageError(

@@ -56,7 +56,7 @@ def graft(model: onnx.ModelProto) -> Graft:
 
 def weight_bytes(model: onnx.ModelProto) -> int:
     """Return the size of all tensors of a model in bytes, whatever holds them."""
-    return sum(tensor_bytes(tensor) for tensor in _all_tensors(model.graph))
+    return sum(tensor_bytes(tensor) for tensor in all_tensors(model.graph))
 
 
 def is_large(model: onnx.ModelProto) -> bool:
@@ -100,7 +100,7 @@ def write_split(model: onnx.ModelProto | Graft, path: Path, data: Path, location
     with data.open("wb") as stream:
         for tensor in source.weights.graph.initializer:
             result.graph.initializer.append(_moved(tensor, stream, location))
-        for tensor in list(_all_tensors(result.graph, main=False)):
+        for tensor in list(all_tensors(result.graph, main=False)):
             tensor.CopyFrom(_moved(tensor, stream, location))
     path.write_bytes(result.SerializeToString(deterministic=True))
 
@@ -127,8 +127,13 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
     return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
-def _all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
-    """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes."""
+def all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
+    """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes.
+
+    Args:
+        graph: Any graph.
+        main: Whether its own initializers count.
+    """
     if main:
         yield from graph.initializer
     for node in graph.node:
@@ -136,9 +141,9 @@ def _all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.
             if attribute.type == onnx.AttributeProto.TENSOR:
                 yield attribute.t
             elif attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _all_tensors(attribute.g)
+                yield from all_tensors(attribute.g)
             for inner in attribute.graphs:
-                yield from _all_tensors(inner)
+                yield from all_tensors(inner)
 
 
 def _copy_fields(source: Any, target: Any, *, leave_out: str) -> None:

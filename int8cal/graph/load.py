@@ -12,7 +12,7 @@ from onnx import external_data_helper
 from int8cal.atomic import atomic_path, atomic_write
 from int8cal.errors import ModelError
 from int8cal.graph.index import walk
-from int8cal.protos import is_large, tensor_bytes, without_weights, write_split
+from int8cal.protos import all_tensors, is_large, tensor_bytes, without_weights, write_split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,10 +53,11 @@ def load_model(path: Path) -> onnx.ModelProto:
         path: The .onnx file; external data is looked for beside it.
 
     Raises:
-        ModelError: the file is missing, not ONNX, truncated, empty, or its external data is missing.
+        ModelError: the file is missing, not ONNX, truncated, empty, holds a tensor of no known type, or its external
+            data is missing.
     """
     if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
+        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
         raise ModelError(what, where=str(path), do="give the path of an .onnx file", path=path)
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -69,6 +70,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         ) from error
     if not model.graph.node:
         raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
+    _require_known_types(model, path)
     names = sorted(external_files(model))
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
@@ -81,6 +83,19 @@ def load_model(path: Path) -> onnx.ModelProto:
             path=path,
         ) from error
     return model
+
+
+def _require_known_types(model: onnx.ModelProto, path: Path) -> None:
+    known = set(onnx.TensorProto.DataType.values())
+    for tensor in all_tensors(model.graph):
+        if tensor.data_type not in known:
+            raise ModelError(
+                f"tensor {tensor.name!r} has element type {tensor.data_type}, which this version of onnx does not know",
+                where=str(path),
+                do="export or download it again, or update onnx",
+                path=path,
+                tensor=tensor.name,
+            )
 
 
 def _require_whole(model: onnx.ModelProto) -> None:

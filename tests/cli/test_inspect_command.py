@@ -41,6 +41,12 @@ def test_a_file_of_no_known_kind_is_one_line(call, tmp_path):
     assert "notes.txt" in done.message
 
 
+def test_what_is_no_regular_file_is_called_so(call, tmp_path):
+    done = call("inspect", os.devnull)
+    assert (done.code, "is not a regular file" in done.message) == (3, True)
+    assert "is a directory" in call("inspect", tmp_path).message
+
+
 def test_rows_are_picked_and_ordered_as_asked(call, sample_run):
     done = call("inspect", sample_run / "model.table.json", "--filter", "*block3*", "--sort", "name")
     tensors = [line.split()[-1] for line in done.out.splitlines() if line.startswith("uint8")]

@@ -1,6 +1,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from int8cal import protos
 from int8cal.errors import ModelError, OutputError
@@ -168,3 +169,23 @@ def test_an_already_quantized_model_is_refused(op):
     model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], []))
     with pytest.raises(ModelError, match=r"already quantized.*'q1'"):
         require_float(model, "m.onnx")
+
+
+@pytest.mark.parametrize("place", ["initializer", "constant", "branch"])
+def test_a_tensor_of_an_unknown_type_is_named(tmp_path, place):
+    good, bad = (numpy_helper.from_array(np.zeros(2, np.float32), name) for name in ("good", "odd"))
+    bad.data_type = 99
+    nodes = [helper.make_node("Add", ["x", "good"], ["y"])]
+    inside = [bad] if place == "branch" else []
+    if place == "constant":
+        nodes.append(helper.make_node("Constant", [], ["c"], value=bad))
+    value = [helper.make_tensor_value_info("z", 1, [2])]
+    branch = helper.make_graph([helper.make_node("Identity", ["y"], ["z"])], "b", [], value, inside)
+    nodes.append(helper.make_node("If", ["k"], ["i"], then_branch=branch, else_branch=branch))
+    inputs = [helper.make_tensor_value_info("x", 1, [2]), helper.make_tensor_value_info("k", 9, [])]
+    weights = [good, bad] if place == "initializer" else [good]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("i", 1, [2])], weights)
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    with pytest.raises(ModelError, match="tensor 'odd' has element type 99") as caught:
+        load_model(tmp_path / "m.onnx")
+    assert caught.value.exit_code == 3
