@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from int8cal.report.document import Document
 
+# Beyond these no figure is, and arithmetic on what is read could overflow.
+_DIGITS = 300
+_LARGEST = 1e300
 _NUMBER = (int, float)
 _OPTIONAL = (int, float, type(None))
 _TOP: dict[str, tuple[type, ...]] = {
@@ -95,7 +98,12 @@ def load_report(path: Path) -> Document:
         ConfigError: The file is missing, is not JSON, is another format or a newer version, or misses a part.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            parse_int=_integer,
+            parse_float=_float,
+        )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise _error(path, f"cannot be read ({reason})", "check the path") from error
@@ -129,6 +137,8 @@ def _check(path: Path, document: Document) -> None:
     if "weights" in document:
         _keys(path, "", document, {"weights": (list,)})
         _table(path, "weights", document["weights"], _WEIGHTS)
+        for index, weights in enumerate(document["weights"]):
+            _scales(path, f"weights.{index}", weights)
     _table(path, "gates", document["gates"], _GATE)
     for index, gate in enumerate(document["gates"]):
         _interval(path, f"gates.{index}.ci95", gate.get("ci95"))
@@ -164,6 +174,24 @@ def _metrics(path: Path, place: str, metrics: Any) -> None:
         if metrics[name] is not None:
             _keys(path, f"{place}.{name}", metrics[name], _DROP)
             _interval(path, f"{place}.{name}.drop_ci95", metrics[name]["drop_ci95"])
+            _together(path, f"{place}.{name}", metrics[name], ("fp32", "int8", "drop"))
+
+
+def _scales(path: Path, place: str, weights: Document) -> None:
+    keys = ("scale_min", "scale_median", "scale_max")
+    _together(path, place, weights, keys)
+    lower = 0.0
+    for key in keys:
+        if weights[key] is not None and weights[key] < lower:
+            raise _error(path, f"{place}.{key} is {_shown(weights[key])}, expected at least {lower:g}", _AGAIN)
+        lower = weights[key] or lower
+
+
+def _together(path: Path, place: str, part: Document, keys: tuple[str, ...]) -> None:
+    """Refuse values of which some are null, where all were measured or none was."""
+    nulls = [key for key in keys if part[key] is None]
+    if nulls and len(nulls) < len(keys):
+        raise _error(path, f"{place}.{nulls[0]} is null while others of {place} are not", _AGAIN)
 
 
 def _runtimes(path: Path, found: Any) -> None:
@@ -230,6 +258,19 @@ def _kind(path: Path, place: str, value: Any, kinds: tuple[type, ...]) -> None:
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if abs(value) > _LARGEST:
+        raise ValueError(f"{text[:20]} is too large a number")
+    return value
 
 
 def _refuse_constant(name: str) -> float:

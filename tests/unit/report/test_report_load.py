@@ -44,6 +44,11 @@ def test_parts_beyond_the_contract_may_be_missing(report, write):
         (lambda d: d["metrics"].update(sqnr_db="24"), 'metrics.sqnr_db is "24", expected int or float or null'),
         (lambda d: d["metrics"].update(sqnr_db=True), "metrics.sqnr_db is true"),
         (lambda d: d["metrics"]["top1"].update(drop_ci95=[1.0]), "metrics.top1.drop_ci95 has 1 values, expected 2"),
+        (lambda d: d["metrics"]["top1"].update(int8=None), "metrics.top1.int8 is null while others"),
+        (lambda d: d["metrics"]["top1"].update(fp32=None, drop=None), "metrics.top1.fp32 is null while others"),
+        (lambda d: d["metrics"].update(sqnr_db=10**400), "is not valid JSON (a whole number of 401 digits)"),
+        (lambda d: d["settings"].update(x=-(10**340)), "a whole number of 342 digits"),
+        (lambda d: d["size"].update(int8_bytes=1e308), "1e+308 is too large a number"),
         (lambda d: d["layers"][3].pop("tensor"), "layers.3.tensor is missing"),
         (lambda d: d["layers"].append(7), "layers.12 is 7, expected dict"),
         (lambda d: d.update(fusion=[]), "fusion is [], expected dict or null"),
@@ -63,7 +68,7 @@ def test_an_unsound_report_is_refused_with_the_place(report, write, change, mess
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"format": NaN}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"', '{"format": NaN}', "[" * 100_000, '{"format": 1e999}'])
 def test_what_is_not_a_json_report_is_refused_in_one_line(write, text):
     with pytest.raises(ConfigError) as caught:
         load_report(write(text))
@@ -99,6 +104,37 @@ def test_a_report_from_before_there_were_intervals_is_read(report, write):
 def test_an_unsound_interval_is_refused_with_the_place(report, write, change, message):
     document = document_of(report)
     change(document)
+    with pytest.raises(ConfigError) as caught:
+        load_report(write(document))
+    assert message in str(caught.value)
+
+
+def with_weights(document):
+    spread = {"scales": 3, "scale_min": 0.5, "scale_median": 1, "scale_max": 2.0}
+    row = {"node": "n", "op_type": "Conv", "weight": "w", "tensor": "t", "dtype": "int8", "range": "s8", "axis": 0}
+    none = dict.fromkeys(("scale_min", "scale_median", "scale_max"))
+    return document | {"weights": [row | spread, row | spread | none | {"scales": 0}]}
+
+
+def test_scales_are_read_where_there_are_some(report, write):
+    document = with_weights(document_of(report))
+    assert load_report(write(document)) == document
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"scale_max": -1.0}, "weights.0.scale_max is -1.0, expected at least"),
+        ({"scale_max": None}, "weights.0.scale_max is null while others of weights.0 are not"),
+        ({"scale_median": None}, "weights.0.scale_median is null while others of weights.0 are not"),
+        ({"scale_min": -1}, "weights.0.scale_min is -1, expected at least 0"),
+        ({"scale_min": 1e9}, "weights.0.scale_median is 1, expected at least 1e+09"),
+        ({"scale_min": 0, "scale_max": 0.0}, "weights.0.scale_max is 0.0, expected at least 1"),
+    ],
+)
+def test_scales_that_cannot_be_are_refused(report, write, values, message):
+    document = with_weights(document_of(report))
+    document["weights"][0].update(values)
     with pytest.raises(ConfigError) as caught:
         load_report(write(document))
     assert message in str(caught.value)
