@@ -90,8 +90,11 @@ class Builder:
     def _scalar(self, node: yaml.ScalarNode) -> object:
         value = self._constructed(node)
         if isinstance(value, int) and value.bit_length() > _INTEGER_BITS:
-            raise self._error(node, "the whole number is too large", "give one of at most 18 digits")
+            raise self._too_large(node)
         return value
+
+    def _too_large(self, node: yaml.Node) -> ConfigError:
+        return self._error(node, "the whole number is too large", "give one of at most 18 digits")
 
     def _constructed(self, node: yaml.ScalarNode) -> object:
         try:
@@ -106,6 +109,8 @@ class Builder:
             tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
             return self._loader.construct_object(yaml.ScalarNode(tag, text, node.start_mark, node.end_mark))
         except ValueError as error:
+            if "integer string conversion" in str(error):  # Python refuses thousands of digits in its own words
+                raise self._too_large(node) from error
             raise self._error(node, f"the value cannot be read: {error}", "quote it if it is text") from error
         except (KeyError, AttributeError, TypeError, OverflowError, IndexError) as error:
             # what PyYAML makes of text that its tag (!!bool, !!timestamp) does not allow

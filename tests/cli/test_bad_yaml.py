@@ -108,6 +108,12 @@ BAD = {
     "no timestamp": (JOB + 'name: !!timestamp "x"\n', 3, "the value is no timestamp", "remove the tag"),
     "no bool": (JOB + 'name: !!bool "x"\n', 3, "the value is no bool", "remove the tag"),
     "half a surrogate pair": ('model: "a\\ud800.onnx"\ndata: d\n', 1, "expected a path", ""),
+    "a decimal number of thousands of digits": (
+        "model: m\ndata: {path: d, samples: 1" + "0" * 6000 + "}\n",
+        2,
+        "the whole number is too large",
+        "at most 18 digits",
+    ),
     "a number of thousands of digits": (
         "model: m\ndata: {path: d, samples: 0x" + "f" * 6000 + "}\n",
         2,

@@ -29,7 +29,7 @@ JOB = "model: a.onnx\ndata: photos\n"
         ("? [a]\n: 1\n", "job.yaml:1:3: a key must be plain text"),
         ("name: &a [*a]\n", "job.yaml:1:7: an alias (*) points to a value that contains it"),
         ("name: 2024-99-99\n", "job.yaml:1:7: the value cannot be read"),
-        ("name: " + "9" * 5000 + "\n", "job.yaml:1:7: the value cannot be read"),
+        ("name: " + "9" * 5000 + "\n", "job.yaml:1:7: the whole number is too large"),
         ("[" * 20000, "job.yaml: is nested too deeply"),
         ("model: \0\n", "job.yaml: is not a YAML text file"),
     ],
