@@ -1,8 +1,6 @@
 """`python -m int8cal`."""
 
-import sys
-
-from int8cal.cli.main import main
+from int8cal.cli.main import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -160,6 +160,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # an interrupt while an extension module loads comes out as its ImportError
         return _interrupted() if signals else crash(error)
     return result if isinstance(result, int) else 0
+
+
+def entry() -> NoReturn:
+    """Run the command line of this process, and end the process with its exit code."""
+    code = main()
+    if code == EXIT_INTERRUPTED:
+        # a thread may still be inside compiled code, which does not survive the interpreter's own way of shutting down
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _interrupted() -> int:
