@@ -112,7 +112,7 @@ def _check_placeholders(value: str) -> str:
     return value
 
 
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([^{}]*)\}")  # ${NAME} is an environment variable, or text where it came from $${
 _OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
     rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT})\s*(<=|>=|<|>)\s*"
@@ -129,7 +129,7 @@ DirectoryText = Annotated[
     AfterValidator(_without_nul),
     AfterValidator(_check_placeholders),
     WithJsonSchema(
-        {"type": "string", "pattern": r"^(?![^\u0000]*\{(?!name\})[^{}]*\})[^\u0000]*[^\s\u0000][^\u0000]*$"}
+        {"type": "string", "pattern": r"^(?![^\u0000]*(?<!\$)\{(?!name\})[^{}]*\})[^\u0000]*[^\s\u0000][^\u0000]*$"}
     ),
 ]
 NameText = Annotated[

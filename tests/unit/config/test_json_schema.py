@@ -163,6 +163,7 @@ def test_what_the_loader_takes_the_schema_takes(passes, values):
 def test_a_variable_may_stand_for_any_value(passes):
     assert passes({"data": {"path": "${A}", "samples": "${N}"}, "calibration": {"method": "${M}"}, "quiet": "${Q}"})
     assert passes({"evaluation": {"gates": ["top1.drop<=${MAX}"]}})
+    assert passes({"output": {"dir": "${HOME}/{name}"}})
     assert not passes({"data": {"path": "d", "samples": "${}"}})
     assert not passes({"calibration": "${C}"})
 
