@@ -20,6 +20,8 @@ import itertools
 
 from small_batch import fill, network, start, write
 
+pytestmark = pytest.mark.slow
+
 TWO = ("name: one, calibration: {method: max}", "name: two, calibration: {method: kl}")
 RESULTS = ("net.int8.onnx", "net.table.json", "net.stats.npz")
 

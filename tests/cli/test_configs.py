@@ -13,6 +13,8 @@ from int8cal.cli.main import main
 sys.path.append(str(Path(__file__).parent))
 from small_models import photo_classifier, save_photos, save_tokens, transformer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ON_THE_SAMPLE = {
     "minimal.yaml": ["model-int8"],

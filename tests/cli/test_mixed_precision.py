@@ -10,6 +10,8 @@ import pytest
 
 from int8cal.report.load import load_report
 
+pytestmark = pytest.mark.slow
+
 FILES = ("model.int8.onnx", "model.table.json", "model.stats.npz", "report.json", "report.md", "report.html")
 
 

@@ -3,9 +3,12 @@
 import json
 
 import onnx
+import pytest
 
 from int8cal.cli.main import main
 from int8cal.evaluation import optimize
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(call, sample, tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+pytestmark = pytest.mark.slow
+
 NET = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[N,32] x) => (float[N,8] y) {
     h = Gemm (x, W)

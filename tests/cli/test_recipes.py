@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+pytestmark = pytest.mark.slow
+
 NET = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[N,3,8,8] x) => (float[N,5] y) {
     a = Conv <pads = [1, 1, 1, 1]> (x, A, p)

@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+pytestmark = pytest.mark.slow
+
 LSTM, GRU = "rnn/lstm", "rnn/gru"
 
 

@@ -11,6 +11,8 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.request import Request
 from benchmarks.run import ROOT, run
 
+pytestmark = pytest.mark.slow
+
 
 def test_help_names_every_subcommand(bench):
     status, out, _ = bench("--help")
