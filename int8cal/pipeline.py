@@ -84,7 +84,6 @@ REPORT_FILES = ("report.json", "report.md", "report.html")
 class Calibrated:
     """What calibration found out; the models themselves are not kept."""
 
-    signature: Signature
     statistics: Statistics
     corrected: Corrected
     skipped: tuple[str, ...]
@@ -217,9 +216,7 @@ def calibrate_model(
             desk = desk or Desk()
             corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, desk)
     skipped = tuple(feeds.skipped)
-    calibrated = Calibrated(
-        prepared.signature, collected.statistics, corrected, skipped, clock.seconds, found, mixed, collected.remark
-    )
+    calibrated = Calibrated(collected.statistics, corrected, skipped, clock.seconds, found, mixed, collected.remark)
     return calibrated, corrected.model
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import TableError
 
@@ -75,6 +76,20 @@ def text_of(content: bytes, where: str) -> str:
         raise TableError(
             "is not UTF-8 text", where=f"{where}:{line}", do="give a file in the format that --from names"
         ) from error
+
+
+def json_of(text: str, where: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        TableError: It is none; names the line.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise TableError(f"cannot be parsed ({type(error).__name__})", where=where, do="write it again") from error
 
 
 def text_lines(content: bytes, where: str) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import NonFiniteError, TableError
-from int8cal.interop.foreign import Conversion, Foreign, counted, named, require_new, text_lines, text_of
+from int8cal.interop.foreign import Conversion, Foreign, counted, json_of, named, require_new, text_lines, text_of
 from int8cal.interop.losses import correction_losses, require_names, require_unscaled, symmetric, symmetric_losses
 from int8cal.numerics.affine import S8, U8, Affine, affine_from_range, positive_scale
 
@@ -209,12 +209,7 @@ def _from_values(items: list[tuple[str, float]]) -> Foreign:
 
 
 def _from_json(text: str, where: str) -> Foreign:
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
-    except (RecursionError, ValueError) as error:
-        raise TableError(f"cannot be parsed ({type(error).__name__})", where=where, do="write it again") from error
+    document = json_of(text, where)
     data = document
     if isinstance(document, dict) and document.get("CLS") == "TensorsData":  # older tables have the tensors at the top
         data = document.get("data")

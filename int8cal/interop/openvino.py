@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from int8cal.calibration.table import WeightEntry
 from int8cal.errors import Int8calError, TableError
-from int8cal.interop.foreign import Conversion, Foreign, counted, named, text_of
+from int8cal.interop.foreign import Conversion, Foreign, counted, json_of, named, text_of
 from int8cal.interop.losses import correction_losses, require_unscaled
 from int8cal.job import WeightRange
 from int8cal.numerics.affine import S7, S8, positive_scale
@@ -90,13 +90,7 @@ def read_openvino(content: bytes, where: str) -> Foreign:
     Raises:
         TableError: The file is malformed, or an operation is no pair of Q and DQ on 8 bits.
     """
-    text = text_of(content, where)
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
-    except (RecursionError, ValueError) as error:
-        raise TableError(f"cannot be parsed ({type(error).__name__})", where=where, do="write it again") from error
+    document = json_of(text_of(content, where), where)
     if not isinstance(document, dict) or not isinstance(document.get("tensors"), dict):
         raise TableError(f'has no "tensors" (format {FORMAT})', where=where, do="give FakeQuantize parameters as JSON")
     operations, signed = {}, set()
