@@ -118,14 +118,15 @@ def _matrix(parts: dict[str, Schema], made: Schema) -> Schema:
     """Name every key path that a matrix may vary, with the values that stand there."""
     paths: dict[str, Schema] = {}
     patterns: dict[str, Schema] = {}
+    values: Schema = {"type": "array", "minItems": 1, "uniqueItems": True}
 
     def add(prefix: str, section: Schema) -> None:
         for key, value in section["properties"].items():
             path = prefix + key
-            paths[path] = {"type": "array", "minItems": 1, "items": {k: v for k, v in value.items() if k != "default"}}
+            paths[path] = values | {"items": {k: v for k, v in value.items() if k != "default"}}
             if isinstance(value.get("additionalProperties"), dict):
                 items = value["additionalProperties"]
-                patterns[rf"^{re.escape(path)}\.[^.]+$"] = {"type": "array", "minItems": 1, "items": items}
+                patterns[rf"^{re.escape(path)}\.[^.]+$"] = values | {"items": items}
             for name in re.findall(r"#/\$defs/(\w+)", str(value)):
                 if name != _VARIABLE:
                     add(f"{path}.", parts[name])

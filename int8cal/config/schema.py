@@ -6,6 +6,7 @@ and `int8cal.config.layers` puts them on top of each other. What a whole job mus
 
 import os
 import re
+from collections.abc import Hashable
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
@@ -72,6 +73,23 @@ def _check_gate(value: str) -> str:
     except ConfigError as error:
         raise PydanticCustomError("refused", "{what}", {"what": error.what, "do": error.do}) from error
     return value
+
+
+def _each_once(values: list[object]) -> list[object]:
+    seen: set[Hashable] = set()
+    for index, value in enumerate(values):
+        frozen = _frozen(value)
+        if frozen in seen:
+            what = f"value {index + 1} stood there before"
+            raise PydanticCustomError("refused", "{what}", {"what": what, "do": "remove it; its jobs would run twice"})
+        seen.add(frozen)
+    return values
+
+
+def _frozen(value: object) -> Hashable:
+    if isinstance(value, dict):
+        return frozenset((key, _frozen(each)) for key, each in value.items())
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _path_alone(value: object) -> object:
@@ -276,4 +294,4 @@ class ConfigFile(JobLayer):
 
     defaults: JobLayer = JobLayer()
     jobs: Annotated[list[JobLayer], Field(min_length=1)] = []
-    matrix: dict[str, Annotated[list[object], Field(min_length=1)]] = {}
+    matrix: dict[str, Annotated[list[object], Field(min_length=1), AfterValidator(_each_once)]] = {}

@@ -109,6 +109,10 @@ def test_the_matrix_wins_over_a_job(load):
         ),
         ("{calibration.method: [kl, klm]}", "job.yaml:3:35: matrix.calibration.method[1]: expected one of"),
         ("{calibration.method: kl}", "matrix.calibration.method: expected a list"),
+        (
+            "{calibration.method: [kl, max, kl]}",
+            "job.yaml:3:30: matrix.calibration.method: value 3 stood there before; remove it; its jobs would run twice",
+        ),
         ("{calibration.method: []}", "matrix.calibration.method: expected a list with at least 1 entry"),
         ("{data.preprocess.resize: [0]}", "matrix.data.preprocess.resize[0]: expected a number of pixels"),
         ("[kl]", "matrix: expected a mapping"),

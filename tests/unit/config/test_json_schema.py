@@ -128,6 +128,8 @@ BAD = [
     {"matrix": {"calibration.methd": ["kl"]}},
     {"matrix": {"calibration.method": []}},
     {"matrix": {"calibration.method": "kl"}},
+    {"matrix": {"calibration.method": ["kl", "max", "kl"]}},
+    {"matrix": {"calibration": [{"method": "kl", "percentile": 99}, {"percentile": 99.0, "method": "kl"}]}},
     {"matrix": {"calibration.method": ["klm"]}},
     {"matrix": {"calibration.method.x": ["kl"]}},
     {"matrix": {"": ["kl"]}},
