@@ -139,7 +139,7 @@ def evaluate_models(
         settings={"evaluation": evaluation_settings(data, providers), "versions": versions(runtimes)},
         evaluation=evaluation,
         timing_s=clock.seconds,
-        warnings=skipped_warnings(feeds.skipped),
+        warnings=(*skipped_warnings(feeds.skipped), *fewer_samples(data, evaluation.samples)),
         steps=steps_of(int8),
     )
 
@@ -182,3 +182,10 @@ def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:
         return ()
     shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
     return (f"{len(names)} unreadable file(s) skipped: {shown}",)
+
+
+def fewer_samples(data: DataSettings, samples: int) -> tuple[str, ...]:
+    """Say that there were fewer samples than asked for."""
+    if data.samples is None or samples >= data.samples:
+        return ()
+    return (f"{data.path} gave {samples} samples, {data.samples} were asked for",)

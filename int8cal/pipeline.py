@@ -21,6 +21,7 @@ from int8cal.errors import TableError
 from int8cal.evaluating import (
     data_settings,
     evaluation_settings,
+    fewer_samples,
     open_samples,
     output_names,
     skipped_warnings,
@@ -32,7 +33,7 @@ from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
-from int8cal.evaluation.runtimes import further, told_of_target
+from int8cal.evaluation.runtimes import further, told_of_speed, told_of_target
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.load import save_model
@@ -393,11 +394,15 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
 def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
     table = calibrated.corrected.table
     warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
-    if calibrated.remark:
-        warnings.append(calibrated.remark)
+    # a remark tells the data's samples from those that were counted
+    warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += told_of_target(job.quantization.target, job.evaluation.runtimes)
-    if job.evaluation.data is None:
+    if job.evaluation.data is not None:
+        warnings += fewer_samples(job.evaluation.data, evaluation.samples)
+    else:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
+    if job.quantization.optimize is None:
+        warnings += told_of_speed(job.quantization.target, evaluation.latency)
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
     stay = (item for item in calibrated.corrected.plan.left if item.node not in gone)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]

@@ -50,6 +50,19 @@ def told_of_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
     return (f"target {target}: latency and fusion are those of onnxruntime on this CPU{there}",)
 
 
+def told_of_speed(target: str, latency: Latency | None) -> tuple[str, ...]:
+    """Say so where the int8 model is surely slower than the FP32 model, and its target is a CPU like this one.
+
+    Args:
+        target: A name of runtime.targets.TARGETS.
+        latency: Of both models in onnxruntime; None where it was not measured.
+    """
+    interval = latency.speedup_ci95 if latency else None
+    if interval is None or interval[1] >= 1 or not TARGETS[target].onnxruntime:
+        return ()
+    return ("the int8 model is slower than the FP32 model here; --optimize latency finds out where",)
+
+
 class SecondRuntime:
     """One further runtime during an evaluation; `add` each sample, then read `result` and `reasons`."""
 

@@ -61,6 +61,12 @@ def write_batches(folder, images, size):
     return folder
 
 
+def test_fewer_samples_than_asked_for_are_told(tmp_path):
+    calibrate(tmp_path, "--samples", "21", data=SAMPLE / "calib" / "0")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert f"{SAMPLE / 'calib' / '0'} gave 20 samples, 21 were asked for" in report["warnings"]
+
+
 def test_all_files_of_the_contract_are_written(calibrated):
     names = {path.name for path in calibrated.iterdir()}
     assert names == {
@@ -140,6 +146,7 @@ def test_statistics_do_not_depend_on_how_the_data_is_cut(calibrated, npz_images,
     assert same(tmp_path / "out" / "model.stats.npz", calibrated / "model.stats.npz")
 
 
+@pytest.mark.slow
 def test_merged_halves_are_one_run_over_all(calibrated, npz_images, tmp_path):
     for name, part in (("a", npz_images[:90]), ("b", npz_images[90:])):
         (tmp_path / name).mkdir()

@@ -8,7 +8,8 @@ import pytest
 from int8cal.errors import ModelError, NonFiniteError
 from int8cal.evaluation import runtimes
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.runtimes import further
+from int8cal.evaluation.result import Latency
+from int8cal.evaluation.runtimes import further, told_of_speed
 from int8cal.runtime.openvino_sessions import Executed
 from int8cal.runtime.sessions import Session
 
@@ -99,6 +100,7 @@ def test_nan_of_one_runtime_names_it(other, fp32, int8, make_samples):
         evaluate_pair(fp32, int8, make_samples(3), runtimes=["openvino"], latency=False)
 
 
+@pytest.mark.slow
 def test_both_runtimes_have_a_latency(other, fp32, int8, make_samples):
     other()
     result = evaluate_pair(fp32, int8, make_samples(2), runtimes=["openvino"])
@@ -106,6 +108,7 @@ def test_both_runtimes_have_a_latency(other, fp32, int8, make_samples):
         assert latency.speedup == pytest.approx(latency.fp32 / latency.int8)
 
 
+@pytest.mark.slow
 def test_openvino_itself_runs_the_int8_model_like_onnxruntime(fp32, int8, make_samples):
     pytest.importorskip("openvino")
     evaluation = evaluate_pair(fp32, int8, make_samples(20), runtimes=["openvino"])
@@ -124,3 +127,18 @@ def test_a_wrong_zero_point_in_one_of_them_would_be_found(other, fp32, int8, mak
     assert (
         found.metrics.sqnr_db <= evaluation.metrics.sqnr_db - 1 or found.against.sqnr_db <= evaluation.metrics.sqnr_db
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "interval", "told"),
+    [
+        ("portable", (0.8, 0.99), True),
+        ("portable", (0.8, 1.0), False),  # as fast, perhaps
+        ("portable", (1.1, 1.3), False),
+        ("portable", None, False),  # one round says nothing
+        ("tensorrt", (0.8, 0.9), False),  # onnxruntime's speed is not the target's
+    ],
+)
+def test_a_model_that_is_surely_slower_here_is_told(target, interval, told):
+    assert bool(told_of_speed(target, Latency(1.0, 1.1, 0.9, interval))) == told
+    assert told_of_speed(target, None) == ()
