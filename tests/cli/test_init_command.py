@@ -47,6 +47,7 @@ def written(tmp_path, monkeypatch):
     return written
 
 
+@pytest.mark.slow
 def test_it_says_what_it_wrote_and_the_job_runs_once_there_is_data(written, tmp_path, capsys):
     text, job = written(photo_classifier())
     assert capsys.readouterr().out == "wrote net.yaml; fill in data, then: int8cal run net.yaml --dry-run\n"

@@ -130,6 +130,7 @@ def test_the_sample_with_a_gate_that_fails_and_one_that_holds(call, sample, tmp_
     assert (suite.name, suite.tests, suite.failures) == ("model", 3, 1)
 
 
+@pytest.mark.slow
 def test_a_batch_has_a_suite_per_job(call, sample, tmp_path):
     job = f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 8}}\n"
     gate = "evaluation: {latency: false, gates: ['sqnr_db>=90']}\n"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import onnx
+import pytest
 
 
 def test_arguments_reach_the_pipeline(here, pipeline):
@@ -20,6 +21,7 @@ def test_overwrite_is_passed_on(here, pipeline):
     assert pipeline.calls[0].overwrite is True
 
 
+@pytest.mark.slow
 def test_two_shards_merge_the_same_in_either_order(call, sample, tmp_path):
     for shard in ("0", "1"):
         done = call(
@@ -47,6 +49,7 @@ def test_an_existing_file_is_refused_without_overwrite(call, tmp_path, sample_ru
     assert (done.code, (tmp_path / "c.stats.npz").read_text()) == (2, "mine")
 
 
+@pytest.mark.slow
 def test_merged_shards_give_the_model_of_one_run_over_all(call, sample, tmp_path):
     quick, both = ("--no-latency",), sample / "calib" / "[01]"
     for shard in ("0", "1"):
@@ -66,6 +69,7 @@ def test_merged_shards_give_the_model_of_one_run_over_all(call, sample, tmp_path
     assert "ranges follow 20 samples of s0/model.stats.npz, which are not the data's 40" in other.out
 
 
+@pytest.mark.slow
 def test_statistics_of_another_model_or_plan_end_with_5(call, sample, sample_run, tmp_path):
     model = onnx.load(sample / "model.onnx")
     model.doc_string = "another"

@@ -159,6 +159,7 @@ def test_the_same_file_twice_is_refused(here, pipeline, batch):
     assert (done.code, pipeline.calls) == (2, [])
 
 
+@pytest.mark.slow
 def test_a_real_batch_runs(call, sample, tmp_path):
     (tmp_path / "job.yaml").write_text(
         f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 8}}\nevaluation: {{latency: false}}\n"

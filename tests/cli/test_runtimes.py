@@ -36,6 +36,7 @@ def test_an_unknown_runtime_is_refused_with_those_there_are(call):
     assert "openvino" in done.err
 
 
+@pytest.mark.slow
 def test_the_sample_agrees_in_both_runtimes(call, tmp_path):
     pytest.importorskip("openvino")
     model = SAMPLE / "model.onnx"
@@ -63,6 +64,7 @@ def test_a_provider_that_is_not_there_is_refused_with_those_that_are(call, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_providers_come_from_the_yaml_too_and_are_in_the_report(call, tmp_path):
     from int8cal.runtime.providers import providers
 
@@ -81,6 +83,7 @@ def test_providers_come_from_the_yaml_too_and_are_in_the_report(call, tmp_path):
     assert "add --provider cpu" in done.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "said"), [("openvino", "--runtime openvino measures there"), ("tensorrt", "on this CPU")]
 )

@@ -40,6 +40,7 @@ def test_a_table_goes_there_and_back_and_quantizes(call, sample, table, tmp_path
     assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_quantized_round_trip_is_a_good_model(call, sample, table):
     call("table", table, "--to", "tensorrt", "-o", "t.cache")
     call("table", "t.cache", "--from", "tensorrt", "--model", sample / "model.onnx", "-o", "t.table.json")
@@ -49,6 +50,7 @@ def test_the_quantized_round_trip_is_a_good_model(call, sample, table):
     assert report["metrics"]["sqnr_db"] > 28
 
 
+@pytest.mark.slow
 def test_ncnn_with_the_names_of_pnnx_and_back(call, sample, table, tmp_path):
     param = sample.parent / "tests" / "golden" / "sample.ncnn.param"
     named = ("--model", sample / "model.onnx", "--param", param)
@@ -97,6 +99,7 @@ def test_the_same_table_gives_the_same_bytes(here, table, tmp_path):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_model_for_openvino(call, sample, table, tmp_path):
     pytest.importorskip("openvino", reason="the extra openvino: pip install 'int8cal[openvino]'")
     for name in "ab":

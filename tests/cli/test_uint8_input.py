@@ -105,6 +105,7 @@ def test_evaluate_feeds_each_model_what_it_takes(call, calibrated):
     assert json.loads(done.out)["metrics"] == report["metrics"]
 
 
+@pytest.mark.slow
 def test_evaluate_measures_its_latency(call, calibrated):
     done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--config", "job.yaml", "--json")
     assert json.loads(done.out)["latency_ms"]["int8"] > 0

@@ -70,6 +70,7 @@ def written(tmp_path_factory) -> Path:
     return folder / "out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("title", "file"), [("table.json", "model.table.json"), ("report.json", "report.json")])
 def test_the_page_and_the_file_have_the_same_keys(written, title, file):
     found = paths(json.loads((written / file).read_text(encoding="utf-8")))

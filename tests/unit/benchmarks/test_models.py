@@ -89,14 +89,10 @@ def test_an_absent_zoo_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.zoo
-def test_zoo_models_are_used_where_they_lie(tmp_path):
-    from benchmarks.models import ZOO
-
-    if not (ZOO / "zoo.py").is_file():
-        pytest.skip("no zoo")
-    for name in expand("zoo", ZOO):
-        found = workload(name, tmp_path, ZOO)
-        assert ZOO in found.path.parents
+def test_zoo_models_are_used_where_they_lie(zoo, tmp_path):
+    for name in expand("zoo", zoo.HERE):
+        found = workload(name, tmp_path, zoo.HERE)
+        assert zoo.HERE in found.path.parents
         inputs = {value.name for value in onnx.load(found.path).graph.input}
         assert found.sample(0).keys() <= inputs
     assert not list(tmp_path.iterdir())
