@@ -11,7 +11,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Optimization, OptimizedLayer
 from int8cal.evaluation.turns import measure_turns
 from int8cal.graph.signature import signature_of
-from int8cal.quantization.latency import LayerCost, reason, search
+from int8cal.quantization.latency import LayerCost, is_hopeless, reason, search
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.profile import profile_kernels
 from int8cal.runtime.sessions import Session
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Build = Callable[[dict[str, str]], onnx.ModelProto]
 
 _BUDGET_S = 1.6
+_ROUNDS = 8
 
 
 def optimize_latency(
@@ -87,15 +88,28 @@ class _Bench:
         """Return the sample as an int8 model takes it."""
         return make_feed(signature_of(int8), list(feeds_for(int8, [self.sample])))
 
-    def compare(self, before: frozenset[str], after: frozenset[str]) -> Sequence[float]:
-        """Return per round the time of the first model / that of the second; empty where one cannot be built."""
+    def compare(self, before: frozenset[str], after: frozenset[str], gain: float) -> Sequence[float]:
+        """Return per round the time of the first model / that of the second; empty where one cannot be built.
+
+        Most proposals lose, and most of those soon: no further round is measured that could not change that.
+        """
+
+        def ratios(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+            return [first / second for first, second in rounds]
+
         try:
             sessions = [self._session(before), self._session(after)]
         except Int8calError:  # a layer that something else needs in int8: a pixel input, an equalized chain
             return ()
-        rounds = measure_turns(sessions, [self.feed, self.feed], budget_s=_BUDGET_S)
+        rounds = measure_turns(
+            sessions,
+            [self.feed, self.feed],
+            rounds=_ROUNDS,
+            budget_s=_BUDGET_S,
+            enough=lambda rounds: is_hopeless(ratios(rounds), _ROUNDS, gain),
+        )
         self.last = {before: sessions[0]}  # one model is enough to hold
-        return [first / second for first, second in rounds]
+        return ratios(rounds)
 
     def times(self, models: Sequence[frozenset[str] | None]) -> list[float]:
         """Return microseconds of models; None is the FP32 model."""

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -24,6 +24,7 @@ def measure_turns(
     *,
     rounds: int = 8,
     budget_s: float = 3.0,
+    enough: Callable[[Sequence[tuple[float, ...]]], bool] | None = None,
 ) -> tuple[tuple[float, ...], ...]:
     """Time sessions in turns of many runs each.
 
@@ -32,6 +33,7 @@ def measure_turns(
         feeds: The feed of each.
         rounds: How often each session has its turn.
         budget_s: Seconds after which no further round starts; one round is always measured.
+        enough: Asked after each round, with all so far: whether no further one is needed.
 
     Returns:
         Per round the median microseconds of each session.
@@ -53,4 +55,6 @@ def measure_turns(
                 times.append(1e6 * (time.perf_counter() - begin))
             medians.append(statistics.median(times))
         result.append(tuple(medians))
+        if enough is not None and enough(result):
+            break
     return tuple(result)

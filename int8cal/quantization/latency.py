@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     class Compare(Protocol):
         """Measures one model against another."""
 
-        def __call__(self, before: frozenset[str], after: frozenset[str]) -> Sequence[float]:
-            """Return per round the time of the first model / that of the second; empty where one cannot be built."""
+        def __call__(self, before: frozenset[str], after: frozenset[str], gain: float) -> Sequence[float]:
+            """Return per round the time of the first model / that of the second; empty where one cannot be built.
+
+            It may stop as soon as `is_hopeless` for this gain.
+            """
 
 
 PROPOSALS = 8
@@ -62,6 +65,19 @@ def is_faster(ratios: Sequence[float]) -> bool:
     return statistics.median(ratios) >= _LEAST_GAIN and agreeing >= _AGREEING * len(ratios)
 
 
+def is_hopeless(ratios: Sequence[float], rounds: int, gain: float) -> bool:
+    """Tell whether no further rounds could make a model faster beyond noise, and by more than a gain.
+
+    Args:
+        ratios: Of the rounds so far, as in `is_faster`.
+        rounds: How many there would be at most.
+        gain: What the median has to exceed.
+    """
+    disagreeing = sum(ratio <= 1.0 for ratio in ratios)
+    below = sum(ratio <= gain or ratio < _LEAST_GAIN for ratio in ratios)
+    return disagreeing > (1 - _AGREEING) * rounds or below > rounds // 2
+
+
 def proposals(
     costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], left: Collection[str] = ()
 ) -> tuple[frozenset[str], ...]:
@@ -102,14 +118,14 @@ def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare
     for _ in range(ROUNDS):
         best, gain = left, 1.0
         for further in proposals(costs, links, left):
-            ratios = compare(left, left | further)
+            ratios = compare(left, left | further, gain)
             if is_faster(ratios) and statistics.median(ratios) > gain:
                 best, gain = left | further, statistics.median(ratios)
         if best == left:
             break
         left = best
     # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was busy
-    confirmed = left and any(is_faster(compare(frozenset(), left)) for _ in range(2))
+    confirmed = left and any(is_faster(compare(frozenset(), left, 1.0)) for _ in range(2))
     return left if confirmed else frozenset()
 
 

@@ -1,8 +1,12 @@
 """The decision which layers stay float, from made-up measurements."""
 
-import pytest
+import statistics
 
-from int8cal.quantization.latency import LayerCost, is_faster, proposals, reason, search
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from int8cal.quantization.latency import LayerCost, is_faster, is_hopeless, proposals, reason, search
 
 CHAIN = (("a", "b"), ("b", "c"), ("c", "d"))
 
@@ -14,7 +18,7 @@ def costs(**pairs):
 def timed(times):
     """Compare models by a table of their times; what it lacks cannot be built."""
 
-    def compare(before, after):
+    def compare(before, after, gain):
         if before not in times or after not in times:
             return ()
         return [times[before] / times[after]] * 8
@@ -38,6 +42,23 @@ def sets(*names):
 )
 def test_faster_means_by_a_percent_in_three_rounds_of_four(ratios, expected):
     assert is_faster(ratios) is expected
+
+
+RATIOS = st.lists(st.sampled_from([0.9, 1.0, 1.005, 1.01, 1.05, 1.1, 1.2]), min_size=1, max_size=8)
+
+
+@given(ratios=RATIOS, gain=st.sampled_from([1.0, 1.03, 1.1]))
+def test_stopping_where_it_is_hopeless_decides_what_all_rounds_decide(ratios, gain):
+    def wins(found):
+        return is_faster(found) and statistics.median(found) > gain
+
+    stopped = next((count for count in range(1, len(ratios)) if is_hopeless(ratios[:count], 8, gain)), len(ratios))
+    assert wins(ratios[:stopped]) == wins(ratios)
+
+
+def test_a_slower_model_is_hopeless_after_three_rounds_of_eight():
+    assert [is_hopeless([0.9] * count, 8, 1.0) for count in range(5)] == [False, False, False, True, True]
+    assert [is_hopeless([1.05] * count, 8, 1.1) for count in (4, 5)] == [False, True]
 
 
 def test_connected_slow_layers_are_proposed_together_and_the_greatest_loss_first():
