@@ -31,7 +31,7 @@ def calibrated(zoo, name, folder, *more):
     if not data.exists():
         zoo.write_calibration(name, data)
     out = folder / "-".join(["out", *more])
-    command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", out, "--samples", "128"]
+    command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", out, "--samples", "64"]
     subprocess.run([*map(str, command), "--no-latency", "--quiet", *more], check=True)
     return next(out.glob("*.int8.onnx"))
 

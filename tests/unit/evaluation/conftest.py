@@ -1,11 +1,21 @@
 """A small classifier, a quantizer of a few lines that is not int8cal's own, and samples."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+
+from int8cal.evaluation import evaluate
+from int8cal.evaluation.latency import measure_latencies
+
+
+@pytest.fixture(autouse=True)
+def short_latency(monkeypatch):
+    """Measure speed for a moment: no test here looks at how precise it is."""
+    monkeypatch.setattr(evaluate, "measure_latencies", partial(measure_latencies, budget_s=0.2))
 
 
 @dataclass(frozen=True, eq=False)
