@@ -19,7 +19,7 @@ pytestmark = pytest.mark.zoo
     [
         ("resnet20", IMAGENET),
         ("mbv2", IMAGENET),
-        ("vit", IMAGENET),
+        pytest.param("vit", IMAGENET, marks=pytest.mark.slow),
         pytest.param("ultraface_rfb320", {"mean": [127.0], "std": [128.0]}, marks=pytest.mark.slow),
     ],
 )

@@ -39,8 +39,7 @@ def stats(path):
         return {key: data[key] for key in data.files}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet20", "vit"])
+@pytest.mark.parametrize("name", ["resnet20", pytest.param("vit", marks=pytest.mark.slow)])
 def test_statistics_are_the_same_bits_for_any_batches_order_and_shards(zoo, tmp_path, name):
     inputs = zoo.feeds(name, "calib")["input"][:200]
     model = zoo.model_path(name)
