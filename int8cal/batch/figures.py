@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from int8cal.report.batch_lines import figure_cells
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from int8cal.batch.task import JobResult
     from int8cal.report.document import Document
 
 
@@ -24,11 +21,6 @@ def figures_of(document: Document) -> dict[str, Any]:
         **{f"latency.{name}": latency and latency[name] for name in ("fp32", "int8", "speedup")},
         "saturation.unsafe_channels": document["saturation"]["unsafe_channels"],
     }
-
-
-def cells(result: JobResult) -> tuple[str, ...]:
-    """Write a job's figures as one cell per column of a row."""
-    return figure_cells(result.metrics)
 
 
 def _drop(name: str, drop: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import int8cal
 from int8cal.atomic import atomic_write
-from int8cal.batch.figures import cells
 from int8cal.batch.record import RECORD
 from int8cal.batch.sources import paths_of
 from int8cal.errors import GateError, OutputError
 from int8cal.output_paths import require_apart
 from int8cal.pipeline import files_of
-from int8cal.report.batch_lines import COLUMNS, SUMMARY
+from int8cal.report.batch_lines import COLUMNS, SUMMARY, figure_cells
 from int8cal.report.wording import count, printable, seconds
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
         # the status of a gate that failed says what the error begins with
         error = result.error.removeprefix(f"{GateError.station}: ") if result.status == "gate failed" else result.error
         told = ": ".join(filter(None, (result.status, error)))
-        lines.append(_row((result.name, *cells(result), gates, time, told)))
+        lines.append(_row((result.name, *figure_cells(result.metrics), gates, time, told)))
     return "\n".join([*lines, "", counted(results) + ".", ""])
 
 

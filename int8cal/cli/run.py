@@ -135,7 +135,7 @@ def command(
 
 
 def _teller(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
-    from int8cal.batch.figures import cells
+    from int8cal.report.batch_lines import figure_cells
 
     def tell(result: JobResult, printed: str) -> None:
         if printed.strip():
@@ -144,8 +144,8 @@ def _teller(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
             # a bug's line names its log; it reads the same whatever job it came from
             say(result.error if result.error.startswith("internal:") else f"{result.name}: {result.error}")
         if result.name not in quiet:
-            row = (f"{result.name:<{width}}", *(f"{cell:>{_WIDTH}}" for cell in cells(result)), _ended(result))
-            click.echo("  ".join(row))
+            cells = (f"{cell:>{_WIDTH}}" for cell in figure_cells(result.metrics))
+            click.echo("  ".join((f"{result.name:<{width}}", *cells, _ended(result))))
             sys.stdout.flush()
 
     return tell

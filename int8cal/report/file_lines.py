@@ -68,9 +68,15 @@ def _setting(key: str, value: object) -> list[str]:
     """Show a setting of a table; of nodes and tensors how many there are."""
     if not isinstance(value, dict):
         return [f"{key} {value}"]
-    if key in _OF_TENSORS or key.startswith(_OF_NODES):
-        return [f"{key} {wording.count(len(value), 'tensor' if key in _OF_TENSORS else 'node')}"]
+    kind = _mapped(key)
+    if kind:
+        return [f"{key} {wording.count(len(value), kind)}"]
     return [f"{name} {text}" for name, text in flat({key: value})]
+
+
+def _mapped(key: str) -> str:
+    """Say of which kind of thing a setting maps every name; "" where it has keys of its own."""
+    return "tensor" if key in _OF_TENSORS else "node" if key.startswith(_OF_NODES) else ""
 
 
 def _mappings(table: CalibrationTable, screen: Screen) -> list[str]:
@@ -80,7 +86,7 @@ def _mappings(table: CalibrationTable, screen: Screen) -> list[str]:
     return [
         part
         for key, value in table.settings.items()
-        if isinstance(value, dict) and (key in _OF_TENSORS or key.startswith(_OF_NODES))
+        if isinstance(value, dict) and _mapped(key)
         for name, told in value.items()
         for part in screen.wrap(f"{key:<11}  {name}: {told}", 15)
     ]
