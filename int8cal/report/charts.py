@@ -17,6 +17,8 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 384, 20, 168
 LABEL = 70
 # Above, two layers differ by nothing that anybody would act on, and one exact layer would flatten all others.
 DECIBEL_CAP = 60.0
+# Values of x that are as good as 0: no axis is made for what a few of the smallest floats could not divide.
+_NOTHING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def picture(
     ends = [value for dot in dots for value in (dot.y, *(dot.span or ()))]
     low, high = min(ends), max(ends)
     room = 0.15 * (high - low) or max(0.1 * abs(high), 1.0)
-    last = 1.3 * max([dot.x for dot in dots] + ([marker[0]] if marker else [])) or 1.0
+    farthest = max([dot.x for dot in dots] + ([marker[0]] if marker else []))
+    last = 1.3 * farthest if farthest > _NOTHING else 1.0
     x, y = axis(0.0, last, LEFT, RIGHT), axis(low - room, high + room, BOTTOM, TOP)
     placed = tuple(
         replace(

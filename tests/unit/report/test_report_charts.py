@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from int8cal.report.charts import (
@@ -54,6 +54,7 @@ def test_no_drop_at_all_still_has_an_axis():
     st.lists(st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)), min_size=1, max_size=9),
     st.one_of(st.none(), st.floats(0, 1e6)),
 )
+@example([(5e-324, 0.0)], None)  # a fifth of which is 0
 def test_every_point_of_a_picture_lies_inside_it(points, mark):
     dots = [Dot(x, y, "", "", span=(y - 1.0, y + 2.0)) for x, y in points]
     drawn = picture(dots, x_label="x", y_label="y", marker=None if mark is None else (mark, "m"))
