@@ -14,6 +14,7 @@ from int8cal.config.patterns import placed_patterns
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.graph.prepared import prepare
+from int8cal.identity import identified
 from int8cal.pipeline import calibrate_model, quantize_prepared
 from int8cal.runtime.simplify import simplify
 
@@ -99,7 +100,7 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]):
         calibrated, _ = calibrate_model(job, _model(model), stream=stream)
-    return calibrated.corrected.table
+    return identified(calibrated.corrected.table)
 
 
 def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:
@@ -137,7 +138,7 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
     """
     path, stream = _source(data)
     job = _job(fp32, path, settings, _EVALUATE)
-    return evaluate_models(
+    report = evaluate_models(
         _model(fp32),
         _model(int8),
         job.data,
@@ -148,6 +149,9 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
         providers=job.evaluation.providers,
         stream=stream,
     )
+    for failure in report.evaluation.failures:
+        raise failure
+    return report
 
 
 def _model(model: Model) -> Path | onnx.ModelProto:

@@ -9,7 +9,8 @@ import platform
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from int8cal.errors import ModelError, UsageError
+from int8cal.errors import ModelError, UsageError, printable
+from int8cal.input_paths import require_readable
 from int8cal.report.screen import Screen
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
     Raises:
         Int8calError: The file is missing or of none of these kinds.
     """
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
-        raise ModelError(what, where=str(path), do="give a file")
+    require_readable(path, ModelError, "give a file")
     kind = _kind(path)
     if kind is None:
         raise UsageError(
@@ -44,8 +43,11 @@ def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
             where=str(path),
             do="give one of the files that `int8cal calibrate` and `int8cal run` read or write",
         )
+    from int8cal.identity import mixed_with
+
     shown = screen or Screen()
-    return [shown.plain(line) for line in kind(path, shown)]
+    mixed = [f"warning      {each}" for each in mixed_with(path)]
+    return [part for line in (*kind(path, shown), *mixed) for part in shown.wrap(shown.plain(line), 4)]
 
 
 def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
@@ -84,7 +86,7 @@ def _model(path: Path, screen: Screen) -> list[str]:
         lines.append(f"metadata     {entry.key}: {entry.value[:80]}{'…' if len(entry.value) > 80 else ''}")
     if not quantized:
         lines += _plan_lines(path, width, screen)
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:

@@ -6,7 +6,31 @@ An error names where (file, node, tensor, YAML line), what is wrong, what was ex
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
+
+# Errors of the disk rather than of what the caller does while writing.
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
+
+
+def printable(text: str) -> str:
+    """Make text one line without control characters: names come from files and may hold terminal commands.
+
+    Args:
+        text: Anything; escape codes, line ends, marks that turn the direction of writing, and bytes of a path that are
+            no UTF-8 become a replacement character each.
+    """
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def reason_of(error: OSError) -> str:
+    """Say in a few words why a file could not be read or written."""
+    return (error.strerror or str(error)).lower()
+
+
+def notes_of(error: BaseException) -> str:
+    """Return what was noted on an error on its way (`add_note`), such as which results are kept; "" for nothing."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
 class Int8calError(Exception):
@@ -29,7 +53,7 @@ class Int8calError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
         advice = f"; {self.do}" if self.do else ""
-        return f"{self.station}: {place}{self.what}{advice}".replace("\n", " ")
+        return printable(" ".join(f"{self.station}: {place}{self.what}{advice}{notes_of(self)}".splitlines()))
 
 
 class UsageError(Int8calError):

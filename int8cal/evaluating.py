@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import importlib.metadata
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import int8cal
-from int8cal.atomic import staged_directory
+import onnx
+
+from int8cal.atomic import OutputDirectory
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
+from int8cal.data.padding import record
+from int8cal.data.sample import Sample
+from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.steps import steps_of
-from int8cal.graph.load import file_sha256, is_quantized, load_model, model_sha256
+from int8cal.evaluation.taps import find_layers
+from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.identity import library_versions, mixed_with, run_of
 from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
+from int8cal.protos import without_weights
 from int8cal.report.write import write_reports
+from int8cal.runtime.batching import run_each
 from int8cal.runtime.providers import CPU, resolve
+from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    import onnx
-
+    from int8cal.data.padding import Padding
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
@@ -49,6 +60,9 @@ def evaluate_files(
 ) -> Report:
     """Compare two models on data, and write the reports where asked.
 
+    Returns:
+        The report; parts that could not be measured are among its evaluation's failures.
+
     Raises:
         Int8calError: Of the station that failed.
     """
@@ -59,22 +73,23 @@ def evaluate_files(
     require_outputs(parsed, lambda: output_names(fp32))
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
-    report = evaluate_models(
-        fp32,
-        int8,
-        data,
-        target=target,
-        threads=threads,
-        latency=latency,
-        runtimes=runtimes,
-        providers=providers,
-        require_labels=need_labels(parsed),
-        progress=progress,
-    )
-    report = replace(report, gates=judge(parsed, report.evaluation))
-    if output is not None:
-        with staged_directory(output) as stage:
-            write_reports(report, stage)
+    with nullcontext() if output is None else OutputDirectory(output, overwrite=overwrite) as place:
+        report = evaluate_models(
+            fp32,
+            int8,
+            data,
+            target=target,
+            threads=threads,
+            latency=latency,
+            runtimes=runtimes,
+            providers=providers,
+            require_labels=need_labels(parsed),
+            progress=progress,
+        )
+        report = replace(report, gates=judge(parsed, report.evaluation))
+        if place is not None:
+            with place.stage() as stage:
+                write_reports(report, stage)
     return report
 
 
@@ -101,11 +116,12 @@ def evaluate_models(
         stream: Yields feed dicts, in place of the data's path.
 
     Raises:
-        ModelError: One of them cannot be loaded, or they are in each other's place.
+        ModelError: One of them cannot be loaded, or changed meanwhile, or they are in each other's place.
         DataError: The data does not fit the model.
     """
     show = progress or silent
     clock = Clock()
+    watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
     original = load_model(fp32) if isinstance(fp32, Path) else fp32
     signature = signature_of(original)
     if is_quantized(original) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
@@ -115,7 +131,8 @@ def evaluate_models(
             do="give the float model first, then the int8 model",
         )
     del original
-    feeds = open_samples(data, signature, stream, require_labels=require_labels)
+    trim = trimmer(signature, fp32, int8, threads=threads)
+    feeds = open_samples(data, signature, stream, trim, require_labels=require_labels)
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
             fp32,
@@ -129,28 +146,101 @@ def evaluate_models(
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
+    for files, digest in watched:
+        files.require_same(digest)
     names = {
         "fp32": fp32.name if isinstance(fp32, Path) else "fp32",
         "int8": int8.name if isinstance(int8, Path) else "int8",
     }
-    sha256 = file_sha256(fp32) if isinstance(fp32, Path) else model_sha256(fp32)
+    sha256 = watched[0][1] or "" if isinstance(fp32, Path) else model_sha256(fp32)
+    run = run_of(onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8)
     return Report(
-        model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"]},
-        settings={"evaluation": evaluation_settings(data, providers), "versions": versions(runtimes)},
+        model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
+        settings={"evaluation": evaluation_settings(data, providers, feeds.padding), "versions": versions(runtimes)},
         evaluation=evaluation,
         timing_s=clock.seconds,
-        warnings=(*skipped_warnings(feeds.skipped), *fewer_samples(data, evaluation.samples)),
+        warnings=(
+            *evaluation.warnings,
+            *(mixed_with(int8) if isinstance(int8, Path) else ()),
+            *skipped_warnings(feeds.skipped),
+            *fewer_samples(data, evaluation.samples),
+            *padding_lines(feeds.padding, counted=True),
+        ),
+        decisions=padding_lines(feeds.padding, counted=False),
         steps=steps_of(int8),
     )
 
 
+def _digest(model: Path) -> str | None:
+    """Hash a model's files; None for what is none, which whoever loads it tells."""
+    try:
+        return file_sha256(model)
+    except Exception:  # noqa: BLE001 - protobuf and onnx raise families of their own
+        return None
+
+
 def open_samples(
-    data: DataSettings, signature: Signature, stream: Callable[[], object] | None, *, require_labels: bool = False
+    data: DataSettings,
+    signature: Signature,
+    stream: Callable[[], object] | None,
+    trim: Trimmer,
+    *,
+    require_labels: bool = False,
 ) -> Feeds:
     """Open the samples of a path, or of a stream of feed dicts in its place."""
     if stream is None:
-        return open_feeds(data, signature, require_labels=require_labels)
-    return feeds_of(stream, signature, data.samples)
+        return open_feeds(data, signature, require_labels=require_labels, trim=trim)
+    return feeds_of(stream, signature, data.samples, trim)
+
+
+def trimmer(
+    signature: Signature,
+    fp32: Path | onnx.ModelProto,
+    int8: Path | onnx.ModelProto | None = None,
+    *,
+    taps: Sequence[Tap] = (),
+    threads: int,
+) -> Trimmer:
+    """Make what takes the padding off samples; it runs the models when it meets the first padded one.
+
+    Args:
+        signature: Of the FP32 model.
+        fp32: The model that decides what padding is.
+        int8: A model that must take samples without padding too.
+        taps: What will be counted; with an int8 model, what that quantizes is compared as well.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    def runner(model: onnx.ModelProto, own: Signature, session: Session) -> Run:
+        bare = without_weights(model)  # says what its pixels are
+
+        def run(feed: Arrays) -> Arrays:
+            ((_, outputs),) = run_each(session, own, feeds_for(bare, [Sample(dict(feed), "")]))
+            return outputs
+
+        return run
+
+    def open_models() -> list[Opened]:
+        float_, other = (load_model(each) if isinstance(each, Path) else each for each in (fp32, int8 or fp32))
+        tensors = [*taps] if int8 is None else [Tap(each.tensor) for each in find_layers(float_, other)[0]]
+        outputs = runner(float_, signature, Session(fp32, threads=threads))
+
+        def open_tensors() -> Run:
+            inside = runner(float_, signature, Session(tapped_model(float_, tuple(tensors)), threads=threads))
+            return lambda feed: {**feed, **inside(feed), **outputs(feed)}
+
+        found = [Opened(signature, outputs, open_tensors)]
+        if int8 is not None:
+            own = signature_of(other)
+            found.append(Opened(own, runner(other, own, Session(int8, threads=threads))))
+        return found
+
+    return Trimmer(signature, open_models)
+
+
+def padding_lines(paddings: Iterable[Padding], *, counted: bool) -> tuple[str, ...]:
+    """Say what padding the samples had: that which counts in ranges and figures, or that which does not."""
+    return tuple(str(each) for each in paddings if (each.how == "kept") == counted)
 
 
 def output_names(model: Path) -> tuple[str, ...]:
@@ -160,9 +250,7 @@ def output_names(model: Path) -> tuple[str, ...]:
 
 def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
     """Return the versions that figures depend on, those of further runtimes too."""
-    names = ("onnx", "onnxruntime", "numpy", *further(runtimes))
-    libraries = {name: importlib.metadata.version(name) for name in names}
-    return {"int8cal": int8cal.__version__, **libraries}
+    return {**library_versions(), **{name: importlib.metadata.version(name) for name in further(runtimes)}}
 
 
 def data_settings(data: DataSettings) -> dict[str, object]:
@@ -170,10 +258,17 @@ def data_settings(data: DataSettings) -> dict[str, object]:
     return {key: value for key, value in asdict(data).items() if value is not None}
 
 
-def evaluation_settings(data: DataSettings, providers: Sequence[str]) -> dict[str, object]:
-    """Return what an evaluation ran on, as the report tells it: data, and providers where these are not CPU alone."""
+def evaluation_settings(
+    data: DataSettings, providers: Sequence[str], paddings: Sequence[Padding] = ()
+) -> dict[str, object]:
+    """Return what an evaluation ran on, as the report tells it: data, its padding, and providers if not CPU alone."""
     resolved = resolve(providers)
-    return {"data": data_settings(data), **({} if resolved == (CPU,) else {"providers": list(resolved)})}
+    settings: dict[str, object] = {"data": data_settings(data)}
+    if resolved != (CPU,):
+        settings["providers"] = list(resolved)
+    if paddings:
+        settings["padding"] = record(paddings)
+    return settings
 
 
 def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:

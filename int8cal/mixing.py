@@ -6,7 +6,6 @@ import importlib.metadata
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from int8cal.atomic import staged_directory
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.calibration.table_file import save_table
 from int8cal.data.feeds import feeds_of, open_feeds
@@ -14,7 +13,7 @@ from int8cal.evaluation.gate_judge import GateJudge
 from int8cal.evaluation.gates import parse_gate
 from int8cal.evaluation.reach_gates import Course, GateSearch
 from int8cal.evaluation.search_state import SearchState
-from int8cal.graph.load import save_model
+from int8cal.identity import identified, save_stamped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,9 +21,11 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.atomic import OutputDirectory
     from int8cal.calibration.engines.kept import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.sample import Sample
+    from int8cal.data.trimming import Trimmer
     from int8cal.evaluation.result import MixedPrecision
     from int8cal.graph.prepared import Prepared
     from int8cal.graph.select import Selection
@@ -47,22 +48,24 @@ class Desk:
     """Where results lie while a search goes on; nowhere for one in memory.
 
     Attributes:
-        directory: The output directory.
+        output: The output directory.
         names: Of the model, the table and the statistics.
         stale: Files of an earlier run that describe another model; they go with the first result.
         state: The file that remembers what was measured.
+        latest: The best table and model so far, and the statistics, should what comes after them fail.
     """
 
-    directory: Path | None = None
+    output: OutputDirectory | None = None
     names: tuple[str, str, str] = ("", "", "")
     stale: tuple[str, ...] = ()
     state: str = ""
+    latest: tuple[Corrected, Statistics] | None = field(default=None, init=False, repr=False)
     _begun: bool = field(default=False, init=False, repr=False)
 
     @property
     def state_path(self) -> Path | None:
         """The file that remembers what was measured; None in memory."""
-        return None if self.directory is None else self.directory / self.state
+        return None if self.output is None else self.output.path / self.state
 
     def publish(self, corrected: Corrected, statistics: Statistics) -> None:
         """Put a result in the place of the one before.
@@ -70,16 +73,18 @@ class Desk:
         Raises:
             OutputError: The directory cannot be written.
         """
-        if self.directory is None:
+        self.latest = (corrected, statistics)
+        if self.output is None:
             return
-        with staged_directory(self.directory) as stage:
-            save_model(corrected.model, stage / self.names[0])
-            save_table(corrected.table, stage / self.names[1])
+        table = identified(corrected.table)
+        with self.output.stage() as stage:
+            save_stamped(corrected.model, table, stage / self.names[0])
+            save_table(table, stage / self.names[1])
             if not self._begun:
                 save_statistics(statistics, stage / self.names[2])
         if not self._begun:
             for name in self.stale:
-                (self.directory / name).unlink(missing_ok=True)
+                (self.output.path / name).unlink(missing_ok=True)
         self._begun = True
 
 
@@ -91,6 +96,7 @@ def spend_budget(
     corrected: Corrected,
     collected: Collected,
     stream: Callable[[], object] | None,
+    trim: Trimmer,
     desk: Desk,
 ) -> tuple[Corrected, MixedPrecision]:
     """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
@@ -102,6 +108,7 @@ def spend_budget(
         corrected: With every layer in int8.
         collected: What calibration gave.
         stream: Yields feed dicts, in place of the job's data path.
+        trim: Takes the padding off samples.
         desk: Where results go.
 
     Raises:
@@ -111,8 +118,8 @@ def spend_budget(
 
     def samples() -> Iterable[Sample]:
         if stream is not None and job.evaluation.data is None:
-            return feeds_of(stream, prepared.signature, job.data.samples)
-        return open_feeds(job.evaluation.data or job.data, prepared.signature)
+            return feeds_of(stream, prepared.signature, job.data.samples, trim)
+        return open_feeds(job.evaluation.data or job.data, prepared.signature, trim=trim)
 
     judge = GateJudge(source, samples, target=job.quantization.target, threads=threads)
     desk.publish(corrected, collected.statistics)

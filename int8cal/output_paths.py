@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.atomic import atomic_path
 from int8cal.errors import OutputError
+from int8cal.locks import new_file, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,10 +85,11 @@ def _require_possible(path: Path, *, directory: bool) -> None:
 
 
 def _probe(parent: Path, path: Path) -> None:
+    sweep(parent)
     try:
-        with atomic_path(parent / ".int8cal-probe") as temporary:
-            temporary.write_bytes(b"")
-        (parent / ".int8cal-probe").unlink()
+        probe, lock = new_file(parent)
+        probe.unlink()
+        lock.release()
     except OSError as error:
         raise OutputError(
             f"cannot be written ({error.strerror})", where=str(path), do="give another output path"

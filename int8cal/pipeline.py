@@ -8,43 +8,46 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.atomic import staged_directory
+from int8cal.atomic import OutputDirectory
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.engines.stored import stored
 from int8cal.calibration.statistics import Statistics, merge
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.calibration.table import Step
-from int8cal.calibration.table_file import load_table, save_table
+from int8cal.calibration.table_file import load_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, open_feeds
-from int8cal.errors import TableError
+from int8cal.errors import StatisticsError, TableError
 from int8cal.evaluating import (
     data_settings,
     evaluation_settings,
     fewer_samples,
     open_samples,
     output_names,
+    padding_lines,
     skipped_warnings,
+    trimmer,
     versions,
 )
-from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
-from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
 from int8cal.evaluation.runtimes import further, told_of_speed, told_of_target
+from int8cal.finishing import REPORT_FILES, Caught, Finisher
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
-from int8cal.graph.load import save_model
+from int8cal.graph.load import Watched, save_model
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
+from int8cal.identity import identified, mixed_with, stamp
 from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Alone, Clock, Progress, silent
-from int8cal.quantization.balance import balance, balance_measured
+from int8cal.quantization.balance import unscaled
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model, followers, strangers
 from int8cal.quantization.correct import (
@@ -57,11 +60,11 @@ from int8cal.quantization.correct import (
     split_kept,
 )
 from int8cal.quantization.left_out import left_of, target_of
-from int8cal.quantization.recipes import MEASURED_GAIN_DB, PLAIN, RECIPES, WIDEST_GAIN_DB, RecipeRule
+from int8cal.quantization.recipes import PLAIN, RECIPES, RecipeRule
+from int8cal.quantization.scorer import Scorer
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.weights import weights_of
-from int8cal.report.write import write_reports
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
 
@@ -72,13 +75,12 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.engines.kept import Collected
     from int8cal.calibration.table import CalibrationTable
+    from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
+    from int8cal.data.trimming import Trimmer
     from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
-    from int8cal.quantization.balance import Balanced
     from int8cal.quantization.build import Built
-
-REPORT_FILES = ("report.json", "report.md", "report.html")
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def calibrate_model(
     progress: Progress = silent,
     stream: Callable[[], object] | None = None,
     engine: Callable[..., Collected] | None = None,
-    ready: Callable[[Signature], object] | None = None,
+    ready: Callable[[Signature, Trimmer], object] | None = None,
     desk: Desk | None = None,
     alone: Alone = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
@@ -130,7 +132,7 @@ def calibrate_model(
         progress: Shows the pass over the data.
         stream: Yields feed dicts, in place of the job's data path.
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
-        ready: Called with the model's signature before the pass over the data.
+        ready: Called with the model's signature, and what takes padding off samples, before the pass over the data.
         desk: Where a job with a budget keeps its best result; None for memory alone.
         alone: Keeps other jobs from running while speed is measured.
 
@@ -146,9 +148,10 @@ def calibrate_model(
         plan = require_layers(prepared, selection)
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
-        feeds = open_samples(job.data, prepared.signature, stream)
+        trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
+        feeds = open_samples(job.data, prepared.signature, stream, trim)
         if ready is not None:
-            ready(prepared.signature)
+            ready(prepared.signature, trim)
         samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
     if engine is None:
         engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
@@ -167,40 +170,21 @@ def calibrate_model(
     elements = {name: each.count / collected.statistics.samples for name, each in collected.statistics.tensors.items()}
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
     judged, tune = split_kept(collected.kept, rule, run_s)
-    judge = output_judge(prepared.model, prepared.signature, judged, threads=threads)
-    kept = Kept(prepared.signature, tune, judge, judged, feeds_for, threads)
-
-    def starts(name: str, balanced: Balanced, method: Method, *, widest: bool, least_db: float = 0.0) -> list[Start]:
-        methods: list[Method] = [method, "max"] if widest and method == "auto" else [method]
-        with clock.station("thresholds"):
-            return [
-                Start(
-                    name if each == method else f"{name}, all ranges by {each}",
-                    balanced,
-                    find_ranges(plan, balanced, replace(job.calibration, method=each), job.quantization, uint8),
-                    least_db if each == method else max(WIDEST_GAIN_DB, least_db),
-                )
-                for each in methods
-            ]
-
-    def beginnings(rule: RecipeRule, method: Method) -> list[Start]:
-        widest = rule.tune_seconds > 0
-        balanced = balance(prepared.model, plan, collected.statistics, rule, job.quantization.ranges)
-        found = starts("ranges", balanced, method, widest=widest)
-        if rule.measured_strength and tune:
-            measured = balance_measured(prepared.model, plan, collected.statistics, prepared.signature, tune, job)
-            name = "channels rescaled by measured strength"
-            found += starts(name, measured, method, widest=widest, least_db=MEASURED_GAIN_DB)
-        return found
+    scorer = Scorer(prepared.model, prepared.signature, judged, feeds_for, threads=threads)
+    kept = Kept(prepared.signature, tune, scorer if scorer.able else None, judged, feeds_for, threads)
 
     def tabulated(rule: RecipeRule, method: Method = job.calibration.method) -> Corrected:
+        with clock.station("thresholds"):
+            plain, calibration = unscaled(prepared.model, collected.statistics), replace(job.calibration, method=method)
+            start = Start(plain, find_ranges(plan, plain, calibration, job.quantization, uint8))
         with clock.station("quantize"):
-            # nothing else holds the beginnings: a rescaled model that is not taken need not stay in memory
             return TableSearch(
-                prepared.model, plan, beginnings(rule, method), job, blank, kept, rule=rule, uint8=uint8
+                prepared.model, plan, collected.statistics, start, job, blank, kept, rule=rule, uint8=uint8
             ).run()
 
     corrected = tabulated(rule)
+    desk = desk or Desk()
+    desk.latest = (corrected, collected.statistics)
     if job.quantization.explain:
         corrected = explained(prepared.model, corrected, _plain_steps(job, tabulated, kept))
     found = None
@@ -214,8 +198,7 @@ def calibrate_model(
     mixed = None
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
-            desk = desk or Desk()
-            corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, desk)
+            corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, trim, desk)
     skipped = tuple(feeds.skipped)
     calibrated = Calibrated(collected.statistics, corrected, skipped, clock.seconds, found, mixed, collected.remark)
     return calibrated, corrected.model
@@ -223,10 +206,10 @@ def calibrate_model(
 
 def _plain_steps(job: Job, tabulated: Callable[[RecipeRule, Method], Corrected], kept: Kept) -> tuple[Step, ...]:
     """Judge what there would be without the recipe: ranges alone, first the widest."""
-    if kept.judge is None:
+    if kept.scorer is None:
         return ()
     methods = dict.fromkeys(("max", job.calibration.method))
-    scores = [kept.judge(tabulated(PLAIN, method).model) for method in methods]
+    scores = [kept.scorer(tabulated(PLAIN, method).model).db for method in methods]
     return tuple(
         Step(f"ranges by {method}", before, score, kept=True)
         for method, before, score in zip(methods, (None, *scores), scores, strict=False)
@@ -259,46 +242,82 @@ def require_writable(job: Job) -> None:
     require_outputs(gates, lambda: output_names(job.model))
 
 
-def calibrate_job(job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext) -> CalibrationOutcome:
+def calibrate_job(
+    job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext, output: OutputDirectory | None = None
+) -> CalibrationOutcome:
     """Run a whole job and write its files.
+
+    Once there are a table, statistics and an int8 model, they are written whatever happens after that; the report is
+    then one of what is missing, and why.
 
     Args:
         job: Its settings.
         progress: Shows how far each pass is.
         alone: Keeps other jobs from running while speed is measured.
+        output: The output directory, where the caller holds it already.
+
+    Returns:
+        Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
 
     Raises:
-        Int8calError: Of the station that failed; nothing was written then, but with a budget the best model so far and
-            its table. A failed gate is in the report.
+        Int8calError: Of the station that failed, before there was an int8 model; nothing was written then.
+        Exception: Of writing the report, or an interrupt; a note on it says what was written.
     """
-    show = progress or silent
     require_writable(job)
-    gates = [parse_gate(text) for text in job.evaluation.gates]
     directory, files = files_of(job)
+    with nullcontext(output) if output else OutputDirectory(directory, overwrite=job.output.overwrite) as place:
+        return _calibrate_into(place, job, files, progress or silent, alone)
+
+
+def _calibrate_into(
+    place: OutputDirectory, job: Job, files: tuple[str, ...], show: Progress, alone: Alone
+) -> CalibrationOutcome:
+    gates = [parse_gate(text) for text in job.evaluation.gates]
     names = (files[0], files[1], files[2])
-    desk = Desk(directory, names, REPORT_FILES, f"{_stem(job)}.search.json")
+    desk = Desk(place, names, REPORT_FILES, f"{_stem(job)}.search.json")
     judged: list[Feeds] = []
+    watched = Watched(job.model)
+    found = Caught()
+    results: list[tuple[Calibrated, onnx.ModelProto]] = []
 
-    def open_judged(signature: Signature) -> None:  # before calibration, so that nobody waits for bad evaluation data
-        judged.append(open_feeds(job.evaluation.data or job.data, signature, require_labels=need_labels(gates)))
+    def open_judged(signature: Signature, trim: Trimmer) -> None:  # first: nobody shall wait for bad evaluation data
+        data = job.evaluation.data or job.data
+        judged.append(open_feeds(data, signature, require_labels=need_labels(gates), trim=trim))
 
-    calibrated, int8 = calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, alone=alone)
+    with found.catching():
+        results.append(calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, alone=alone))
+    if found.error is not None and desk.latest is None:
+        raise found.error
+    if desk.latest is not None and not results:
+        corrected, statistics = desk.latest
+        results.append((Calibrated(statistics, corrected, (), {}), corrected.model))
+    desk.latest = None
+    calibrated, int8 = results.pop()
+    table = identified(calibrated.corrected.table)
+    calibrated = replace(calibrated, corrected=replace(calibrated.corrected, table=table))
     clock = Clock(calibrated.timing_s)
-    (feeds,) = judged
-    with staged_directory(directory) as stage:
-        with clock.station("quantize"):
-            save_model(int8, stage / names[0])
-            del int8  # evaluation reads the file: a large model is not held twice
-            save_table(calibrated.corrected.table, stage / names[1])
-            save_statistics(calibrated.statistics, stage / names[2])
+
+    def evaluated(file: Path) -> Evaluation:
         with clock.station("evaluate"):
-            evaluation = _evaluate(job, stage / names[0], feeds, calibrated, show, alone)
-        report = _report(job, calibrated, evaluation, clock.seconds)
-        report = replace(report, gates=judge(gates, evaluation))
-        write_reports(report, stage)
+            evaluation = _evaluate(job, file, judged[0], calibrated, show, alone)
+            watched.require_same(str(table.model["sha256"]))
+        return evaluation
+
+    def reported(evaluation: Evaluation) -> Report:
+        report = _report(job, calibrated, evaluation, judged[0].padding, clock.seconds)
+        return replace(report, gates=judge(gates, evaluation))
+
+    def missing(file: Path, error: BaseException) -> Evaluation:
+        return nothing_measured(job.model, file, job.quantization.target, error)
+
+    models = [int8]
+    del int8
+    report, written = Finisher(place, names, evaluated, missing, reported).finish(
+        models, table, calibrated.statistics, found
+    )
     if desk.state_path is not None and calibrated.mixed is not None:
         desk.state_path.unlink(missing_ok=True)
-    return CalibrationOutcome(directory, report, tuple(directory / name for name in files))
+    return CalibrationOutcome(place.path, report, written)
 
 
 def quantize_file(
@@ -308,14 +327,17 @@ def quantize_file(
 
     Raises:
         TableError: The table is malformed, or made for another model and not `force`.
+        ModelError: The model cannot be loaded, or changed meanwhile.
     """
     require_free(output, overwrite=overwrite)
     require_apart((output,), (model, table))
     loaded = load_table(table)
+    watched = Watched(model)
     prepared = prepare(model, simplify)
     built = quantize_prepared(prepared, loaded, str(table), force=force)
+    watched.require_same(prepared.sha256)
     save_model(built.model, output)
-    return QuantizeOutcome(output, built.warnings)
+    return QuantizeOutcome(output, (*mixed_with(table), *built.warnings))
 
 
 def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> Built:
@@ -335,6 +357,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
     except TableError as error:
         error.where = error.where or where
         raise
+    stamp(built.model, table)
     return replace(built, warnings=(*built.warnings, *followers(plan, table), *strangers(prepared.model, table)))
 
 
@@ -355,6 +378,7 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
     require_free(output, overwrite=overwrite)
     require_apart((output,), inputs)
     seen: dict[int, Path] = {}
+    read: list[Path] = []
     warnings = []
 
     def shards() -> Iterator[Statistics]:
@@ -363,11 +387,27 @@ def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -
             if shard.fingerprint in seen:
                 warnings.append(f"{path} holds the same samples as {seen[shard.fingerprint]}; they count twice")
             seen[shard.fingerprint] = path
+            read.append(path)
             yield shard
 
-    total = merge(shards())
+    try:
+        total = merge(shards())
+    except StatisticsError as error:
+        error.where = error.where or _pair(read[:-1], read[-1])
+        raise
     save_statistics(total, output)
     return MergeOutcome(total.samples, tuple(warnings))
+
+
+def _pair(before: Sequence[Path], path: Path) -> str:
+    """Name a file whose statistics do not add to those of the files before, with the first of these that is why."""
+    last = load_statistics(path)
+    for each in before:
+        try:
+            merge([load_statistics(each), last])
+        except StatisticsError:
+            return f"{each} and {path}"
+    return str(path)
 
 
 def _stem(job: Job) -> str:
@@ -391,11 +431,14 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
     )
 
 
-def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: dict[str, float]) -> Report:
+def _report(
+    job: Job, calibrated: Calibrated, evaluation: Evaluation, paddings: Sequence[Padding], timing: dict[str, float]
+) -> Report:
     table = calibrated.corrected.table
     warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
+    warnings += evaluation.warnings
     warnings += told_of_target(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)
@@ -405,6 +448,8 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
         warnings += told_of_speed(job.quantization.target, evaluation.latency)
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
     stay = (item for item in calibrated.corrected.plan.left if item.node not in gone)
+    if job.evaluation.data is not None:
+        warnings += padding_lines(paddings, counted=True)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     return Report(
         model={
@@ -412,17 +457,22 @@ def _report(job: Job, calibrated: Calibrated, evaluation: Evaluation, timing: di
             "int8": f"{_stem(job)}.int8.onnx",
             "samples": table.data["samples"],
             "data_fingerprint": table.data["fingerprint"],
+            "run": table.run,
         },
         settings={
             **table.settings,
             "data": data_settings(job.data),
-            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers),
+            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers, paddings),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,
         timing_s=timing,
         warnings=tuple(warnings),
-        decisions=(*calibrated.corrected.decisions, *left),
+        decisions=(
+            *padding_lines(calibrated.statistics.padding, counted=False),
+            *calibrated.corrected.decisions,
+            *left,
+        ),
         histograms=tensor_histograms(
             calibrated.corrected.tensors, table, job.quantization.activations, job.calibration.percentile
         ),

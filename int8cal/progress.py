@@ -1,16 +1,21 @@
-"""Following a run: how far a pass is, and the seconds of every station."""
+"""Following a run: how far a pass is, the seconds of every station, and what libraries warn of."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 T = TypeVar("T")
+
+# The file that is being read, which a library's warning does not name.
+READING: ContextVar[str] = ContextVar("READING", default="")
 
 
 class Progress(Protocol):
@@ -44,3 +49,20 @@ class Clock:
         started = time.perf_counter()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+
+
+def tell_warnings(tell: Callable[[str], object]) -> None:
+    """Pass warnings of libraries on in this process, in place of Python's lines about their code.
+
+    Args:
+        tell: Called with each text once, in front of it the file that was read meanwhile, if any.
+    """
+    told: set[str] = set()
+
+    def show(message: Warning | str, *_arguments: object, **_more: object) -> None:
+        text = " ".join(str(message).split())
+        if text not in told:
+            told.add(text)
+            tell("warning: " + ": ".join(filter(None, (READING.get(), text))))
+
+    warnings.showwarning = show

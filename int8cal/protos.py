@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -47,6 +48,19 @@ def copied(node: onnx.NodeProto) -> onnx.NodeProto:
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     return copy
+
+
+def metadata_of(model: onnx.ModelProto, key: str) -> str | None:
+    """Return an entry of a model's metadata, None where it has none of that name."""
+    return next((str(item.value) for item in model.metadata_props if item.key == key), None)
+
+
+def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
+    """Write an entry of a model's metadata, over one of that name."""
+    entry = next((item for item in model.metadata_props if item.key == key), None)
+    if entry is None:
+        entry = model.metadata_props.add(key=key)
+    entry.value = value
 
 
 def graft(model: onnx.ModelProto) -> Graft:
@@ -127,6 +141,42 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
     return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
+def texts(model: onnx.ModelProto) -> Iterator[tuple[str, str | bytes]]:
+    """Walk over all text of a model: names of nodes, tensors and inputs, op types, metadata, documentation.
+
+    Yields:
+        What it is ("name of a NodeProto"), and the text; bytes where it is no UTF-8.
+    """
+    left: list[Any] = [model]
+    while left:
+        message = left.pop()
+        kind = message.DESCRIPTOR.name
+        # values of a tensor are many, and none of them is text
+        fields = _TENSOR_TEXTS if kind == "TensorProto" else _fields(message.DESCRIPTOR)
+        for name, is_text, repeated in fields:
+            value = getattr(message, name)
+            if is_text:
+                told = f"{name} of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
+                yield from ((told, text) for text in (value if repeated else (value,)))
+            elif repeated:
+                left.extend(value)
+            elif message.HasField(name):
+                left.append(value)
+
+
+_TENSOR_TEXTS = (("name", True, False), ("doc_string", True, False), ("external_data", False, True))
+
+
+@functools.cache
+def _fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
+    """List the fields that are or hold text: name, whether it is text itself, whether there are several."""
+    return tuple(
+        (field.name, field.message_type is None, bool(field.is_repeated))
+        for field in descriptor.fields
+        if field.type == field.TYPE_STRING or field.message_type is not None
+    )
+
+
 def all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
     """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes.
 
@@ -134,16 +184,31 @@ def all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.T
         graph: Any graph.
         main: Whether its own initializers count.
     """
-    if main:
-        yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                yield attribute.t
-            elif attribute.type == onnx.AttributeProto.GRAPH:
-                yield from all_tensors(attribute.g)
-            for inner in attribute.graphs:
-                yield from all_tensors(inner)
+    for number, each in enumerate(graphs_within(graph)):
+        if main or number:
+            yield from each.initializer
+        for node in each.node:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.TENSOR:
+                    yield attribute.t
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Iterate over the graphs in a node's attributes (If, Loop, Scan)."""
+    for item in node.attribute:
+        if item.type == onnx.AttributeProto.GRAPH:
+            yield item.g
+        elif item.type == onnx.AttributeProto.GRAPHS:
+            yield from item.graphs
+
+
+def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Iterate over a graph, first, and the graphs in its nodes' attributes, at any depth."""
+    waiting = [graph]
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += reversed([inner for node in each.node for inner in subgraphs(node)])
 
 
 def _copy_fields(source: Any, target: Any, *, leave_out: str) -> None:

@@ -62,6 +62,21 @@ def golden(request: pytest.FixtureRequest) -> Golden:
     return Golden(Path(__file__).parent / "golden", regen=request.config.getoption("--regen-golden"))
 
 
+@pytest.fixture
+def shallow_stack(request):
+    """Only some frames more than there are now: a walk that recurses over a graph fails on a small one already.
+
+    How many: `pytest.mark.parametrize("shallow_stack", [220], indirect=True)`, by default 25.
+    """
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(depth + getattr(request, "param", 25))
+    yield
+    sys.setrecursionlimit(limit)
+
+
 @pytest.fixture(scope="session")
 def zoo():
     if not (ZOO / "zoo.py").is_file():

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from int8cal.atomic import atomic_write
 from int8cal.batch.record import RECORD, Record, compare_outputs, write_record
 from int8cal.batch.sources import file_digest
-from int8cal.errors import OutputError
 
 if TYPE_CHECKING:
+    from int8cal.atomic import OutputDirectory
     from int8cal.batch.decide import Decision
 
 
@@ -23,25 +23,25 @@ class Claim:
     Attributes:
         decision: What was decided about the job.
         started: Its record.
+        output: The job's directory, which this process holds.
     """
 
     decision: Decision
     started: Record
-    _made: list[Path] = field(default_factory=list, init=False)
+    output: OutputDirectory
+    _made: bool = field(default=False, init=False)
     _before: bytes | None = field(default=None, init=False)
+    _stages: int = field(default=0, init=False)
 
     def __enter__(self) -> None:
-        directory = self.decision.directory
-        self._made = [each for each in (directory, *directory.parents) if not each.exists()]
-        path, old = directory / RECORD, self.decision.record
+        directory, old = self.decision.directory, self.decision.record
+        path = directory / RECORD
+        self._made = not directory.exists()
         self._before = path.read_bytes() if path.is_file() else None
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            what = f"cannot be made ({error.strerror or error})"
-            raise OutputError(what, where=str(directory), do="give another output directory") from error
         outputs = old.outputs if old is not None and self.decision.owned else {}
-        write_record(replace(self.started, outputs=outputs), directory)
+        with self.output.stage() as stage:  # a new directory appears with its record in it
+            write_record(replace(self.started, outputs=outputs), stage)
+        self._stages = self.output.stages
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
@@ -49,13 +49,13 @@ class Claim:
 
     def _undo(self) -> None:
         directory, old = self.decision.directory, self.decision.record
+        if self.output.stages > self._stages:
+            return  # a model that was not evaluated, or with a budget the best so far: it is this job's
         if self._before is None:
-            if directory in self._made and any(path.name != RECORD for path in directory.iterdir()):
-                return  # with a budget, the best model so far: it is this job's
             (directory / RECORD).unlink(missing_ok=True)
-            for path in self._made:
+            if self._made:
                 with contextlib.suppress(OSError):  # somebody else put something there
-                    path.rmdir()
+                    directory.rmdir()
         elif (
             not self.decision.owned
             or old is None

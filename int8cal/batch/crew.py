@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from int8cal.batch.task import JobResult
 from int8cal.batch.worker import MEASURE, MEASURED, Order
+from int8cal.runtime.sessions import temporary_directory
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -90,7 +91,7 @@ class Crew:
             self._end_all()
 
     def _start(self, index: int, order: Order) -> None:
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the job has ended
+        log = tempfile.TemporaryFile(dir=temporary_directory())  # noqa: SIM115 - closed when the job has ended
         # -P: modules of the working directory do not come before Python's own, unless they do so here
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}  # noqa: PTH109 - text
         process = subprocess.Popen(  # noqa: S603 - this very Python

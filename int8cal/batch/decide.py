@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from int8cal.batch.inputs import Inputs, Lookups, changes, has_function, inputs_of
 from int8cal.batch.record import Record, compare_outputs, read_record
 from int8cal.errors import Int8calError, OutputError
+from int8cal.locks import MARK
 from int8cal.output_paths import exists
 from int8cal.pipeline import files_of
 
@@ -28,7 +29,7 @@ class Decision:
         directory: Where its results are or go.
         inputs: What it reads; None where that cannot be told, the job itself then says why.
         record: What its directory's record says; None without one.
-        owned: Whether the directory was made by this very job, so that it may be replaced.
+        owned: Whether the directory was made by this very job, or holds nothing, so that it may be replaced.
         error: Why it may not run.
     """
 
@@ -53,8 +54,9 @@ def decide(task: Task, lookups: Lookups, *, rerun: bool = False) -> Decision:
     inputs = _inputs(task.job, lookups)
     record = read_record(directory)
     if record is None:
-        found = "no record of results there" if exists(directory) else "no results yet"
-        return Decision("run", found, directory, inputs)
+        empty = _is_empty(directory)
+        found = "no record of results there" if exists(directory) and not empty else "no results yet"
+        return Decision("run", found, directory, inputs, owned=empty)
     gone, changed = compare_outputs(record, directory) if record.state == "done" else ([], [])
     owned = record.made_by(task, directory)
     why = "asked to run again" if rerun else _why(record, inputs, gone, changed, task.job, lookups)
@@ -67,6 +69,16 @@ def decide(task: Task, lookups: Lookups, *, rerun: bool = False) -> Decision:
 def permitted(job: Job, decision: Decision) -> Job:
     """Let a job replace what it made itself."""
     return replace(job, output=replace(job.output, overwrite=True)) if decision.owned else job
+
+
+def _is_empty(directory: Path) -> bool:
+    """Tell whether there is nothing to replace in a directory."""
+    try:
+        return all(
+            each.name.startswith(f".{MARK}") for each in directory.iterdir()
+        )  # what a killed run left is nothing
+    except OSError:
+        return False
 
 
 def _inputs(job: Job, lookups: Lookups) -> Inputs | None:

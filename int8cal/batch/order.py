@@ -60,12 +60,12 @@ class Outcome:
     Attributes:
         results: All, in the order of the files.
         exit_code: That of the first job that failed.
-        interrupted: Whether it was stopped by Ctrl-C or a signal; the exit code is that of an interrupt then.
+        interrupted: By what it was stopped, Ctrl-C or a signal; the exit code is that of an interrupt then.
     """
 
     results: tuple[JobResult, ...]
     exit_code: int
-    interrupted: bool = False
+    interrupted: KeyboardInterrupt | None = None
 
 
 def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress: Progress, tell: Teller) -> Outcome:
@@ -105,10 +105,10 @@ def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress:
                 told(index, perform(task, decision, endings, progress=shown))
                 if results[index].exit_code and not course.keep_going:
                     break
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         _reason(results, "interrupted")
         write_summary(course.summary, tasks, results, _INTERRUPTED)
-        return Outcome(tuple(results), _INTERRUPTED, interrupted=True)
+        return Outcome(tuple(results), _INTERRUPTED, error)
     return Outcome(tuple(results), _code(results))
 
 

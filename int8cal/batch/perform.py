@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from int8cal.atomic import OutputDirectory
 from int8cal.batch.claim import Claim, remove_left_over
 from int8cal.batch.decide import Decision, permitted
 from int8cal.batch.figures import figures_of
@@ -87,8 +88,14 @@ def _run(
     require_writable(job)
     inputs = decision.inputs and with_contents(decision.inputs, job, Lookups())
     started = Record(job.name, relative_config(task, decision.directory), "started", inputs)
-    with Claim(decision, started), placed_patterns(task.places.get):
-        outcome = calibrate_job(_forced(job), progress=progress, alone=alone)
+    with (
+        OutputDirectory(decision.directory, overwrite=job.output.overwrite) as output,
+        Claim(decision, started, output),
+        placed_patterns(task.places.get),
+    ):
+        outcome = calibrate_job(_forced(job), progress=progress, alone=alone, output=output)
+        for failure in outcome.report.evaluation.failures:
+            raise failure
         status: Status = "done"
         error: GateError | None = None
         try:
@@ -97,7 +104,9 @@ def _run(
             status, error = "gate failed", failed
         code, text = (0, "") if error is None else (error.exit_code, str(error))
         seconds = time.monotonic() - began
-        record = with_outputs(started, decision.directory, outcome.files)
+        if inputs and "sha256" in outcome.report.model:  # the file may have been replaced since it was decided about
+            inputs = replace(inputs, sha256=str(outcome.report.model["sha256"]))
+        record = with_outputs(replace(started, inputs=inputs), decision.directory, outcome.files)
         record = replace(record, state="done", exit_code=code, error=text, seconds=round(seconds, 3))
         remove_left_over(decision, record)
         write_record(record, decision.directory)

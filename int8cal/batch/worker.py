@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from int8cal.batch.perform import perform
 from int8cal.batch.task import with_threads
-from int8cal.progress import silent
+from int8cal.progress import silent, tell_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +81,7 @@ class _Line:
 def main() -> None:
     """Do one job."""
     _end_like_the_parent()
+    tell_warnings(lambda text: sys.stderr.write(f"int8cal: {text}\n"))
     line = _own_pipes()
     order = line.order()
     own = order.task.job.calibration.threads

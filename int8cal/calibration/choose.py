@@ -98,7 +98,7 @@ def _by_method(
         low, high = max_range(spectrum)
     affine = affine_from_range(low, high, dtype, symmetric=symmetric)
     if affine.scale == SMALLEST_SCALE:
-        warning = f"all values are within {spectrum.amax:.3g} of 0, the smallest scale is used"
+        warning = f"all values are within {spectrum.amax:.3g} of 0, where float32 ends: the smallest scale is used"
     return Choice(affine, method, warning)
 
 

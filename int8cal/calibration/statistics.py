@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.data.padding import tally
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum
 from int8cal.numerics.loglinear import SHIFT, Spectrum, spectrum
@@ -19,6 +20,8 @@ from int8cal.numerics.rescaled import add_counts, moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from int8cal.data.padding import Padding
 
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -187,12 +190,14 @@ class Statistics:
         fingerprint: Sum of the samples' fingerprints modulo 2**128: the data, whatever its order.
         samples: Number of samples.
         tensors: Tensor name -> counts, in graph order.
+        padding: What padding the samples had, and whether it was counted; none where no sample had any.
     """
 
     model_sha256: str
     fingerprint: int
     samples: int
     tensors: dict[str, TensorStatistics]
+    padding: tuple[Padding, ...] = ()
 
     def __repr__(self) -> str:
         return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
@@ -218,7 +223,8 @@ class Statistics:
         """Merge two shards: bit-identical to one run over all their samples.
 
         Raises:
-            StatisticsError: the shards are of different models or planned tensors; names both.
+            StatisticsError: the shards are of different models or planned tensors, or treat padding differently; names
+                both.
         """
         if self.model_sha256 != other.model_sha256:
             raise StatisticsError(
@@ -237,6 +243,7 @@ class Statistics:
             (self.fingerprint + other.fingerprint) % FINGERPRINT_MODULUS,
             self.samples + other.samples,
             {name: _add_tensors(name, value, other.tensors[name]) for name, value in self.tensors.items()},
+            tally((*self.padding, *other.padding)),
         )
 
 

@@ -13,7 +13,9 @@ import numpy.typing as npt
 from int8cal.atomic import atomic_write
 from int8cal.calibration.statistics import Statistics
 from int8cal.calibration.stored_tensor import ARRAYS, CHANNEL_ARRAYS, tensor_from
+from int8cal.data.padding import record, recorded
 from int8cal.errors import StatisticsError
+from int8cal.input_paths import require_readable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +43,7 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
             }
             for name, tensor in statistics.tensors.items()
         },
+        **({"padding": record(statistics.padding)} if statistics.padding else {}),
     }
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     for name, tensor in statistics.tensors.items():
@@ -68,8 +71,7 @@ def load_statistics(path: Path) -> Statistics:
     Raises:
         StatisticsError: The file is missing, damaged, not statistics, or of a newer version.
     """
-    if not path.is_file():
-        raise StatisticsError("does not exist", where=str(path), do="give a .stats.npz that `int8cal calibrate` wrote")
+    require_readable(path, StatisticsError, "give a .stats.npz that `int8cal calibrate` wrote")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             arrays = {key: data[key] for key in data.files}
@@ -91,6 +93,7 @@ def load_statistics(path: Path) -> Statistics:
         samples = header["samples"]
         if type(samples) is not int or samples < 0 or type(header["model_sha256"]) is not str:
             raise ValueError("samples or model_sha256")
-        return Statistics(header["model_sha256"], int(header["fingerprint"], 16), samples, tensors)
+        padding = recorded(header.get("padding", {}))
+        return Statistics(header["model_sha256"], int(header["fingerprint"], 16), samples, tensors, padding)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,14 +102,21 @@ class Step:
 
     Attributes:
         name: The step.
-        before_db, after_db: SQNR of the outputs on kept samples without and with it; before is None at the start.
+        before_db, after_db: score on the holdout without and with it, in dB; before is None at the start, and
+            both are where outputs have none (they are zero, or of another shape): infinities become None.
         kept: Whether it was kept; a step that does not help is taken back.
     """
 
     name: str
     before_db: float | None
-    after_db: float
+    after_db: float | None
     kept: bool
+
+    def __post_init__(self) -> None:
+        for name in ("before_db", "after_db"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                object.__setattr__(self, name, None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,6 +131,7 @@ class CalibrationTable:
         corrections: What a recipe changed: "equalization" {tensor: exponents}, "bias" {node: deltas},
             "rounding" {node: codes as text, see quantization.corrections.codes_text}.
         warnings: What the user should know, by tensor.
+        run: Identity of the run that made it, see `int8cal.identity`; "" for tables of other tools and of before.
     """
 
     model: dict[str, str]
@@ -132,6 +141,7 @@ class CalibrationTable:
     weights: dict[str, WeightEntry]
     corrections: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    run: str = ""
 
     def __repr__(self) -> str:
         name, samples = self.model.get("name"), self.data.get("samples")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from int8cal.atomic import atomic_write
 from int8cal.calibration.table import TYPES, CalibrationTable, TensorEntry, WeightEntry
 from int8cal.errors import Int8calError, TableError
+from int8cal.input_paths import require_readable
 from int8cal.numerics.affine import affine_from_range, positive_scale
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.runtime.targets import TARGETS
@@ -34,6 +35,7 @@ def table_to_json(table: CalibrationTable) -> str:
     document = {
         "format": FORMAT,
         "version": VERSION,
+        **({"run": table.run} if table.run else {}),
         "model": table.model,
         "data": table.data,
         "settings": table.settings,
@@ -62,12 +64,12 @@ def load_table(path: Path) -> CalibrationTable:
     Raises:
         TableError: The file is missing, malformed, or an entry is out of range or contradicts itself; names the entry.
     """
+    do = "give a .table.json that `int8cal calibrate` wrote"
+    require_readable(path, TableError, do)
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors put a byte order mark in front
-    except (OSError, UnicodeDecodeError) as error:
-        raise TableError(
-            "cannot be read", where=str(path), do="give a .table.json that `int8cal calibrate` wrote"
-        ) from error
+    except UnicodeDecodeError as error:
+        raise TableError("is not UTF-8 text", where=str(path), do=do) from error
     return parse_table(text, str(path))
 
 
@@ -98,6 +100,7 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             weights,
             _corrections(document.get("corrections", {}), where),
             tuple(document.get("warnings", ())),
+            str(document.get("run", "")),
         )
     except KeyError as error:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say
+from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import require_held, shown_path
 from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
@@ -109,7 +109,7 @@ def command(
             if as_json:
                 say(message)
             else:
-                click.echo(message)
+                tell(message)
         require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))
 
     if len(models) == 1:
@@ -123,7 +123,7 @@ def _each(models: Sequence[str], one: Callable[[str], None], *, quiet: bool) -> 
     first = 0
     for place, model in enumerate(models):
         if place and not quiet:
-            click.echo("")
+            tell("")
         try:
             one(model)
         except Int8calError as error:
@@ -152,10 +152,10 @@ def _show(audit: Audit, *, quiet: bool, as_json: bool) -> None:
     from int8cal.report.audit import audit_lines, audit_to_json
 
     if as_json:
-        click.echo(audit_to_json(audit), nl=False)
+        tell(audit_to_json(audit), nl=False)
     elif not quiet:
         for line in audit_lines(audit):
-            click.echo(line)
+            tell(line)
 
 
 def _value(gate: Gate) -> str:

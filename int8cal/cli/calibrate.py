@@ -8,7 +8,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_gates, show_report
+from int8cal.cli.outcome import require_complete, require_gates, show_report
 from int8cal.cli.progress import Progress
 
 
@@ -57,6 +57,7 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
 
     with placed_patterns(place):
         outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
-    junit_of(context).record(outcome.report)
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
+    require_complete(outcome.report)
+    junit_of(context).record(outcome.report)
     require_gates(outcome.report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say
+from int8cal.cli.endings import say, tell
 from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_held, shown_path
 
@@ -83,15 +83,15 @@ def command(
     if output is not None:
         atomic_write(Path(output), compare_markdown(judged))
     if as_json:
-        click.echo(compare_json(judged), nl=False)
+        tell(compare_json(judged), nl=False)
     elif not quiet:
         for line in compare_lines(judged):
-            click.echo(line)
+            tell(line)
     if output is not None and not quiet:
         if as_json:
             say(f"wrote {shown_path(output)}")
         else:
-            click.echo(f"wrote {shown_path(output)}")
+            tell(f"wrote {shown_path(output)}")
     _require(judged)
 
 

@@ -9,10 +9,12 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from typing import TextIO
 
 import click
 
 import int8cal
+from int8cal.errors import notes_of, printable
 
 EXIT_CRASH = 1
 EXIT_USAGE = 2
@@ -23,7 +25,33 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that 
 def say(message: str) -> None:
     """Print one line about this run on stderr, even when nobody reads it."""
     with contextlib.suppress(OSError, ValueError):
-        click.echo(f"int8cal: {' '.join(message.splitlines())}", err=True)
+        click.echo(f"int8cal: {printable(' '.join(message.splitlines()))}", err=True)
+
+
+def tell(line: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a line of results; a reader that has left does not stop the work that comes after it."""
+    try:
+        click.echo(line, err=err, nl=nl)
+    except BrokenPipeError:
+        discard(sys.stderr if err else sys.stdout)
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still buffered, and all that follows, nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that were closed (`>&-`) on nothing: else the next file would take their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            if os.open(os.devnull, os.O_RDWR) != number:
+                continue
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - a descriptor
 
 
 def crash(error: BaseException) -> int:
@@ -53,8 +81,9 @@ def keep_crash(error: BaseException) -> str:
         log = _write_log(error)
     except OSError as failure:
         traceback.print_exception(error, file=sys.stderr)
-        return f"internal: {what}; this is a bug in int8cal, and its log could not be written: {failure}"
-    return f"internal: {what}; this is a bug in int8cal, please report it with {log}"
+        log_missing = f"this is a bug in int8cal, and its log could not be written: {failure}"
+        return f"internal: {what}; {log_missing}{notes_of(error)}"
+    return f"internal: {what}; this is a bug in int8cal, please report it with {log}{notes_of(error)}"
 
 
 def _write_log(error: BaseException) -> Path:

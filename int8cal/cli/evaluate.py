@@ -9,7 +9,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_gates, show_report
+from int8cal.cli.outcome import require_complete, require_gates, show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
 from int8cal.runtime.targets import TARGETS
@@ -83,8 +83,9 @@ def command(
         overwrite=overwrite,
         progress=Progress(quiet=job.quiet),
     )
-    junit_of(context).record(report)
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
+    require_complete(report)
+    junit_of(context).record(report)
     require_gates(report)
 
 

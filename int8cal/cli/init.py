@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
+from int8cal.cli.endings import tell
 
 
 @click.command("init")
@@ -30,4 +31,4 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     from int8cal.config.starter import starter_yaml
 
     atomic_write(path, starter_yaml(source, path.parent))
-    click.echo(f"wrote {path}; fill in data, then: int8cal run {path} --dry-run")
+    tell(f"wrote {path}; fill in data, then: int8cal run {path} --dry-run")

@@ -34,8 +34,7 @@ def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
 
     encoding = sys.stdout.encoding or "ascii"
     for line in describe_file(Path(file), _screen(encoding, cast("Sort", sort or ""), only, every=every)):
-        # names may hold what the terminal cannot write
-        click.echo(line.encode(encoding, "replace").decode(encoding))
+        click.echo(line)
 
 
 def _screen(encoding: str, sort: Sort, only: str, *, every: bool) -> Screen:
@@ -48,7 +47,7 @@ def _screen(encoding: str, sort: Sort, only: str, *, every: bool) -> Screen:
     except UnicodeEncodeError:
         blocks = False
     return Screen(
-        width=max(shutil.get_terminal_size((100, 24)).columns, 60),
+        width=max(shutil.get_terminal_size((100, 24)).columns, 20),
         blocks=blocks,
         colour=terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
         rows=ROWS if terminal and not every else None,

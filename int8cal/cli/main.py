@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -18,8 +19,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import int8cal
-from int8cal.cli.endings import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_USAGE, crash, say
-from int8cal.errors import Int8calError
+from int8cal.cli.endings import (
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    crash,
+    discard,
+    open_closed_streams,
+    say,
+)
+from int8cal.errors import DISK_ERRORS, Int8calError, OutputError, notes_of, reason_of
+from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,11 +119,20 @@ def _own_endings() -> Iterator[None]:
         yield
     except BrokenPipeError as error:
         # What is still buffered has no reader; without this the interpreter complains while it shuts down.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         raise _ReaderLeftError from error
     except EOFError as error:
         raise _EndOfFileError from error
+    except OSError as error:
+        # files are written by int8cal.atomic, which tells its own errors; no other write is without a file's name
+        if error.filename is not None or error.errno not in DISK_ERRORS:
+            raise
+        discard(sys.stdout)
+        raise OutputError(
+            f"cannot be written ({reason_of(error)})",
+            where="standard output",
+            do="free some space there, or send it elsewhere",
+        ) from error
 
 
 @click.group(
@@ -154,16 +173,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BROKEN_PIPE
     except _EndOfFileError as error:
         return crash(error.__cause__ or error)
-    except (KeyboardInterrupt, click.Abort):
-        return _interrupted()
+    except (KeyboardInterrupt, click.Abort) as error:
+        return _interrupted(error.__cause__ or error)  # click wraps the interrupt
     except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, crash() keeps the traceback
         # an interrupt while an extension module loads comes out as its ImportError
-        return _interrupted() if signals else crash(error)
+        return _interrupted(error) if signals else crash(error)
     return result if isinstance(result, int) else 0
 
 
 def entry() -> NoReturn:
     """Run the command line of this process, and end the process with its exit code."""
+    open_closed_streams()
+    _require_utf8_paths()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and paths may hold what the encoding of the locale has not
+            stream.reconfigure(errors="backslashreplace")
+    tell_warnings(say)
     code = main()
     if code == EXIT_INTERRUPTED:
         # a thread may still be inside compiled code, which does not survive the interpreter's own way of shutting down
@@ -174,8 +199,21 @@ def entry() -> NoReturn:
     sys.exit(code)
 
 
-def _interrupted() -> int:
-    say("interrupted; nothing was half-written")
+def _require_utf8_paths() -> None:
+    """Start the process anew in Python's UTF-8 mode where the locale has another encoding.
+
+    There Python reads names of files that onnxruntime, YAML and reports cannot take. Only paths change: output keeps
+    the encoding of the locale.
+    """
+    if sys.getfilesystemencoding() == "utf-8" or sys.flags.utf8_mode or not sys.executable:
+        return
+    os.environ["PYTHONUTF8"] = "1"  # for the processes of a batch
+    os.environ.setdefault("PYTHONIOENCODING", f"{sys.stdout.encoding}:backslashreplace")
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - this very command
+
+
+def _interrupted(error: BaseException) -> int:
+    say(f"interrupted; nothing was half-written{notes_of(error)}")
     return EXIT_INTERRUPTED
 
 

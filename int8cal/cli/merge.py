@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say
+from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import shown_path
 
 
@@ -23,4 +23,4 @@ def command(*, inputs: tuple[str, ...], output: str, overwrite: bool) -> None:
     for warning in merged.warnings:
         say(f"warning: {warning}")
     files = "1 file" if len(inputs) == 1 else f"{len(inputs)} files"
-    click.echo(f"wrote {shown_path(output)}: {merged.samples} samples from {files}")
+    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {files}")

@@ -6,8 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-import click
-
+from int8cal.cli.endings import tell
 from int8cal.errors import GateError
 
 if TYPE_CHECKING:
@@ -33,20 +32,30 @@ def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json:
             from int8cal.report.document import report_to_json
 
             text = report_to_json(report)
-        click.echo(text, nl=not text.endswith("\n"))
+        tell(text, nl=not text.endswith("\n"))
     elif not quiet:
         from int8cal.report.terminal import summary_lines
 
         for line in summary_lines(report):
-            click.echo(line)
+            tell(line)
     if directory is not None and not quiet:
-        click.echo(f"results are in {shown_path(directory)}", err=as_json)
+        tell(f"results are in {shown_path(directory)}", err=as_json)
 
 
 def shown_path(path: Path | str) -> str:
     """Write a path without its detours ("configs/../results"), unless they lead through a link to somewhere else."""
     short = os.path.normpath(path)
     return short if os.path.realpath(short) == os.path.realpath(path) else str(path)
+
+
+def require_complete(report: Report) -> None:
+    """Fail when a part could not be evaluated; everything else has been written by then.
+
+    Raises:
+        Exception: The first error.
+    """
+    for error in report.evaluation.failures:
+        raise error
 
 
 def require_gates(report: Report) -> None:

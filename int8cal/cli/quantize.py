@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say
+from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import shown_path
 
 
@@ -24,4 +24,4 @@ def command(*, model: str, table: str, output: str, force: bool, overwrite: bool
     outcome = quantize_file(Path(model), Path(table), Path(output), force=force, overwrite=overwrite)
     for warning in outcome.warnings:
         say(f"warning: {warning}")
-    click.echo(f"wrote {shown_path(outcome.output)}")
+    tell(f"wrote {shown_path(outcome.output)}")

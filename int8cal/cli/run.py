@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import keep_crash, say
+from int8cal.cli.endings import keep_crash, say, tell
 from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_gates, shown_path
 from int8cal.cli.progress import Progress
@@ -110,7 +110,7 @@ def command(
     quiet = bool(values.get("quiet", False))
     width = max(len(task.job.name) for task in selected)
     if not quiet:
-        click.echo("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
+        tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
     outcome = run_batch(
         selected,
         Course(at_a_time, keep_going, rerun, path),
@@ -128,27 +128,27 @@ def command(
     if left and not outcome.interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
     if not quiet:
-        click.echo(counted(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
+        tell(counted(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        raise outcome.interrupted
     return outcome.exit_code
 
 
 def _teller(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
     from int8cal.report.batch_lines import figure_cells
 
-    def tell(result: JobResult, printed: str) -> None:
+    def ended(result: JobResult, printed: str) -> None:
         if printed.strip():
-            click.echo(printed.rstrip(), err=True)
+            tell(printed.rstrip(), err=True)
         if result.error:
             # a bug's line names its log; it reads the same whatever job it came from
             say(result.error if result.error.startswith("internal:") else f"{result.name}: {result.error}")
         if result.name not in quiet:
             cells = (f"{cell:>{_WIDTH}}" for cell in figure_cells(result.metrics))
-            click.echo("  ".join((f"{result.name:<{width}}", *cells, _ended(result))))
+            tell("  ".join((f"{result.name:<{width}}", *cells, _ended(result))))
             sys.stdout.flush()
 
-    return tell
+    return ended
 
 
 def _ended(result: JobResult) -> str:
@@ -173,13 +173,13 @@ def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
         state = "cannot run" if checked.error else "up to date" if skipped else "to run"
         counts[state] += 1
         for line in _listing(checked, state):
-            click.echo(line)
+            tell(line)
         if checked.error is not None:
             code = code or checked.error.exit_code
             say(f"{checked.task.job.name}: {checked.error}")
         elif skipped and checked.decision.record is not None:
             code = code or checked.decision.record.exit_code
-    click.echo(", ".join(f"{number} {state}" for state, number in counts.items() if number) + "; nothing was written")
+    tell(", ".join(f"{number} {state}" for state, number in counts.items() if number) + "; nothing was written")
     return code
 
 

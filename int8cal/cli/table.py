@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from int8cal.cli import options
-from int8cal.cli.endings import say
+from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import shown_path
 from int8cal.job import WeightRange
 from int8cal.runtime.targets import TARGETS
@@ -108,4 +108,4 @@ def command(
     if not quiet:
         for loss in converted.losses:
             say(f"lost: {loss}")
-    click.echo(f"wrote {shown_path(output)}")
+    tell(f"wrote {shown_path(output)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -45,23 +46,53 @@ class ArrayPart:
     signature: Signature
 
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
-        """Load the file once (an .npy is memory-mapped) and give the feeds of these rows."""
-        arrays = self._load()
-        for row in rows:
-            yield take_row(arrays, row, self.signature, row_name(self.name, row, self.rows))
+        """Load an .npz once, or the rows of an .npy one by one, and give the feeds of these rows."""
+        if self.path.suffix.lower() == ".npz":
+            arrays = self._load()
+            for row in rows:
+                yield take_row(arrays, row, self.signature, row_name(self.name, row, self.rows))
+            return
+        name = self.signature.inputs[0].name
+        for row, first, array in self._each(rows):
+            where = row_name(self.name, row, self.rows)
+            yield take_row({name: array}, row, self.signature, where, first=first)
 
     def _load(self) -> dict[str, Array]:
         names = [spec.name for spec in self.signature.inputs]
         try:
-            if self.path.suffix.lower() == ".npz":
-                with np.load(self.path, allow_pickle=False) as archive:
-                    return {name: archive[name] for name in names}
-            with self.path.open("rb") as stream:
-                empty = 0 in _read_header(stream).shape  # the system maps no empty files
-            array = np.load(self.path, mmap_mode=None if empty else "r", allow_pickle=False)
+            with np.load(self.path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in names}
         except _BROKEN as error:
             raise unreadable(self.name, str(error)) from error
-        return {names[0]: array}
+        self._require_same({name: Header(array.dtype, array.shape) for name, array in arrays.items()})
+        return arrays
+
+    def _each(self, rows: Sequence[int]) -> Iterator[tuple[int, int, Array]]:
+        """Read rows of an .npy: each row, the row that its array begins with, the array.
+
+        Not a memory map: a file that is cut off meanwhile would end the process.
+        """
+        try:
+            with self.path.open("rb") as stream:
+                header = _read_header(stream)
+                start = stream.tell()
+                spec = self.signature.inputs[0]
+                self._require_same({spec.name: header})
+                batched = self.signature.batch is not None and len(header.shape) == len(spec.shape or ())
+                if header.by_columns or not batched:
+                    whole = _read(stream, start, header)
+                    yield from ((row, 0, whole) for row in rows)
+                    return
+                one = Header(header.dtype, (1, *header.shape[1:]))
+                size = header.dtype.itemsize * _elements(one)
+                for row in rows:
+                    yield row, row, _read(stream, start + row * size, one)
+        except _BROKEN as error:
+            raise unreadable(self.name, str(error)) from error
+
+    def _require_same(self, headers: dict[str, Header]) -> None:
+        if count_rows(headers, self.signature, self.name) != self.rows:
+            raise unreadable(self.name, "it changed while it was in use")
 
 
 def open_npy(file: FoundFile, signature: Signature) -> ArrayPart:
@@ -124,14 +155,44 @@ def open_npz(file: FoundFile, signature: Signature) -> ArrayPart:
 
 
 def _read_header(stream: IO[bytes]) -> Header:
+    """Read the head of an array.
+
+    Raises:
+        ValueError: It is damaged: numpy reads it as Python's own text, whose errors are of many kinds.
+    """
+    try:
+        return _parse_header(stream)
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, SyntaxError, TokenError, TypeError) as error:
+        raise ValueError(f"its header is damaged ({type(error).__name__})") from error
+
+
+def _parse_header(stream: IO[bytes]) -> Header:
     version = npy_format.read_magic(stream)
     if version == (1, 0):
-        shape, _, dtype = npy_format.read_array_header_1_0(stream)
+        shape, by_columns, dtype = npy_format.read_array_header_1_0(stream)
     elif version == (2, 0):
-        shape, _, dtype = npy_format.read_array_header_2_0(stream)
+        shape, by_columns, dtype = npy_format.read_array_header_2_0(stream)
     else:
         raise ValueError(f"npy format version {version} is for structured arrays, expected plain numbers")
-    return Header(dtype, tuple(shape))
+    return Header(dtype, tuple(shape), by_columns)
+
+
+def _read(stream: IO[bytes], start: int, header: Header) -> Array:
+    """Read an array, or some rows of one, from a place in a file.
+
+    Raises:
+        EOFError: The file ends before.
+    """
+    array = np.empty(header.shape, header.dtype, "F" if header.by_columns else "C")
+    space = array.reshape(-1, order="A").view(np.uint8).data
+    stream.seek(start)
+    done = 0
+    while done < len(space):
+        count = stream.readinto(space[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise EOFError(f"{len(space) - done} bytes are missing at its end")
+        done += count
+    return array
 
 
 def _elements(header: Header) -> int:

@@ -15,6 +15,7 @@ from int8cal.data.find import find
 from int8cal.data.image_plan import plan_images
 from int8cal.data.images import ImagePart
 from int8cal.data.labels import find_labels
+from int8cal.data.padding import tally
 from int8cal.data.sample import Sample, fingerprint, row_name
 from int8cal.data.testdata import open_test_data
 from int8cal.errors import ConfigError, DataError, ModelError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.data.find import Found
+    from int8cal.data.padding import Padding
     from int8cal.data.sample import Part
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
@@ -47,6 +49,7 @@ class Feeds:
             it no longer runs beside the samples: then take `Sample.label`.
         labelled: Whether samples carry labels.
         skipped: Files left out by skip_bad, those of the last pass included.
+        padding: What padding the samples of the last pass had.
     """
 
     def __init__(
@@ -58,10 +61,12 @@ class Feeds:
         labels: list[int] | None,
         labelled: bool,
         skipped: tuple[str, ...] = (),
+        trim: Callable[[Sample], Sample] | None = None,
     ) -> None:
         self.count, self.labels, self.labelled = count, labels, labelled
         self.skipped = list(skipped)
-        self._name, self._stream, self._skipped_at_open = name, stream, skipped
+        self.padding: tuple[Padding, ...] = ()
+        self._name, self._stream, self._skipped_at_open, self._trim = name, stream, skipped, trim
 
     def __len__(self) -> int:
         if self.count is None:
@@ -73,10 +78,13 @@ class Feeds:
 
     def __iter__(self) -> Iterator[Sample]:
         skipped = list(self._skipped_at_open)
-        self.skipped = skipped
+        self.skipped, self.padding = skipped, ()
         empty = True
-        for sample in self._stream.read(skipped):
+        for stored in self._stream.read(skipped):
             empty = False
+            sample = stored if self._trim is None else self._trim(stored)
+            if sample.padding:
+                self.padding = tally((*self.padding, *sample.padding))
             yield sample
         if empty:
             raise _all_skipped(self._name, skipped)
@@ -117,7 +125,12 @@ class FileStream:
 
 
 def open_feeds(
-    settings: DataSettings, signature: Signature, *, base: Path | None = None, require_labels: bool = False
+    settings: DataSettings,
+    signature: Signature,
+    *,
+    base: Path | None = None,
+    require_labels: bool = False,
+    trim: Callable[[Sample], Sample] | None = None,
 ) -> Feeds:
     """Open a source and check all that can be checked without loading values.
 
@@ -127,6 +140,7 @@ def open_feeds(
         signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
         base: Where relative paths start; None for the working directory.
         require_labels: Whether missing labels are an error.
+        trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
 
     Returns:
         Feeds. The headers of all .npy and .npz files have been read and fit the model, and the first feed of a
@@ -142,9 +156,9 @@ def open_feeds(
     if settings.samples is not None and settings.samples < 1:
         raise ConfigError(f"samples is {settings.samples}, expected at least 1", where="data.samples", do="raise it")
     if is_callable_path(settings.path, base):
-        feeds = _open_callable(settings, signature, base)
+        feeds = _open_callable(settings, signature, base, trim)
     else:
-        feeds = _open_files(settings, signature, base)
+        feeds = _open_files(settings, signature, base, trim)
     if require_labels and not feeds.labelled:
         raise DataError(
             "has no labels, without which there is no top-1 and no top-5",
@@ -154,12 +168,20 @@ def open_feeds(
     return feeds
 
 
-def feeds_of(function: Callable[[], object], signature: Signature, samples: int | None = None) -> Feeds:
-    """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream`."""
-    return Feeds(CallStream("data", function, signature, samples), name="data", count=None, labels=None, labelled=False)
+def feeds_of(
+    function: Callable[[], object],
+    signature: Signature,
+    samples: int | None = None,
+    trim: Callable[[Sample], Sample] | None = None,
+) -> Feeds:
+    """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
+    stream = CallStream("data", function, signature, samples)
+    return Feeds(stream, name="data", count=None, labels=None, labelled=False, trim=trim)
 
 
-def _open_callable(settings: DataSettings, signature: Signature, base: Path | None) -> Feeds:
+def _open_callable(
+    settings: DataSettings, signature: Signature, base: Path | None, trim: Callable[[Sample], Sample] | None
+) -> Feeds:
     _refuse_preprocess(settings, "a function yields finished feeds")
     if settings.labels is not None:
         raise DataError(
@@ -170,10 +192,12 @@ def _open_callable(settings: DataSettings, signature: Signature, base: Path | No
     stream = open_callable(settings.path, signature, settings.samples, base)
     # the first feed shows a wrong shape before any inference, and whether there are labels
     first = next(stream.read([]))
-    return Feeds(stream, name=settings.path, count=None, labels=None, labelled=first.label is not None)
+    return Feeds(stream, name=settings.path, count=None, labels=None, labelled=first.label is not None, trim=trim)
 
 
-def _open_files(settings: DataSettings, signature: Signature, base: Path | None) -> Feeds:
+def _open_files(
+    settings: DataSettings, signature: Signature, base: Path | None, trim: Callable[[Sample], Sample] | None
+) -> Feeds:
     found = find(settings.path, base)
     skipped: list[str] = []
     parts: list[tuple[str, Part]] = []
@@ -204,6 +228,7 @@ def _open_files(settings: DataSettings, signature: Signature, base: Path | None)
         labels=None if labels is None else list(labels),
         labelled=labels is not None,
         skipped=tuple(skipped),
+        trim=trim,
     )
 
 

@@ -21,10 +21,11 @@ LABEL_KEYS = ("labels", "label")
 
 @dataclass(frozen=True)
 class Header:
-    """What an array is without its values."""
+    """What an array is without its values; `by_columns`: its first axis runs fastest, as in Fortran."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    by_columns: bool = False
 
 
 def shape_text(spec: TensorSpec) -> str:
@@ -167,34 +168,37 @@ def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:
     )
 
 
-def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where: str) -> Feed:
+def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where: str, *, first: int = 0) -> Feed:
     """Cut one sample out of a file's arrays, which `count_rows` has accepted.
 
     Args:
-        arrays: Input name -> array, batched or one sample; may be memory-mapped.
+        arrays: Input name -> array, batched or one sample.
         row: Sample inside the file.
         signature: The model's inputs.
         where: The sample, "file[row]", for messages.
+        first: Sample of the file that batched arrays begin with.
 
     Returns:
         Input name -> contiguous copy in the model's dtype, leading dimension 1 where the model has a batch axis.
 
     Raises:
         DataError: A value that the model's dtype cannot hold.
-        StatisticsError: NaN or infinity in a float input.
+        StatisticsError: NaN or +infinity in a float input.
     """
     feed: Feed = {}
     for spec in signature.inputs:
         array = np.asarray(arrays[spec.name])
         if signature.batch is not None and spec.shape is not None:
-            array = array[row : row + 1] if array.ndim == len(spec.shape) else array[np.newaxis]
+            array = array[row - first : row - first + 1] if array.ndim == len(spec.shape) else array[np.newaxis]
         feed[spec.name] = _cast(array, spec, row, where)
     return feed
 
 
 def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        position = tuple(int(axis[0]) for axis in np.nonzero(~np.isfinite(array)))
+    # -inf is what attention masks are made of; where it does harm, calibration and evaluation stop on what it does
+    sound = np.isfinite(array) | (array == -np.inf) if array.dtype.kind == "f" else np.ones((), np.bool_)
+    if not sound.all():
+        position = tuple(int(axis[0]) for axis in np.nonzero(~sound))
         raise StatisticsError(
             f'input "{spec.name}" of sample {row} holds {array[position]} at {list(position)}',
             where=where,
@@ -203,11 +207,11 @@ def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
             sample=row,
         )
     with np.errstate(over="ignore"):
-        # order "C" and copy: the sample must not keep a memory map or a whole batch alive
+        # order "C" and copy: the sample must not keep a whole batch alive
         cast = array.astype(spec.dtype, order="C", copy=True)
     if array.dtype == spec.dtype:
         return cast
-    fits = np.isfinite(cast).all() if cast.dtype.kind == "f" else np.array_equal(cast, array)
+    fits = (np.isfinite(cast) == np.isfinite(array)).all() if cast.dtype.kind == "f" else np.array_equal(cast, array)
     if not fits:
         raise DataError(
             f'input "{spec.name}" of sample {row} holds values that {spec.dtype.name} cannot hold '

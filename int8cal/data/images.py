@@ -10,6 +10,7 @@ import numpy as np
 from int8cal.data.fit import Header, count_rows
 from int8cal.data.sample import unreadable
 from int8cal.errors import DataError
+from int8cal.progress import READING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,6 +70,7 @@ def decode(path: Path, name: str) -> Image:
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    reading = READING.set(name)
     try:
         with Image.open(path, formats=_FORMATS) as file:
             file.load()
@@ -86,6 +88,8 @@ def decode(path: Path, name: str) -> Image:
         raise unreadable(name, "it is not a JPEG, PNG, BMP or WebP image") from error
     except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, Image.DecompressionBombError) as error:
         raise unreadable(name, str(error)) from error
+    finally:
+        READING.reset(reading)
 
 
 def _sized(image: Image, plan: ImagePlan, name: str) -> Image:

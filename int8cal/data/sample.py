@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.data.padding import Padding
+    from int8cal.data.positions import Positions
+
     Array = npt.NDArray[Any]
     Feed = dict[str, Array]
 
@@ -27,11 +30,17 @@ class Sample:
         feed: Input name -> array in the model's dtype; leading dimension 1 where the model has a batch axis.
         origin: Where it came from, for messages: "calib/0007.npz[3]", "photos/cat/1.png", "mine.data:feeds[12]".
         label: Class index >= 0, or None.
+        padding: What padding it had, per mask; see data.padding.
+        positions: Those that are no padding, where they could not be trimmed; see data.positions.
+        mark: Fingerprint of the sample as it was stored, where the feed is without its padding.
     """
 
     feed: Feed
     origin: str
     label: int | None = None
+    padding: tuple[Padding, ...] = ()
+    positions: Positions | None = None
+    mark: int | None = None
 
 
 class Part(Protocol):

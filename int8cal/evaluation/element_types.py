@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from onnx import TensorProto
 
 from int8cal.evaluation.optimized_ops import trait
-from int8cal.graph.index import attribute, subgraphs
+from int8cal.graph.index import attribute
+from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
     import onnx

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import onnx
 
-from int8cal.errors import DataError, ModelError
-from int8cal.evaluation.fusion import audit_fusion
+from int8cal.errors import DataError, Int8calError, ModelError, OutputError
+from int8cal.evaluation.fusion import audit_file
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
 from int8cal.evaluation.pixel_feeds import feeds_for, require_same_types
-from int8cal.evaluation.result import Evaluation, Fusion, Latency
+from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
 from int8cal.evaluation.saturation.layers import with_names
 from int8cal.evaluation.saturation.worst_case import audit_saturation
@@ -25,7 +26,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.providers import CPU, resolve
-from int8cal.runtime.sessions import QUIET, Session
+from int8cal.runtime.sessions import QUIET, Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -71,7 +72,9 @@ def evaluate_pair(
         alone: Keeps other jobs from running while speed is measured.
 
     Returns:
-        The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path.
+        The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path. An error in a
+        part beside the outputs (layers, fusion, latency, saturation, a further runtime) is in `failures`, and takes no
+        other part with it.
 
     Raises:
         ModelError: A model is missing, corrupt, does not load, or is not the other one's counterpart.
@@ -81,7 +84,7 @@ def evaluate_pair(
         UsageError: A runtime or provider is not installed, or a provider does not run the models.
 
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
-    The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples, with the noise held at 1e-30 or above.
+    The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
     """
     models = (_loaded(fp32), _loaded(int8))
     signatures = (signature_of(models[0]), signature_of(models[1]))
@@ -90,12 +93,26 @@ def evaluate_pair(
     names = match_outputs(*signatures)
     comparison = OutputComparison(names)
     providers = resolve(providers)
-    others = [SecondRuntime(name, int8, names, threads=threads) for name in further(runtimes)]
+    parts = _Parts()
+    others = []
+    for name in further(runtimes):
+        with parts.part(f"runtimes.{name}"):
+            others.append(SecondRuntime(name, int8, names, threads=threads))
     stream = progress(samples) if progress else samples
     open_here = partial(Session, threads=threads, providers=providers)
-    here = tuple(open_here(source, entries=QUIET) for source in (fp32, int8))
-    kept = _compare(here, models, stream, comparison, others, keep=max(layerwise_samples, 1))
-    del here  # the sessions for latency and layers are others, and large models must not be held twice
+    audits = providers == (CPU,)
+    fusion: Fusion | None = None
+    with scratch_folder() as folder:
+        first = open_here(fp32, entries=QUIET)
+        # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
+        second, unwritten = _open_written(
+            partial(open_here, int8, entries=QUIET), folder / "graph.onnx" if audits else None
+        )
+        kept = _compare((first, second), models, stream, comparison, others, parts, keep=max(layerwise_samples, 1))
+        del first, second  # the sessions for latency and layers are others, and large models must not be held twice
+        if audits and not unwritten:
+            with parts.part("fusion"):
+                fusion = audit_file(folder / "graph.onnx", with_names(models[1]))
     if not kept:
         raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
 
@@ -106,36 +123,98 @@ def evaluate_pair(
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
-        with alone(threads) as every:
+        told = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
+        with parts.part(*told), alone(threads) as every:
             open_timed = partial(Session, threads=every, providers=providers)
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)
             sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
             times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
-        if times[_FIRST].speedup_ci95 is None:
+        if times and times[_FIRST].speedup_ci95 is None:
             found["latency.speedup_ci95"] = "a single round of turns gives no interval"
     else:
         found["latency"] = "latency was switched off"
         found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}
-    fusion: Fusion | None = None
-    if providers == (CPU,):
-        fusion = _audit(int8, with_names(models[1]), threads, found)
-    else:
+    if unwritten:
+        found["fusion"] = unwritten
+    elif not audits:
         found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
-    layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
-    found |= layer_reasons
+    layers: tuple[LayerMetrics, ...] = ()
+    with parts.part("layers"):
+        layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        found |= layer_reasons
+    saturation = Saturation(target, None)
+    with parts.part("saturation"):
+        saturation = audit_saturation(models[1], target, fusion)
+    results = []
+    for other in others:
+        with parts.part(f"runtimes.{other.name}"):
+            results.append(other.result(times.get(other.name)))
     return Evaluation(
         samples=comparison.samples,
         metrics=comparison.metrics(),
         outputs=comparison.outputs(),
         layers=layers,
         fusion=fusion,
-        saturation=audit_saturation(models[1], target, fusion),
+        saturation=saturation,
         size=(model_bytes(fp32), model_bytes(int8)),
         latency=times.get(_FIRST),
-        reasons=found | dict(reasons or {}),
-        runtimes=tuple(other.result(times.get(other.name)) for other in others),
+        reasons=found | dict(reasons or {}) | parts.reasons,
+        runtimes=tuple(results),
+        failures=tuple(parts.failures),
+        warnings=(*comparison.warnings(), *(line for other in others for line in other.warnings())),
     )
+
+
+def nothing_measured(fp32: Path, int8: Path, target: str, error: BaseException) -> Evaluation:
+    """Return the evaluation of a pair that an error kept from being evaluated: sizes, and why there is nothing else.
+
+    Args:
+        fp32, int8: The models; a file that cannot be read has no size.
+        target: As for `evaluate_pair`.
+        error: What happened; an interrupt is not among the failures.
+    """
+    parts = _Parts()
+    sizes = [0, 0]
+    for index, model in enumerate((fp32, int8)):
+        with parts.part("size"):
+            sizes[index] = model_bytes(model)
+    why = "the evaluation was interrupted" if isinstance(error, KeyboardInterrupt) else _why(error)
+    names = ("metrics", "outputs", "layers", "fusion", "saturation", "latency", "runtimes")
+    return Evaluation(
+        samples=0,
+        metrics=Metrics(None, None, None, None, None, None),
+        outputs={},
+        layers=(),
+        fusion=None,
+        saturation=Saturation(target, None),
+        size=(sizes[0], sizes[1]),
+        latency=None,
+        reasons=parts.reasons | dict.fromkeys(names, why),
+        failures=(error,) if isinstance(error, Exception) else (),
+    )
+
+
+@dataclass
+class _Parts:
+    """Parts of an evaluation that fail one by one."""
+
+    failures: list[Exception] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, *paths: str) -> Iterator[None]:
+        """Run one part; its error is kept, and is the reason for these dotted paths."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised again by whoever ends the command, when results are written
+            self.failures.append(error)
+            self.reasons |= dict.fromkeys(paths, _why(error))
+
+
+def _why(error: BaseException) -> str:
+    what = error.what if isinstance(error, Int8calError) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"it could not be computed: {what}"
 
 
 def _compare(
@@ -143,11 +222,15 @@ def _compare(
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[S],
     comparison: OutputComparison,
-    others: Sequence[SecondRuntime],
+    others: list[SecondRuntime],
+    parts: _Parts,
     *,
     keep: int,
 ) -> list[S]:
-    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples."""
+    """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples.
+
+    Another runtime that fails is taken out of `others`.
+    """
     kept: list[S] = []
     # the models may have different fixed batches: tee holds back the few samples between them
     first, second, *more = itertools.tee(_keeping(samples, kept, keep), 2 + len(others))
@@ -156,16 +239,22 @@ def _compare(
     pairs = zip(
         run_each(fp32, signature_of(models[0]), first),
         run_each(int8, signature, feeds_for(models[1], second)),
-        *(
-            run_each(other.session, signature, feeds_for(models[1], stream))
-            for other, stream in zip(others, more, strict=True)
-        ),
         strict=True,
     )
-    for (sample, expected), (_, actual), *elsewhere in pairs:
+    elsewhere = {
+        other.name: run_each(other.session, signature, feeds_for(models[1], stream))
+        for other, stream in zip(others, more, strict=True)
+    }
+    del more  # a stream that nobody reads any more would hold every sample
+    for (sample, expected), (_, actual) in pairs:
         comparison.add(sample, expected, actual)
-        for other, (_, outputs) in zip(others, elsewhere, strict=True):
-            other.add(sample, expected, actual, outputs)
+        for other in tuple(others):
+            with parts.part(f"runtimes.{other.name}"):
+                _, outputs = next(elsewhere[other.name])
+                other.add(sample, expected, actual, outputs)
+                continue
+            others.remove(other)
+            del elsewhere[other.name]
     return kept
 
 
@@ -189,12 +278,11 @@ def _keeping(samples: Iterable[S], kept: list[S], count: int) -> Iterator[S]:
         yield sample
 
 
-def _audit(
-    int8: Path | onnx.ModelProto, model: onnx.ModelProto, threads: int, reasons: dict[str, str]
-) -> Fusion | None:
-    """Run the fusion audit; the runtime cannot write the optimized form of every model that it can run."""
+def _open_written(open_session: Callable[..., Session], path: Path | None) -> tuple[Session, str]:
+    """Open a session that writes its optimized graph, or say why it does not: some run that cannot be written."""
     try:
-        return audit_fusion(int8, model, threads=threads)
-    except ModelError as error:
-        reasons["fusion"] = f"the runtime could not write its optimized graph: {error.what}"
-        return None
+        return open_session(optimized_path=path), ""
+    except (ModelError, OutputError) as error:
+        if path is None:
+            raise
+        return open_session(), f"the runtime could not write its optimized graph: {error.what}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,10 @@ from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion
 from int8cal.evaluation.taps import remainder_of
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from pathlib import Path
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
@@ -45,11 +44,15 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
     Raises:
         ModelError: onnxruntime cannot open the model, or cannot write its optimized form.
     """
-    with tempfile.TemporaryDirectory(prefix="int8cal-") as folder:
-        path = Path(folder) / "optimized.onnx"
+    with scratch_folder() as folder:
+        path = folder / "optimized.onnx"
         Session(model, threads=threads, optimization="all", optimized_path=path)
-        optimized = onnx.load(str(path), load_external_data=False)
-    return audit_graph(optimized, model if names is None and isinstance(model, onnx.ModelProto) else names)
+        return audit_file(path, model if names is None and isinstance(model, onnx.ModelProto) else names)
+
+
+def audit_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:
+    """Audit the graph that a session wrote: see `audit_graph`."""
+    return audit_graph(onnx.load(str(path), load_external_data=False), original)
 
 
 def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = None) -> Fusion:
@@ -93,6 +96,15 @@ class _Optimized:
         self._index = Index(model)
         self._types = ElementTypes(self._index)
         self._shapes = _shape_tensors(self._index)
+        # the tensor before the layout changes that made another, and the tensors that a quantizer reads behind them
+        self._inward: dict[str, str] = {}
+        for node in model.graph.node:
+            if trait(node.op_type).role == "layout":
+                self._inward[node.output[0]] = self.inward(node.input[0])
+        self._quantized = {node.input[0] for node in model.graph.node if node.op_type in _QUANTIZERS}
+        for node in reversed(model.graph.node):
+            if trait(node.op_type).role == "layout" and node.output[0] in self._quantized:
+                self._quantized.add(node.input[0])
         # the runtime writes no types for the codes between its kernels, so they are followed from where they arise
         self._codes: set[str] = set()
         for node in model.graph.node:
@@ -161,11 +173,7 @@ class _Optimized:
 
     def inward(self, name: str) -> str:
         """Name the tensor before any layout change."""
-        producer = self._index.producer.get(name)
-        while producer is not None and trait(producer.op_type).role == "layout":
-            name = producer.input[0]
-            producer = self._index.producer.get(name)
-        return name
+        return self._inward.get(name, name)
 
     def _is_dequantized(self, name: str) -> bool:
         producer = self._index.producer.get(self.inward(name))
@@ -175,15 +183,7 @@ class _Optimized:
         return self._index.is_constant(self._index.producer[self.inward(name)].input[0])
 
     def _is_quantized(self, name: str) -> bool:
-        readers = self._readers(name)
-        return any(node.op_type in _QUANTIZERS for node in readers)
-
-    def _readers(self, name: str) -> Iterable[onnx.NodeProto]:
-        for use in self._index.uses.get(name, []):
-            if trait(use.node.op_type).role == "layout":
-                yield from self._readers(use.node.output[0])
-            elif use.slot == 0:
-                yield use.node
+        return name in self._quantized
 
 
 def _shape_tensors(index: Index) -> set[str]:

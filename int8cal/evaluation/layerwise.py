@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from int8cal.data.positions import kept
 from int8cal.errors import ModelError
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
 from int8cal.evaluation.taps import find_layers, fp32_with_sizes, fp32_with_taps, int8_with_taps
 from int8cal.graph.signature import signature_of
 from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.protos import metadata_of
 from int8cal.quantization.build import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each
 from int8cal.runtime.sessions import QUIET, Session
@@ -95,20 +97,23 @@ def _compare(
     """Error sums of each tap, and what made them impossible ("" when nothing did)."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
     sums, problems = [ErrorSums()] * len(taps), [""] * len(taps)
-    graphs = (fp32_with_taps(fp32, taps, names), int8_with_taps(int8, taps, names))
-    first, second = (Session(graph, threads=threads, entries=QUIET) for graph in graphs)
-    reference = run_each(first, signature_of(fp32), samples, names)
-    quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), names)
-    for (_, expected), (_, actual) in zip(reference, quantized, strict=True):
-        for index, (tap, name) in enumerate(zip(taps, names, strict=True)):
-            x, y = expected[name], actual[name]
+    whole, known = fp32_with_taps(fp32, taps, names)
+    coded, dequantized = int8_with_taps(int8, taps, names)
+    first, second = (Session(graph, threads=threads, entries=QUIET) for graph in (whole, coded))
+    reference = run_each(first, signature_of(fp32), samples, known)
+    wanted = [output for each in dequantized for output in each.outputs]
+    quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), wanted)
+    for (sample, expected), (_, actual) in zip(reference, quantized, strict=True):
+        for index, tap in enumerate(taps):
+            x, y = expected[known[index]], dequantized[index].total(actual)
             if x.shape != y.shape:
                 problems[index] = f"its shape is {x.shape} in the FP32 model and {y.shape} in the int8 model"
             elif not np.isfinite(x).all():
                 problems[index] = "the FP32 tensor holds NaN or infinity"
             else:
                 factor = factors.get(tap.quantize.input[0], factors.get(tap.tensor))
-                sums[index] += error_sums(x, y if factor is None else _unscaled(tap.tensor, y, factor))
+                y = y if factor is None else _unscaled(tap.tensor, y, factor)
+                sums[index] += error_sums(*(kept(tap.tensor, value, sample) for value in (x, y)))
     for index, total in enumerate(sums):
         if not problems[index] and total.sqnr_db is None:
             problems[index] = "the FP32 tensor is zero everywhere"
@@ -118,7 +123,7 @@ def _compare(
 def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:
     """Elements of each tapped tensor in one inference, asked from the runtime: shapes may depend on the data."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
-    session = Session(fp32_with_sizes(fp32, taps, names), threads=threads)
+    session = Session(fp32_with_sizes(fp32, taps, names), threads=threads, optimization="none")
     values = session.run(make_feed(signature_of(fp32), [sample]), names)
     return [int(values[name]) for name in names]
 
@@ -147,7 +152,7 @@ class _Factors:
 
 def _equalization(int8: onnx.ModelProto) -> dict[str, _Factors]:
     """Factors 2**e per channel that the int8 model's tensors carry, from its metadata."""
-    text = next((item.value for item in int8.metadata_props if item.key == EQUALIZATION_KEY), None)
+    text = metadata_of(int8, EQUALIZATION_KEY)
     if text is None:
         return {}
     try:

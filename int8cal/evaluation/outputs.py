@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from int8cal.data.positions import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError
+from int8cal.evaluation.changes import Changes
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.numerics.intervals import proportion_interval, sqnr_interval
-from int8cal.numerics.metrics import ErrorSums, PairedCounts, error_sums, paired_counts, rank_of
+from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
 from int8cal.runtime.batching import SampleLike
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from int8cal.graph.signature import Signature
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
 _NO_LABELS = "the samples have no labels"
 _NO_FLOAT = "the model has no float output"
 _ONE_SAMPLE = "one sample gives no interval"
-_TOO_LARGE = "the values are too large to compute an interval of"
+# Outputs below it get a warning: noise of a tenth of the signal, where hardly any use is left.
+POOR_DB = 10.0
+# Above it two models differ by float32 rounding alone.
+_ROUNDING_DB = 120.0
 
 
 class LabelledSample(SampleLike, Protocol):
@@ -70,7 +76,7 @@ def check_inputs(fp32: Signature, int8: Signature) -> None:
 
 
 class OutputComparison:
-    """Sums over samples; `add` each one, then read `metrics`, `outputs` and `reasons`.
+    """Sums over samples; `add` each one, then read `metrics`, `outputs`, `reasons` and `warnings`.
 
     Args:
         names: (fp32 name, int8 name) of each output, in order; see match_outputs.
@@ -83,11 +89,8 @@ class OutputComparison:
         self.samples = 0
         self._models = (first, second)
         self._names = names
-        self._places = {name: place for place, (name, _) in enumerate(names)}
-        # per output the signal and the noise of a sample, summed, and their products with those of all outputs
-        self._energies = np.zeros((len(names), 2))
-        self._products = np.zeros((len(names), 2, len(names), 2))
-        self._sums: dict[str, ErrorSums] = {}
+        self._sums: dict[str, SampleSums] = {}
+        self._changes: dict[str, Changes] = {}
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
@@ -108,7 +111,6 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
-        energies = np.zeros_like(self._energies)
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -124,54 +126,55 @@ class OutputComparison:
                     f'output "{name}" has shape {x.shape} in the {first} and {y.shape} in the {second}',
                     do="give the FP32 model that the int8 model was made from",
                 )
-            part = error_sums(x, y)
-            energies[self._places[name]] = part.signal, part.noise
-            self._sums[name] = self._sums.get(name, ErrorSums()) + part
+            x, y = (kept(name, value, sample) for value in (x, y))
+            self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
+            self._changes.setdefault(name, Changes()).add(x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
                 self._classify(sample, x, y)
-        self._energies += energies
-        with np.errstate(over="ignore"):  # values beyond 1e38 have no interval, and their reason says so
-            self._products += np.multiply.outer(energies, energies)
 
     def metrics(self) -> Metrics:
-        """Return the figures over all outputs; sqnr_db and cosine are means over the float outputs that have one."""
-        sums = [part for part in self._sums.values() if part.count]
+        """Return the figures over all outputs: sqnr_db and cosine are those of the worst float output.
+
+        They are None where an output carries noise and has no figure of its own: a figure of the others would hide it.
+        """
+        outputs = self.outputs()
+        worst = self._worst(outputs)
         return Metrics(
-            sqnr_db=_mean([part.sqnr_db for part in sums]),
-            cosine=_mean([part.cosine for part in sums]),
-            max_abs_error=max((part.max_abs for part in sums), default=None),
+            sqnr_db=None if worst is None else outputs[worst].sqnr_db,
+            cosine=None if self._without("cosine") else _least(each.cosine for each in outputs.values()),
+            max_abs_error=max((each.total.max_abs for each in self._sums.values() if each.total.count), default=None),
             agreement=None if self._no_scores() else self._agree / self.samples,
             top1=None if self._no_scores() else _drop(self._topk[1]),
             top5=None if self._no_scores() or self._classes <= 5 else _drop(self._topk[5]),
-            sqnr_db_ci95=self._interval([name for name, _ in self._names]),
+            exact_outputs=tuple(name for name, each in self._sums.items() if each.total.exact),
+            sqnr_db_ci95=None if worst is None else outputs[worst].sqnr_db_ci95,
             agreement_ci95=None if self._no_scores() else proportion_interval(self._agree, self.samples),
         )
 
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
-        sums = {name: self._sums.get(name, ErrorSums()) for name, _ in self._names}
-        return {name: OutputMetrics(part.sqnr_db, part.cosine, self._interval([name])) for name, part in sums.items()}
+        return {name: _figures(self._sums.get(name, SampleSums())) for name, _ in self._names}
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
         reasons: dict[str, str] = {}
-        alone: list[str] = []
-        for name, figures in self.outputs().items():
-            if figures.sqnr_db is None or figures.cosine is None:
+        outputs, metrics = self.outputs(), self.metrics()
+        for name, figures in outputs.items():
+            if figures.sqnr_db is None:
                 reasons[f"outputs.{name}"] = self._why_no_error(name)
-            elif figures.sqnr_db_ci95 is None:
-                alone.append(name)
-        metrics = self.metrics()
-        absent = dict(reasons)
-        no_interval = _ONE_SAMPLE if self.samples < 2 else _TOO_LARGE
-        reasons |= {f"outputs.{name}.sqnr_db_ci95": no_interval for name in alone}
+            elif figures.cosine is None:
+                reasons[f"outputs.{name}.cosine"] = self._why_no_error(name)
+            if figures.sqnr_db is not None and figures.sqnr_db_ci95 is None:
+                reasons[f"outputs.{name}.sqnr_db_ci95"] = _ONE_SAMPLE
         if metrics.sqnr_db is not None and metrics.sqnr_db_ci95 is None:
-            reasons["metrics.sqnr_db_ci95"] = no_interval
+            reasons["metrics.sqnr_db_ci95"] = _ONE_SAMPLE
         for key in ("sqnr_db", "cosine", "max_abs_error"):
             if getattr(metrics, key) is None:
-                reasons[f"metrics.{key}"] = "; ".join(dict.fromkeys(absent.values())) if self._sums else _NO_FLOAT
+                names = self._without(key) or list(outputs)
+                why = "; ".join(dict.fromkeys(self._why_no_error(name) for name in names))
+                reasons[f"metrics.{key}"] = why if self._sums else _NO_FLOAT
         no_scores = self._no_scores()
         if metrics.agreement is None:
             reasons["metrics.agreement"] = no_scores
@@ -181,6 +184,37 @@ class OutputComparison:
             few = f"the model has only {self._classes} classes" if self._topk[1].samples else _NO_LABELS
             reasons["metrics.top5"] = no_scores or few
         return reasons
+
+    def warnings(self) -> tuple[str, ...]:
+        """Name the outputs that are of little use: constant in int8 only, mostly noise, or zero everywhere."""
+        found = []
+        first, second = self._models
+        for name, sums in self._sums.items():
+            ratio = sums.total.sqnr_db
+            if not sums.total.count:
+                continue
+            if ratio is None:
+                found.append(f"{self._why_no_error(name)}; nothing can be said of its error")
+            elif self._changes[name].lost and ratio < _ROUNDING_DB:
+                still = f'output "{name}" does not change in the {second} while it does in the {first}'
+                found.append(f"{still} (SQNR {ratio:.2f} dB)")
+            elif not ratio >= POOR_DB:
+                found.append(f'output "{name}" has an SQNR of {ratio:.2f} dB: noise of more than a tenth of its signal')
+        return tuple(found)
+
+    def _worst(self, outputs: dict[str, OutputMetrics]) -> str | None:
+        """Name the output whose SQNR is the model's; None where noise has no figure, or nothing has one."""
+        ratios = {name: each.sqnr_db for name, each in outputs.items() if each.sqnr_db is not None}
+        return None if self._without("sqnr_db") else min(ratios, key=lambda name: ratios[name], default=None)
+
+    def _without(self, key: str) -> list[str]:
+        """Name the outputs that carry noise and have no such figure."""
+        outputs = self.outputs()
+        return [
+            name
+            for name, each in self._sums.items()
+            if each.total.max_abs > 0.0 and getattr(outputs[name], key, 0.0) is None
+        ]
 
     def _classify(self, sample: LabelledSample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         first, second = np.squeeze(x), np.squeeze(y)
@@ -204,12 +238,6 @@ class OutputComparison:
         for k, counts in self._topk.items():
             self._topk[k] = counts + paired_counts(ranks[0] < k, ranks[1] < k)
 
-    def _interval(self, names: list[str]) -> tuple[float, float] | None:
-        """Interval of the mean SQNR of these outputs, without those that have none."""
-        places = [self._places[name] for name in names if self._sums.get(name, ErrorSums()).sqnr_db is not None]
-        products = self._products[places][:, :, places]
-        return sqnr_interval(self._energies[places], products, self.samples)
-
     def _no_scores(self) -> str:
         """Why there are no class scores; empty when there are."""
         return _NO_FLOAT if self._scores is None else self._unlike_scores
@@ -217,9 +245,25 @@ class OutputComparison:
     def _why_no_error(self, name: str) -> str:
         if name in self._other:
             return f"output {name} is {self._other[name]}, not float"
-        if not self._sums.get(name, ErrorSums()).count:
+        sums = self._sums.get(name, SampleSums()).total
+        if not sums.count:
             return f"output {name} is absent or empty for every sample"
-        return f"output {name} is zero everywhere"
+        first, second = self._models
+        if sums.signal > 0.0:
+            return f"output {name} is zero everywhere in the {second}"
+        if sums.max_abs > 0.0:
+            return f"output {name} is zero everywhere in the {first}, but not in the {second}"
+        return f"output {name} is zero everywhere in both models"
+
+
+def _figures(sums: SampleSums) -> OutputMetrics:
+    total = sums.total
+    interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
+    return OutputMetrics(total.sqnr_db, total.cosine, interval)
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
 
 
 def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str) -> None:
@@ -247,11 +291,6 @@ def _drop(counts: PairedCounts) -> Drop | None:
         drop_ci95=(100 * low, 100 * high),
         samples=counts.samples,
     )
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
 
 
 def _quoted(names: list[str]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.errors import ModelError
 from int8cal.graph.signature import signature_of
+from int8cal.protos import metadata_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +39,7 @@ def pixels_of_model(int8: onnx.ModelProto) -> Pixels | None:
     Raises:
         ModelError: The metadata is malformed.
     """
-    text = next((item.value for item in int8.metadata_props if item.key == UINT8_INPUT_KEY), None)
+    text = metadata_of(int8, UINT8_INPUT_KEY)
     if text is None:
         return None
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from int8cal.evaluation.figures import output_of
 from int8cal.evaluation.gates import judge, on_outputs
 from int8cal.evaluation.mixed_report import describe_layers, outcome_of
 from int8cal.evaluation.result import Evaluation, MixedPoint, MixedPrecision, Saturation
@@ -22,7 +23,6 @@ from int8cal.quantization.corrections.rescale import apply_factors
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.quantization.mixed import Ladder, Planes, Rung, fewest, needed, open_layers, plane_groups
 from int8cal.quantization.mixer import Mixer
-from int8cal.quantization.noise import share
 from int8cal.quantization.uint8_input import uint8_input_of
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class GateSearch:
         plain = self._judge(Rung())
         sweep, percent = None, None
         if not plain.holds:
-            sweep = self._sweep()
+            sweep = self._sweep(plain)
             rungs = sweep.rungs(budget)
             found = fewest(len(rungs) - 1, lambda number: self._judge(rungs[number]).holds)
             if found is None:
@@ -163,7 +163,7 @@ class GateSearch:
         self.judged = [replace(each, corrected=self.corrected) for each in self.judged] + [judged]
         return judged
 
-    def _sweep(self) -> Ladder:
+    def _sweep(self, plain: _Judged) -> Ladder:
         prepared, plan, table = self.prepared.model, self.corrected.plan, self.corrected.table
         uint8 = uint8_input_of(prepared, plan, table.corrections)
         fixed = frozenset[str]() if uint8 is None else uint8.nodes
@@ -178,7 +178,8 @@ class GateSearch:
             for each in opened
             for what in _OF_LAYERS
         }
-        sources = [point.tensor for point in plan.points if point.source and point.tensor in self._others(plan)]
+        others = self._others(plan)
+        sources = [point.tensor for point in plan.points if point.source and point.tensor in others]
         rounded = {Cause("others", tensor): affines[tensor] for tensor in sources}
         groups: tuple[Planes, ...] = ()
         if self.course.settings.fallback == "planes":
@@ -194,7 +195,7 @@ class GateSearch:
                 for node in doubled
                 for twin in (twins[Cause("input", node)],)
             }
-        powers = measure_causes(
+        measured = measure_causes(
             _equalized(prepared, plan, table),
             plan,
             self.prepared.signature,
@@ -203,10 +204,9 @@ class GateSearch:
             self.elements,
             threads=self.course.threads,
         )
-        total = np.sum([power for cause, power in powers.items() if not cause.planes], axis=0)
         whole = inference_us(prepared, plan, self.elements)
         recurrent = bool(plan.recurrent) or len(opened) < len(plan.layers)
-        shares = {cause: share(power, total) for cause, power in powers.items()}
+        shares = measured.shares(_deciding(plain.gates, self.gates))
         return Ladder(opened, groups, shares, whole, keep=0 if recurrent else 1)
 
     def _others(self, plan: Plan) -> set[str]:
@@ -253,6 +253,12 @@ def _equalized(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -
     if not factors:
         return prepared
     return apply_factors(prepared, plan, {name: np.array(each, np.float64) for name, each in factors.items()})
+
+
+def _deciding(gates: Sequence[Gate], parsed: Sequence[ParsedGate]) -> frozenset[str]:
+    """Name the outputs that gates which do not hold are about; none where one is about the whole model."""
+    outputs = [output_of(each.name) for gate, each in zip(gates, parsed, strict=True) if not gate.passed]
+    return frozenset() if None in outputs else frozenset(name for name in outputs if name is not None)
 
 
 def _decibel(metrics: Metrics) -> float:

@@ -25,9 +25,11 @@ class Drop:
 
 @dataclass(frozen=True)
 class Metrics:
-    """int8 outputs against FP32 outputs over all samples; sqnr_db and cosine are means over the float outputs.
+    """int8 outputs against FP32 outputs over all samples.
 
-    `sqnr_db_ci95` and `agreement_ci95` are 95 % intervals over the choice of samples.
+    `sqnr_db` and `cosine` are each that of the worst float output; `sqnr_db_ci95` belongs to the same output.
+    `exact_outputs` names the float outputs that are bit-equal. `sqnr_db_ci95` and `agreement_ci95` are 95 % intervals
+    over the choice of samples.
     """
 
     sqnr_db: float | None
@@ -38,6 +40,7 @@ class Metrics:
     top5: Drop | None
     sqnr_db_ci95: tuple[float, float] | None = None
     agreement_ci95: tuple[float, float] | None = None
+    exact_outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -290,7 +293,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What evaluation/ measures on a pair of models."""
+    """What evaluation/ measures on a pair of models.
+
+    Attributes:
+        failures: Errors of parts that could not be measured; what they leave open is None, with its reason.
+        warnings: Name outputs that are of little use.
+    """
 
     samples: int
     metrics: Metrics
@@ -302,6 +310,8 @@ class Evaluation:
     latency: Latency | None
     reasons: dict[str, str] = field(default_factory=dict)
     runtimes: tuple[RuntimeResult, ...] = ()
+    failures: tuple[Exception, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

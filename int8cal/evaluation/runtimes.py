@@ -124,6 +124,10 @@ class SecondRuntime:
             against=RuntimeAgreement(between.sqnr_db, between.cosine, between.max_abs_error, between.agreement),
         )
 
+    def warnings(self) -> tuple[str, ...]:
+        """Name the outputs that are of little use there."""
+        return self._of_fp32.warnings()
+
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
         prefix = f"runtimes.{self.name}"

@@ -10,6 +10,7 @@ import onnx
 
 from int8cal.calibration.table import Step
 from int8cal.errors import ModelError
+from int8cal.protos import metadata_of
 from int8cal.quantization.build import STEPS_KEY
 
 
@@ -23,7 +24,7 @@ def steps_of(int8: Path | onnx.ModelProto) -> tuple[Step, ...]:
         ModelError: The metadata is malformed.
     """
     model = onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8
-    text = next((item.value for item in model.metadata_props if item.key == STEPS_KEY), None)
+    text = metadata_of(model, STEPS_KEY)
     if text is None:
         return ()
     try:
@@ -32,7 +33,7 @@ def steps_of(int8: Path | onnx.ModelProto) -> tuple[Step, ...]:
             isinstance(step.name, str)
             and isinstance(step.kept, bool)
             and isinstance(step.before_db, (int, float, type(None)))
-            and isinstance(step.after_db, (int, float))
+            and isinstance(step.after_db, (int, float, type(None)))
             for step in steps
         )
     except (ValueError, TypeError, KeyError):

@@ -6,17 +6,21 @@ Told from the structure alone (a QuantizeLinear that reads the tensor), so that 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.graph.index import Index
+from int8cal.evaluation.saturation.constants import Constants
+from int8cal.graph.index import Index, attribute, derived_constants
 from int8cal.graph.ops import CLIPPING
 from int8cal.protos import Graft, graft
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
 
 # Ops that quantizers leave out, because the range clips alike or the weights before them took them in.
 _ABSORBED = CLIPPING | {"BatchNormalization"}
@@ -55,11 +59,12 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
         The layers in the order of the FP32 graph, and the int8 names of quantized tensors that the FP32 graph lacks.
     """
     source, target = Index(fp32), Index(int8)
+    constants = derived_constants(target)
     order = {id(node): position for position, node in enumerate(fp32.graph.node)}
     found: dict[str, LayerTap] = {}
     missing: list[str] = []
     for quantize in int8.graph.node:
-        if quantize.op_type != "QuantizeLinear" or _is_constant(target, quantize.input[0]):
+        if quantize.op_type != "QuantizeLinear" or quantize.input[0] in constants:
             continue
         tensor = _reference(source, target, quantize)
         if tensor is None:
@@ -75,10 +80,24 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
     return tuple(sorted(found.values(), key=lambda tap: tap.order)), tuple(missing)
 
 
-def fp32_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
-    """Copy the FP32 model with each tapped tensor as an output of the given name."""
-    nodes = [helper.make_node("Identity", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
-    return _with_outputs(model, nodes)
+def fp32_with_taps(
+    model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
+) -> tuple[Graft, tuple[str, ...]]:
+    """Copy the FP32 model with each tapped tensor as an output; returns the names of these outputs too.
+
+    They keep their names, since the runtime needs several times as long to open a graph with an Identity behind each of
+    thousands of tensors. A graph input cannot be an output, so it gets an Identity and the given name.
+    """
+    nodes = [
+        helper.make_node("Identity", [tap.tensor], [name])
+        for tap, name in zip(taps, names, strict=True)
+        if tap.op_type == "Input"
+    ]
+    outputs = [name if tap.op_type == "Input" else tap.tensor for tap, name in zip(taps, names, strict=True)]
+    result = _with_outputs(model, nodes)
+    given = {value.name for value in result.shell.graph.output}
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs if name not in given)
+    return result, tuple(outputs)
 
 
 def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
@@ -87,25 +106,83 @@ def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Seq
     return _with_outputs(model, nodes)
 
 
-def int8_with_taps(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
-    """Copy the int8 model with each dequantized tensor as an output of the given name.
+@dataclass(frozen=True)
+class _Part:
+    """An output of the tapped int8 model: real values, or codes with the scale and zero point of all or of an axis."""
 
-    A DequantizeLinear of its own reads the codes: the graph's own Q and DQ nodes stay as they are, and with them the
-    integer kernels that the runtime makes of their neighbours. A tensor in two planes is the sum of both.
+    output: str
+    scale: npt.NDArray[np.float32] | None = None
+    zero_point: npt.NDArray[np.int32] | None = None
+
+    def real(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        given = outputs[self.output]
+        if self.scale is None or self.zero_point is None:
+            return given
+        result: npt.NDArray[Any] = (given.astype(np.int32) - self.zero_point).astype(np.float32) * self.scale
+        return result
+
+
+@dataclass(frozen=True)
+class DequantizedTap:
+    """How a quantized tensor comes out of the tapped int8 model: one part, or two planes whose sum it is."""
+
+    parts: tuple[_Part, ...]
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the tapped model that it is made of."""
+        return tuple(part.output for part in self.parts)
+
+    def total(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Return the tensor's real values, float32, from outputs of the tapped model by name."""
+        first, *rest = (part.real(outputs) for part in self.parts)
+        return sum(rest, first)
+
+
+def int8_with_taps(
+    model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
+) -> tuple[Graft, tuple[DequantizedTap, ...]]:
+    """Copy the int8 model with the codes of each tapped tensor as outputs; says how real values are made of them.
+
+    The graph's own Q and DQ nodes stay as they are, and with them the integer kernels that the runtime makes of their
+    neighbours. Codes are dequantized outside, to the bit as the runtime does it, since it takes several times as long
+    to open a graph with thousands of DequantizeLinear more. Only codes of other types, or with scales along an axis,
+    get one.
     """
     index = Index(model)
+    constants = Constants(index)
     rests = {tensor: node for node in model.graph.node if (tensor := _second_plane_of(index, node))}
-    nodes, outputs = [], []
+    nodes: list[onnx.NodeProto] = []
+    found = []
     for tap, name in zip(taps, names, strict=True):
         rest = rests.get(tap.quantize.input[0])
-        if rest is None:
-            nodes.append(_dequantized(tap.quantize, name))
-        else:
-            parts = [f"{name}.first", f"{name}.second"]
-            nodes += [_dequantized(tap.quantize, parts[0]), _dequantized(rest, parts[1])]
-            nodes.append(helper.make_node("Add", parts, [name]))
-        outputs.append(nodes[-1])
-    return _with_outputs(model, nodes, outputs)
+        parts = []
+        for number, quantize in enumerate([tap.quantize] if rest is None else [tap.quantize, rest]):
+            part = _codes(constants, quantize)
+            if part is None:
+                nodes.append(_dequantized(quantize, f"{name}.{number}"))
+                part = _Part(f"{name}.{number}")
+            parts.append(part)
+        found.append(DequantizedTap(tuple(parts)))
+    result = _with_outputs(model, nodes)
+    given = {value.name for value in result.shell.graph.output}
+    codes = dict.fromkeys(output for each in found for output in each.outputs if output not in given)
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=output) for output in codes)
+    return result, tuple(found)
+
+
+def _codes(constants: Constants, quantize: onnx.NodeProto) -> _Part | None:
+    """Return the output of a Q with one constant scale and 8-bit codes; None for any other."""
+    scale = constants.value(quantize.input[1])
+    named = len(quantize.input) > 2 and bool(quantize.input[2])
+    zero = constants.value(quantize.input[2]) if named else np.zeros((), np.uint8)
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or scale.dtype != np.float32:
+        return None
+    if zero.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)) or (
+        not named and attribute(quantize, "output_dtype", 0)
+    ):
+        return None
+    return _Part(quantize.output[0], scale.reshape(()), zero.reshape(()).astype(np.int32))
 
 
 def _dequantized(quantize: onnx.NodeProto, output: str) -> onnx.NodeProto:
@@ -116,14 +193,11 @@ def _dequantized(quantize: onnx.NodeProto, output: str) -> onnx.NodeProto:
     return node
 
 
-def _with_outputs(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], outputs: Sequence[onnx.NodeProto] | None = None
-) -> Graft:
+def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Graft:
     result = graft(model)
     result.shell.graph.node.extend(nodes)
     # the runtime infers type and shape of an output that states none
-    last = nodes if outputs is None else outputs
-    result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in last)
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)
     return result
 
 
@@ -162,13 +236,3 @@ def remainder_of(index: Index, difference: onnx.NodeProto) -> str:
     if first is None or first.op_type != "QuantizeLinear" or first.input[0] != difference.input[0]:
         return ""
     return str(difference.input[0])
-
-
-def _is_constant(index: Index, name: str) -> bool:
-    """Whether a tensor depends on initializers alone."""
-    if index.is_constant(name):
-        return True
-    producer = index.producer.get(name)
-    if producer is None:
-        return False
-    return all(_is_constant(index, item) for item in producer.input if item)

@@ -31,8 +31,8 @@ def bias_add(index: Index, node: onnx.NodeProto, allowed: Collection[str]) -> Bi
     """Find the Add that only adds a bias to a product.
 
     Must not find one that the user left out, that adds anything but one finite constant per output channel, or where
-    the product itself is read by another node or is a graph output. The rank of the product must be known, because it
-    is computed on rows.
+    the product itself is read by another node or is a graph output. The rank of its input must be known, because it is
+    computed on rows.
 
     Args:
         index: The graph's index.
@@ -51,6 +51,6 @@ def bias_add(index: Index, node: onnx.NodeProto, allowed: Collection[str]) -> Bi
         return None
     values = index.constant(bias)
     rank = index.rank(node.input[0])
-    if values.shape != (weight.dims[1],) or not np.isfinite(values).all() or rank is None or rank < 2:
+    if values.shape != (weight.dims[1],) or not np.isfinite(values).all() or not rank:
         return None
     return BiasAdd(add, bias)

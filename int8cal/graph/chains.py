@@ -14,12 +14,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import onnx
+
 from int8cal.graph.channels import axis_behind, constant_operand
 from int8cal.graph.index import Index, attribute
 
 if TYPE_CHECKING:
-    import onnx
+    from collections.abc import Iterator
 
+    from int8cal.graph.index import Use
     from int8cal.graph.plan import Layer, Plan
 
 _WRITERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -110,6 +113,7 @@ class _Finder:
         self.layers = {layer.node: layer for layer in plan.layers}
         self.order = {node.name: number for number, node in enumerate(index.graph.node)}
         self.group_sizes = Counter(point.group for point in plan.points)
+        self.preparing = _prepared_inputs(index)
 
     def chains(self) -> tuple[Chain, ...]:
         found = []
@@ -148,14 +152,16 @@ class _Finder:
             return self._layer_start(layer)
         if node.domain not in ("", "ai.onnx"):
             return None
+        if node.op_type == "ConvTranspose":
+            return self._transposed_start(node)
         if node.op_type == "LayerNormalization":
             rank = self.index.rank(node.output[0])
             last = attribute(node, "axis", -1) in {-1, (rank or 0) - 1}
             return self._norm_start(node, -1) if last else None
         if node.op_type in _NORMS:
-            return None if self._prepares_input(node) else self._norm_start(node, 1)
+            return None if node.output[0] in self.preparing else self._norm_start(node, 1)
         if node.op_type == "Mul":
-            return None if self._prepares_input(node) else self._mul_start(node)
+            return None if node.output[0] in self.preparing else self._mul_start(node)
         return None
 
     def _layer_start(self, layer: Layer) -> tuple[list[Carrier], int, int] | None:
@@ -170,6 +176,16 @@ class _Finder:
         if layer.bias is not None and not layer.bias_add:  # the walk meets an Add of its own accord
             carriers.append(Carrier(layer.bias, 0))
         return carriers, (1 if layer.op_type.startswith("Conv") else -1), int(dims[layer.axis])
+
+    def _transposed_start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
+        """Return what `_start` does for a ConvTranspose in float."""
+        names = [str(name) for name in node.input[1:] if name]
+        if attribute(node, "group", 1) > 1 or not all(self.index.is_constant(name) for name in names):
+            return None
+        if any(self.index.elem_type(name) != onnx.TensorProto.FLOAT for name in names):
+            return None
+        dims = self.index.initializers[names[0]].dims
+        return [Carrier(name, 0 if number else len(dims) - 2) for number, name in enumerate(names)], 1, int(dims[1])
 
     def _norm_start(self, node: onnx.NodeProto, axis: int) -> tuple[list[Carrier], int, int] | None:
         names = [str(name) for name in node.input[1:3] if name]
@@ -198,41 +214,38 @@ class _Finder:
             return None
         return [Carrier(name, trailing)], (axis if trailing else -1), int(dims[wide[0]])
 
-    def _prepares_input(self, node: onnx.NodeProto) -> bool:
-        """Whether a node only prepares a graph input: scale, mean and std, which raw pixels as input replace."""
-        while node.op_type in _PREPARES:
-            variable = [name for name in node.input if name and not self.index.is_constant(name)]
-            if len(variable) != 1:
-                return False
-            if variable[0] in self.index.inputs:
-                return True
-            node = self.index.producer[variable[0]]
-        return False
-
     def _size(self, tensor: str, axis: int) -> int | None:
         dims = self.index.dims(tensor)
         return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
 
     def _walk(self, tensor: str, axis: int, channels: int, way: _Way) -> bool:
         """Go down all readers of a tensor; False where one of them would notice the factors."""
-        if tensor in self.index.outputs:
-            return False
-        way.axes[tensor] = axis
-        for use in self.index.uses.get(tensor, []):
-            node = use.node
+        path: list[tuple[str, int, Iterator[Use]]] = []
+        ahead: tuple[str, int] | None = (tensor, axis)
+        while ahead is not None or path:
+            if ahead is not None:
+                name, at = ahead
+                if name in self.index.outputs:
+                    return False
+                way.axes[name] = at
+                path.append((name, at, iter(self.index.uses.get(name, []))))
+            name, at, uses = path[-1]
+            ahead, use = None, next(uses, None)
+            if use is None:
+                path.pop()
+                continue
             if use.slot < 0:
                 return False
-            if node.op_type == "Shape":
-                continue
-            layer = self.layers.get(node.name)
+            layer = self.layers.get(use.node.name)
             if layer is not None:
-                if not self._reads(layer, use.slot, axis, tensor) or layer.channels != channels:
+                if not self._reads(layer, use.slot, at, name) or layer.channels != channels:
                     return False
                 way.readers.append(layer)
-                continue
-            behind = self._behind(node, use.slot, axis, channels, way)
-            if behind is None or not self._walk(str(node.output[0]), behind, channels, way):
-                return False
+            elif use.node.op_type != "Shape":
+                behind = self._behind(use.node, use.slot, at, channels, way)
+                if behind is None:
+                    return False
+                ahead = (str(use.node.output[0]), behind)
         return True
 
     def _behind(self, node: onnx.NodeProto, slot: int, axis: int, channels: int, way: _Way) -> int | None:
@@ -280,3 +293,14 @@ class _Finder:
         if not readers or len({layer.channels for layer in readers}) > 1:
             return None
         return Chain(node.name, None, (), tuple(readers), (tensor,), (-1,))
+
+
+def _prepared_inputs(index: Index) -> frozenset[str]:
+    """Name what only prepares graph inputs: scale, mean and std, which raw pixels as input replace."""
+    found: set[str] = set()
+    for node in index.graph.node:
+        if node.op_type in _PREPARES:
+            variable = [name for name in node.input if name and not index.is_constant(name)]
+            if len(variable) == 1 and (variable[0] in index.inputs or variable[0] in found):
+                found.add(str(node.output[0]))
+    return frozenset(found)

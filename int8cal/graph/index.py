@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import helper, numpy_helper
 
+from int8cal.protos import subgraphs
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     import numpy as np
     import numpy.typing as npt
@@ -49,7 +51,9 @@ class Index:
         self.inputs: frozenset[str] = frozenset(value.name for value in self.graph.input) - self.initializers.keys()
         self.outputs: frozenset[str] = frozenset(value.name for value in self.graph.output)
         self.types: dict[str, onnx.TypeProto] = {
-            value.name: value.type for value in (*self.graph.value_info, *self.graph.input, *self.graph.output)
+            # of an output inference may know more than is declared
+            value.name: value.type
+            for value in (*self.graph.input, *self.graph.output, *self.graph.value_info)
         }
 
     @cached_property
@@ -106,31 +110,82 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return default
 
 
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Iterate over the graphs in a node's attributes (If, Loop, Scan)."""
-    for item in node.attribute:
-        if item.type == onnx.AttributeProto.GRAPH:
-            yield item.g
-        elif item.type == onnx.AttributeProto.GRAPHS:
-            yield from item.graphs
-
-
 def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """Iterate over the nodes of a graph and of the graphs inside them."""
-    for node in graph.node:
+    """Iterate over the nodes of a graph and of the graphs inside them, a node before those inside of it."""
+    ways = [iter(graph.node)]
+    while ways:
+        node = next(ways[-1], None)
+        if node is None:
+            ways.pop()
+            continue
         yield node
-        for inner in subgraphs(node):
-            yield from walk(inner)
+        ways.extend(iter(inner.node) for inner in reversed([*subgraphs(node)]))
 
 
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
     names: set[str] = set()
-    for graph in subgraphs(node):
-        local = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-        for inner in graph.node:
-            names |= {name for name in inner.input if name} - local
-            names |= outer_references(inner) - local
-            local |= set(inner.output)
-        names |= {value.name for value in graph.output} - local
+    local: list[set[str]] = []  # what each graph on the way down defines, as far as it was read
+    # a graph to open or, when its nodes are done, to close; a node to read; a node behind which its outputs are known
+    ways: list[tuple[str, onnx.GraphProto | onnx.NodeProto]] = [("open", graph) for graph in subgraphs(node)]
+    while ways:
+        what, item = ways.pop()
+        read: Iterable[str] = ()
+        if isinstance(item, onnx.NodeProto):
+            if what == "node":
+                read = item.input
+                ways.append(("behind", item))
+                ways += [("open", graph) for graph in subgraphs(item)]
+            else:
+                local[-1].update(item.output)
+        elif what == "open":
+            local.append({value.name for value in (*item.input, *item.initializer)})
+            ways.append(("close", item))
+            ways += [("node", inner) for inner in reversed(item.node)]
+        else:
+            read = [value.name for value in item.output]
+        names.update(name for name in read if name and not any(name in known for known in local))
+        if what == "close":
+            local.pop()
     return names
+
+
+def free_number(stem: str, taken: Collection[str], first: int) -> int:
+    """Return a number that makes a name of a stem that is not taken: the lowest, where those below are all taken.
+
+    A tensor may have thousands of readers with a name each, so the numbers are not tried one by one.
+    """
+    step = 1
+    while f"{stem}{first + step - 1}" in taken:
+        step *= 2
+    low, high = first + step // 2 - 1, first + step - 1  # the lower one is taken, or before the first
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if f"{stem}{middle}" in taken else (low, middle)
+    return high
+
+
+def derived_constants(index: Index) -> frozenset[str]:
+    """Name the tensors that depend on initializers alone: themselves, and what nodes make of them or of nothing.
+
+    Args:
+        index: The graph; its nodes may stand in any order.
+    """
+    known = set(index.initializers)
+    nodes = list(index.graph.node)
+    missing = {id(node): 0 for node in nodes}
+    readers = {name: {id(use.node): use.node for use in uses} for name, uses in index.uses.items()}
+    for name in readers.keys() - known:
+        for number in readers[name]:
+            missing[number] += 1
+    ready = [node for node in nodes if not missing[id(node)]]
+    while ready:
+        for name in ready.pop().output:
+            if not name or name in known:
+                continue
+            known.add(name)
+            for number, node in readers.get(name, {}).items():
+                missing[number] -= 1
+                if not missing[number]:
+                    ready.append(node)
+    return frozenset(known)

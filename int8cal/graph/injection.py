@@ -12,12 +12,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.index import subgraphs
 from int8cal.graph.plan import data_slots
-from int8cal.protos import copied, graft
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.protos import copied, graft, graphs_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from int8cal.graph.plan import Plan
     from int8cal.protos import Graft
@@ -47,37 +47,42 @@ class Injection:
     inputs: dict[Place, str]
 
 
-def make_injection(model: onnx.ModelProto, plan: Plan, *, outputs: bool = False) -> Injection:
+def make_injection(
+    model: onnx.ModelProto, plan: Plan, *, outputs: bool = False, ends: Sequence[str] | None = None
+) -> Injection:
     """Add places to a model.
 
     Args:
         model: The prepared (and equalized) model; its weights are shared, not copied.
         plan: Its plan.
         outputs: Also behind each layer, which keeps the runtime from fusing its activation.
+        ends: Tensors that become the outputs of the result; None for the model's own outputs.
     """
-    builder = _Builder(model, plan, outputs=outputs)
+    builder = _Builder(model, plan, outputs=outputs, ends=ends)
     return Injection(builder.build(), builder.inputs)
 
 
 def rounded_places(model: onnx.ModelProto, plan: Plan) -> frozenset[Place]:
     """Return where quantized values of a plan are read."""
-    return frozenset(_Builder(model, plan, outputs=False).wanted())
+    return frozenset(_Builder(model, plan, outputs=False, ends=None).wanted())
 
 
 class _Builder:
-    def __init__(self, model: onnx.ModelProto, plan: Plan, *, outputs: bool) -> None:
+    def __init__(self, model: onnx.ModelProto, plan: Plan, *, outputs: bool, ends: Sequence[str] | None) -> None:
         self.model, self.plan = model, plan
         self.layers = {layer.node for layer in plan.layers}
         self.behind = self.layers if outputs else set()
-        # a graph output that an integer kernel writes has the error itself: its name is that of the noisy tensor
+        # an output that an integer kernel writes has the error itself: its name is that of the noisy tensor
         exclusive = {point.tensor for point in plan.points if point.exclusive}
-        self.ends = {value.name for value in model.graph.output} & exclusive
+        self.outputs = ends
+        self.ends = set([value.name for value in model.graph.output] if ends is None else ends) & exclusive
         self.inputs: dict[Place, str] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.mark = _mark(model.graph)
 
     def build(self) -> Graft:
-        result = graft(self.model)
+        taps = () if self.outputs is None else tuple(Tap(name) for name in self.outputs)
+        result = graft(self.model) if self.outputs is None else tapped_model(self.model, taps)
         graph = result.shell.graph
         wanted = self.wanted()
         for value in self.model.graph.input:
@@ -156,8 +161,7 @@ def _mark(graph: onnx.GraphProto) -> str:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (value.name for value in (*graph.input, *graph.initializer))
-    for node in graph.node:
-        yield from (node.name, *node.input, *node.output)
-        for inner in subgraphs(node):
-            yield from _names(inner)
+    for each in graphs_within(graph):
+        yield from (value.name for value in (*each.input, *each.initializer))
+        for node in each.node:
+            yield from (node.name, *node.input, *node.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from onnx import external_data_helper
 from int8cal.atomic import atomic_path, atomic_write
 from int8cal.errors import ModelError
 from int8cal.graph.index import walk
-from int8cal.protos import all_tensors, is_large, tensor_bytes, without_weights, write_split
+from int8cal.input_paths import require_readable
+from int8cal.protos import all_tensors, is_large, tensor_bytes, texts, without_weights, write_split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +58,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         ModelError: the file is missing, not ONNX, truncated, empty, holds a tensor of no known type, or its external
             data is missing.
     """
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "is not a regular file" if path.exists() else "does not exist"
-        raise ModelError(what, where=str(path), do="give the path of an .onnx file", path=path)
+    require_readable(path, ModelError, "give the path of an .onnx file")
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises DecodeError, onnx a family of its own
@@ -70,6 +70,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         ) from error
     if not model.graph.node:
         raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
+    require_text(model, str(path))
     _require_known_types(model, path)
     names = sorted(external_files(model))
     try:
@@ -83,6 +84,19 @@ def load_model(path: Path) -> onnx.ModelProto:
             path=path,
         ) from error
     return model
+
+
+def require_text(model: onnx.ModelProto, where: str) -> None:
+    """Refuse a model that holds names or other text which is no UTF-8: protobuf gives such text as bytes.
+
+    Raises:
+        ModelError: naming the kind of text and showing it.
+    """
+    for what, text in texts(model):
+        if isinstance(text, bytes):
+            raise ModelError(
+                f"the {what} {text[:60]!r} is not UTF-8 text", where=where, do="export or download it again"
+            )
 
 
 def _require_known_types(model: onnx.ModelProto, path: Path) -> None:
@@ -154,6 +168,51 @@ def file_sha256(path: Path) -> str:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+class Watched:
+    """The files of a model as they are now, to find out later whether they were replaced in between."""
+
+    def __init__(self, path: Path) -> None:
+        """Look at a model's file and at the data files that it names; what cannot be read is told by who loads it."""
+        self._path, self._files = path, [path]
+        with contextlib.suppress(Exception):  # protobuf and onnx raise families of their own
+            names = external_files(onnx.load(str(path), load_external_data=False))
+            self._files += [path.parent / name for name in sorted(names)]
+        self._before = self._stamps()
+
+    def require_same(self, sha256: str | None = None) -> None:
+        """Refuse a model that is not what it was.
+
+        Args:
+            sha256: What the files hashed to; they are hashed again where they were touched. None takes a touch for a
+                change.
+
+        Raises:
+            ModelError: The files changed, or are gone.
+        """
+        if self._stamps() == self._before:
+            return
+        with contextlib.suppress(Exception):
+            if sha256 is not None and file_sha256(self._path) == sha256:
+                return
+        raise ModelError(
+            "changed while it was in use",
+            where=str(self._path),
+            do="run again, and leave the file alone until the end",
+            path=self._path,
+        )
+
+    def _stamps(self) -> list[tuple[int, ...] | None]:
+        return [_stamp(file) for file in self._files]
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
 
 
 def model_sha256(model: onnx.ModelProto) -> str:

@@ -28,7 +28,8 @@ class OpRule:
         float_output: The integer kernel can write float (MatMulIntegerToFloat, QGemm), so no Q is needed behind it, or
             takes what follows into itself, up to the next Q.
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
-        no_kernel: Weights are stored as int8 and the input is quantized, but the runtime computes in float.
+        no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
+        grouped: A convolution with groups has the integer kernel too.
         weight, bias: Positions of the constant weight and of the bias (linear ops).
     """
 
@@ -37,13 +38,14 @@ class OpRule:
     float_output: bool = False
     shares_inputs: bool = False
     no_kernel: bool = False
+    grouped: bool = True
     weight: int = 1
     bias: int | None = None
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Conv": OpRule("linear", bias=2),
-    "ConvTranspose": OpRule("linear", bias=2, no_kernel=True, float_output=True),
+    "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
     "Add": OpRule("compute", inputs=(0, 1)),
@@ -74,15 +76,18 @@ class OpTable:
         recurrent: Weights of LSTM, GRU and RNN become int8, one way or another (see graph.recurrent).
         symmetric: Activations are int8 with zero point 0, nothing else.
         float_bias: A bias stays float: there is no DequantizeLinear of int32.
+        looks_behind: The runtime takes what reads a product into it before it looks for an integer kernel, see
+            quantization.product_ends.
     """
 
     rules: Mapping[str, OpRule]
     recurrent: bool = True
     symmetric: bool = False
     float_bias: bool = False
+    looks_behind: bool = False
 
 
-_ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU)
+_ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
@@ -93,7 +98,9 @@ _INPUTS_ONLY: dict[str, OpRule] = {
 _TENSORRT: dict[str, OpRule] = _INPUTS_ONLY | {"Add": OpRule("residual", inputs=(0, 1), float_output=True)}
 _BY_TARGET: dict[str, OpTable] = {
     # its LSTM takes constants only, and int8 codes behind Cast and Mul are none to it
-    "openvino": OpTable(_INPUTS_ONLY, recurrent=False),
+    "openvino": OpTable(
+        _INPUTS_ONLY | {"ConvTranspose": replace(_INPUTS_ONLY["ConvTranspose"], grouped=False)}, recurrent=False
+    ),
     "tensorrt": OpTable(_TENSORRT, recurrent=False, symmetric=True, float_bias=True),
 }
 

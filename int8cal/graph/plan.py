@@ -8,6 +8,7 @@ its inputs are quantized anyway and somebody wants its output quantized anyway. 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,13 +19,19 @@ from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import CLIPPING, OpRule, OpTable, op_table
 from int8cal.graph.recurrent import GATES, Recurrent, recurrent_of
 from int8cal.graph.reduction import reduction_of
+from int8cal.graph.scores import are_scores, is_mask
 from int8cal.graph.select import EXCLUDED
+from int8cal.graph.shared_scales import SharedScales
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from int8cal.graph.select import Selection
     from int8cal.numerics.pairs import Reduction
+
+
+# Why a layer stays float that has weights like any other.
+NO_KERNEL = "the runtime has no integer kernel for it"
 
 
 @dataclass(frozen=True)
@@ -105,28 +112,45 @@ class Plan:
     left: tuple[Left, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
-    _by_tensor: dict[str, Point] = field(default_factory=dict, repr=False, compare=False)
 
     def point(self, tensor: str) -> Point | None:
         """Return the point of a tensor, None where it stays float."""
-        if not self._by_tensor:
-            self._by_tensor.update({point.tensor: point for point in self.points})
         return self._by_tensor.get(tensor)
 
     def members(self, group: str) -> tuple[Point, ...]:
         """Return the points that share one scale."""
-        return tuple(point for point in self.points if point.group == group)
+        return tuple(self._by_group.get(group, ()))
 
     def weight_key(self, node: str, weight: str) -> str:
         """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
-        readers = [layer.node for layer in self.layers if layer.weight == weight]
-        readers += [each.node for each in self.recurrent if weight in each.tensors]
-        return weight if readers == [node] else f"{weight}@{node}"
+        return weight if self._readers.get(weight) == [node] else f"{weight}@{node}"
 
-    @property
+    @cached_property
     def groups(self) -> tuple[str, ...]:
         """Group names in graph order."""
-        return tuple(dict.fromkeys(point.group for point in self.points))
+        return tuple(self._by_group)
+
+    @cached_property
+    def _by_tensor(self) -> dict[str, Point]:
+        return {point.tensor: point for point in self.points}
+
+    @cached_property
+    def _by_group(self) -> dict[str, list[Point]]:
+        found: dict[str, list[Point]] = {}
+        for point in self.points:
+            found.setdefault(point.group, []).append(point)
+        return found
+
+    @cached_property
+    def _readers(self) -> dict[str, list[str]]:
+        """The nodes that read each weight."""
+        found: dict[str, list[str]] = {}
+        for layer in self.layers:
+            found.setdefault(layer.weight, []).append(layer.node)
+        for each in self.recurrent:
+            for weight in dict.fromkeys(each.tensors):
+                found.setdefault(weight, []).append(each.node)
+        return found
 
 
 def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
@@ -160,7 +184,7 @@ class _Planner:
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
-        self.shared: dict[str, str] = {}  # union-find: tensor -> tensor of the same scale
+        self.shared = SharedScales(self.index)
 
     def plan(self) -> Plan:
         nodes = list(self.index.graph.node)
@@ -204,7 +228,11 @@ class _Planner:
         weight = node.input[rule.weight]
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
+        if rule.no_kernel or (not rule.grouped and attribute(node, "group", 1) > 1):
+            return NO_KERNEL
         if not self.index.is_constant(weight):
+            if self.index.is_constant(node.input[0]):
+                return "its weights are the left operand, no integer kernel takes them there"
             producer = self.index.producer.get(weight)
             cast = producer is not None and producer.op_type == "Cast" and self.index.is_constant(producer.input[0])
             return "its weights are not float32" if cast else "its weights are not constant"
@@ -220,12 +248,15 @@ class _Planner:
             bias = node.input[rule.bias]
             if not self.index.is_constant(bias):
                 return "its bias is not constant"
-            if not np.isfinite(self.index.constant(bias).astype(np.float64)).all():
+            values = self.index.constant(bias)
+            if not np.isfinite(values.astype(np.float64)).all():
                 return "its bias holds NaN or infinity"
-            if node.op_type == "Gemm" and not _is_row(self.index.constant(bias), self.index.constant(weight), node):
+            if not rule.float_output and is_mask(values) and are_scores(self.index, self.rules, node.output[0]):
+                return "its bias masks scores that Softmax reads"
+            if node.op_type == "Gemm" and not _is_row(values, self.index.constant(weight), node):
                 return "its bias is not one value per output channel"
-        if node.op_type == "Gemm" and (attribute(node, "transA", 0) or attribute(node, "alpha", 1.0) != 1.0):
-            return "transA or alpha is set on variable operands"
+        if node.op_type == "Gemm" and attribute(node, "transA", 0):
+            return "its input is transposed (transA)"
         return ""
 
     def activated(self, node: onnx.NodeProto) -> str:
@@ -241,6 +272,9 @@ class _Planner:
         low, _ = clip_bounds(self.index, reader)
         return str(reader.output[0]) if low == 0.0 else output
 
+    def _may_mask(self, node: onnx.NodeProto) -> bool:
+        return node.op_type == "Add" and are_scores(self.index, self.rules, node.output[0])
+
     def _float_tensor(self, name: str) -> bool:
         return self.index.elem_type(name) in (onnx.TensorProto.FLOAT, 0)
 
@@ -255,6 +289,7 @@ class _Planner:
                 or node.name not in self.allowed
                 or node.name in self.taken_in
                 or node.domain not in ("", "ai.onnx")
+                or self._may_mask(node)
             ):
                 continue
             if self.activated(node) not in wanted and node.output[0] not in wanted:
@@ -299,6 +334,8 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind != "residual" or node.name not in self.allowed or node.name in self.taken_in:
                 continue
+            if self._may_mask(node):
+                continue
             # the layer that is computed last takes the Add into its kernel; it reads the other operand
             behind = [
                 (order[producer.name], slot)
@@ -323,6 +360,8 @@ class _Planner:
             return "its second output is used"
         if len(variable) != len(slots):
             return "an operand is constant"
+        if self._may_mask(node):
+            return "it may mask scores that Softmax reads"
         for name in variable:
             if name not in quantized:
                 return f"its input {name} is float"
@@ -330,38 +369,19 @@ class _Planner:
 
     def _share(self, node: onnx.NodeProto, rule: OpRule, variable: list[str], output: str) -> None:
         if rule.kind == "pass":
-            self._unite(variable[0], output)
+            self.shared.unite(variable[0], output)
         elif rule.shares_inputs and output == node.output[0]:
             # a scale shared with signed values has a zero point above 0, which no longer replaces a Relu: the layer in
             # front of that Relu would fall back to float
-            signed = [name for name in variable if not self._clipped(name)]
+            signed = [name for name in variable if not self.shared.is_clipped(name)]
             for name in signed or variable:
                 if self.index.only_reader(name) is node:
-                    self._unite(name, output)
-
-    def _clipped(self, tensor: str) -> bool:
-        """Whether a Relu or Clip ends at the tensor or at one that shares its scale."""
-        root = self._root(tensor)
-        return any(
-            self._root(name) == root for name in {tensor, root, *self.shared} if self._producer_type(name) in CLIPPING
-        )
-
-    def _producer_type(self, tensor: str) -> str:
-        producer = self.index.producer.get(tensor)
-        return producer.op_type if producer is not None else ""
-
-    def _root(self, tensor: str) -> str:
-        while (parent := self.shared.get(tensor, tensor)) != tensor:
-            tensor = parent
-        return tensor
-
-    def _unite(self, first: str, second: str) -> None:
-        self.shared[self._root(second)] = self._root(first)
+                    self.shared.unite(name, output)
 
     def _result(self, nodes: list[onnx.NodeProto], quantized: set[str]) -> Plan:
         by_name = self.index.nodes
-        order = [name for name in self.index.inputs if name in quantized]
-        order = sorted(order, key=[value.name for value in self.index.graph.input].index)
+        inputs = quantized & self.index.inputs
+        order = [value.name for value in self.index.graph.input if value.name in inputs]
         order += [name for node in nodes for name in node.output if name in quantized]
         ends = {  # outputs of integer kernels that cannot write float
             (layer.output if name in self.layers else "")
@@ -383,7 +403,7 @@ class _Planner:
             points.append(
                 Point(
                     tensor=tensor,
-                    group=groups.setdefault(self._root(tensor), tensor),
+                    group=groups.setdefault(self.shared.root(tensor), tensor),
                     source=tensor not in passed,
                     exclusive=tensor in ends,
                     node=producer.name if producer is not None else "",
@@ -442,7 +462,9 @@ class _Planner:
         if rule.kind == "pass":
             return True
         variable: Iterable[str] = (node.input[slot] for slot in data_slots(node, rule))
-        return rule.shares_inputs and all(self._root(name) == self._root(node.output[0]) for name in variable)
+        return rule.shares_inputs and all(
+            self.shared.root(name) == self.shared.root(node.output[0]) for name in variable
+        )
 
 
 def clip_bounds(index: Index, node: onnx.NodeProto) -> tuple[float, float]:

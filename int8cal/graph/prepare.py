@@ -83,12 +83,21 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
 
 
 def _infer_shapes(model: onnx.ModelProto) -> None:
-    """Add types and shapes of inner tensors and of outputs; on an outline, since weights add nothing but their size."""
-    inferred = shape_inference.infer_shapes(outline(model), data_prop=True)
-    for field in ("value_info", "output"):
-        values = getattr(model.graph, field)
-        del values[:]
-        values.extend(getattr(inferred.graph, field))
+    """Add types and shapes of inner tensors; on an outline, since weights add nothing but their size.
+
+    Outputs stay as the user declared them, unless nothing is declared of their shape. What inference knows beyond that
+    stands among the inner tensors, for `Index`.
+    """
+    inferred = shape_inference.infer_shapes(outline(model), data_prop=True).graph
+    outputs = {value.name: value for value in inferred.output}
+    for value in model.graph.output:
+        if not value.type.tensor_type.HasField("shape"):
+            value.type.CopyFrom(outputs[value.name].type)
+    declared = {value.name: value.type for value in model.graph.output}
+    values = [value for value in inferred.value_info if value.name not in declared]
+    values += [value for name, value in outputs.items() if value.type != declared[name]]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(values)
 
 
 def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:

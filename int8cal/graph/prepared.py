@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError, TableError
-from int8cal.graph.load import file_sha256, load_model, model_sha256
-from int8cal.graph.plan import Plan, make_plan
+from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_text
+from int8cal.graph.plan import NO_KERNEL, Plan, make_plan
 from int8cal.graph.prepare import finish, normalize
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import without_weights
@@ -55,8 +55,11 @@ def prepare(source: Path | onnx.ModelProto, fold: Callable[[onnx.ModelProto], on
     if isinstance(source, onnx.ModelProto):
         original, sha, name = source, model_sha256(source), source.graph.name or "model"
         where = name
+        require_text(source, where)
     else:
+        watched = Watched(source)
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
+        watched.require_same()  # the hash is of what was loaded
     signature, header = signature_of(original), without_weights(original)
     _require_tensors(original, where)
     normal = normalize(original, where)
@@ -94,10 +97,13 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
             where="settings.left_for_latency",
             do="remove a node from it, or calibrate again",
         )
+    do = "give a float32 model with constant weights, or quantize less strictly with --include and --exclude"
+    if plan.left and all(left.reason == NO_KERNEL for left in plan.left):
+        do = "int8 would only cost here: run the model in float, or name a runtime that has such a kernel with --target"
     reasons = "; ".join(f"{left.op_type} {left.node!r}: {left.reason}" for left in plan.left[:3])
     raise ModelError(
         "has no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized"
         + (f" ({reasons})" if reasons else ""),
         where=prepared.where,
-        do="give a float32 model with constant weights, or quantize less strictly with --include and --exclude",
+        do=do,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -30,7 +30,8 @@ class Signature:
 
     Attributes:
         batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
-            input; None when the inputs have no common batch axis, so that a feed is one indivisible sample.
+            input; None when the inputs have no common batch axis, so that a feed is one indivisible sample. Vectors of
+            a fixed size have none: their only axis holds features.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -44,6 +45,8 @@ class Signature:
             return None
         if all(not isinstance(dim, int) for dim in leading):
             return "dynamic"
+        if all(len(spec.shape or ()) == 1 for spec in self.inputs):
+            return None
         if len(leading) == 1:
             (size,) = leading
             return size if isinstance(size, int) else "dynamic"
@@ -55,11 +58,26 @@ def signature_of(model: onnx.ModelProto) -> Signature:
 
     Args:
         model: Any model; weights need not be loaded. Initializers listed as graph inputs (IR < 4) do not count.
+
+    Returns:
+        The signature. A vector that a MatMul multiplies by constant weights has their size, also where it is symbolic.
     """
-    initialized = {tensor.name for tensor in model.graph.initializer}
+    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    summed = {
+        str(node.input[0]): weights[node.input[1]][-2:][0]
+        for node in model.graph.node
+        if node.op_type == "MatMul" and weights.get(node.input[1])
+    }
+    inputs = _specs(value for value in model.graph.input if value.name not in weights)
     return Signature(
-        inputs=tuple(_specs(value for value in model.graph.input if value.name not in initialized)),
-        outputs=tuple(_specs(model.graph.output)),
+        inputs=tuple(
+            replace(spec, shape=(summed[spec.name],))
+            if spec.name in summed and spec.shape is not None and len(spec.shape) == 1
+            else spec
+            for spec in inputs
+        ),
+        # a model may list an output twice
+        outputs=tuple({spec.name: spec for spec in _specs(model.graph.output)}.values()),
     )
 
 

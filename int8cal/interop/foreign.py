@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from int8cal.errors import TableError
+from int8cal.errors import TableError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +59,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TableError(f"cannot be read ({reason})", where=str(path), do="give an existing file") from error
+        raise TableError(f"cannot be read ({reason_of(error)})", where=str(path), do="give an existing file") from error
 
 
 def text_of(content: bytes, where: str) -> str:

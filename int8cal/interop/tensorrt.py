@@ -20,7 +20,7 @@ from int8cal.interop.losses import (
     symmetric,
     symmetric_losses,
 )
-from int8cal.numerics.affine import S8, SMALLEST_SCALE, Affine, positive_scale
+from int8cal.numerics.affine import S8, SMALLEST_SCALE, ZERO_SCALE, Affine, positive_scale
 
 if TYPE_CHECKING:
     from int8cal.calibration.table import CalibrationTable
@@ -103,8 +103,8 @@ def read_tensorrt(content: bytes, where: str) -> Foreign:
     losses = []
     if zeros:
         losses.append(
-            f"{counted(len(zeros), 'scale')} of zero or nearly so ({named(zeros)}) became {SMALLEST_SCALE:.3g}, "
-            "the smallest that a model may hold"
+            f"{counted(len(zeros), 'scale')} of zero or nearly so ({named(zeros)}) became {ZERO_SCALE:.3g} and "
+            f"{SMALLEST_SCALE:.3g}, the smallest that a model may hold"
         )
     return Foreign(tensors, losses=tuple(losses), unusable=tuple(unusable))
 

@@ -16,9 +16,12 @@ from int8cal.errors import NonFiniteError
 
 Float64 = npt.NDArray[np.float64]
 
-# The smallest scale a model or table may hold. The scale of a bias is the product of two scales; with this bound it,
-# too, is a normal float32 (2**-126) whose inverse is finite.
-SMALLEST_SCALE = 2.0**-63
+# The smallest scale that a model or table may hold, and the smallest product of an input's and a weight's scale, which
+# is the scale of a bias: the last normal float32. Its inverse is finite, and no runtime takes it for zero.
+SMALLEST_SCALE = 2.0**-126
+# The scale of an activation that is all zero, which says nothing of its unit: far enough from both ends of float32 for
+# products with any scale of weights.
+ZERO_SCALE = 2.0**-63
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Affine:
 
 
 def positive_scale(scale: float) -> float:
-    """Round a scale to float32, and lift zero and denormals to the smallest usable scale.
+    """Round a scale to float32; zero becomes ZERO_SCALE, and what is too small for a normal float32 SMALLEST_SCALE.
 
     Raises:
         NonFiniteError: scale is NaN or infinite, or does not fit float32.
@@ -69,7 +72,7 @@ def positive_scale(scale: float) -> float:
         rounded = float(np.float32(scale))
     if not math.isfinite(rounded):
         raise NonFiniteError(f"scale {scale!r} is not a finite float32", do="check the range it was computed from")
-    return max(rounded, SMALLEST_SCALE)
+    return max(rounded, SMALLEST_SCALE) if scale > 0.0 else ZERO_SCALE
 
 
 def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool = False) -> Affine:
@@ -82,7 +85,7 @@ def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool 
 
     Returns:
         Affine with float32 scale > 0 and an integer zero point inside [qmin, qmax]; 0.0 maps to it exactly.
-        An all-zero range gives SMALLEST_SCALE; the caller warns, naming the tensor.
+        An all-zero range has ZERO_SCALE, one where float32 ends SMALLEST_SCALE; the caller warns, naming the tensor.
 
     Raises:
         NonFiniteError: low or high is NaN or infinite, or low > high; carries both.

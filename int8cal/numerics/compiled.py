@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import warnings
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from int8cal.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,20 +17,49 @@ if TYPE_CHECKING:
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
+@functools.cache
+def _numba() -> Any:
+    """Import numba.
+
+    Returns:
+        The module; None where it is absent (a platform without it) or switched off (NUMBA_DISABLE_JIT): twins run then.
+
+    Raises:
+        UsageError: A variable NUMBA_... has a value that numba cannot work with.
+    """
+    if find_spec("numba") is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            # numba prints a traceback for a variable that it cannot read, and goes on without it
+            warnings.filterwarnings("error", message="Environment variable", category=RuntimeWarning)
+            import numba
+    except Exception as error:
+        given = [f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("NUMBA_")]
+        if not given:
+            raise
+        raise UsageError(
+            f"numba cannot start with {', '.join(given)} ({str(error).splitlines()[0].rstrip('.')})",
+            where="environment",
+            do="correct or unset such variables",
+        ) from error
+    config: Any = numba.config
+    return None if config.DISABLE_JIT else numba
+
+
 def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -> Callable[..., Any]:
     """Compile a loop over arrays.
 
     Args:
         loop: A function that numba can compile without objects.
-        twin: What stands in for it where numba is absent; the loop itself by default.
+        twin: What stands in for it where nothing is compiled; the loop itself by default.
 
     Returns:
         The compiled function. fastmath stays off: it would reorder sums and drop NaN checks.
     """
-    if find_spec("numba") is None:  # numba is a dependency; a platform without it runs the twins
+    numba = _numba()
+    if numba is None:
         return twin or loop
-    import numba
-
     try:
         function: Callable[..., Any] = numba.njit(loop, cache=True, **_OPTIONS)
     except RuntimeError:  # no directory to keep a cache in
@@ -45,10 +79,9 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
 
 def part(loop: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function that compiled loops of the same file call; it is compiled with each of them."""
-    if find_spec("numba") is None:
+    numba = _numba()
+    if numba is None:
         return loop
-    import numba
-
     function: Callable[..., Any] = numba.njit(loop, **_OPTIONS)
     return function
 
@@ -56,9 +89,9 @@ def part(loop: Callable[..., Any]) -> Callable[..., Any]:
 def make_prefetch() -> Callable[..., None]:
     """Make the function prefetch(array, index) for compiled loops: load a cache line without waiting for it.
 
-    The index may lie outside the array: nothing is read then. Where numba is absent nothing happens.
+    The index may lie outside the array: nothing is read then. Where nothing is compiled nothing happens.
     """
-    if find_spec("numba") is None:
+    if _numba() is None:
         return lambda array, index: None  # noqa: ARG005 - the signature of the compiled one
     from llvmlite import ir
     from numba import types

@@ -14,12 +14,50 @@ import numpy as np
 from int8cal.numerics.compiled import compiled
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
-# Keeps the SQNR of identical outputs finite (about 300 dB), so that a gate such as sqnr_db>=20 passes on them.
-NOISE_FLOOR = 1e-30
+# The SQNR of what equals its reference, in any unit: finite, so that a gate such as sqnr_db>=20 passes on it.
+EXACT_DB = 320.0
+# The most that anything else has, so that the two are told apart.
+CLOSEST_DB = 310.0
 # Two-sided 95 % quantile of the normal distribution.
 Z95 = 1.959963984540054
+
+# Values of larger magnitude than 2**128, or all smaller than 2**-128, as only float64 has them, are scaled before they
+# are squared, so that neither squares nor products of squares leave float64.
+_PLAIN_EXPONENTS = 128
+
+
+def sqnr_db(signal: float, noise: float) -> float | None:
+    """Signal-to-quantization-noise ratio.
+
+    Args:
+        signal, noise: Sums of x^2 and of (x - y)^2, in one unit, whatever it is.
+
+    Returns:
+        10 log10(signal / noise) in dB, at most CLOSEST_DB; EXACT_DB without noise; None without signal.
+    """
+    if signal == 0.0:
+        return None
+    if noise == 0.0:
+        return EXACT_DB
+    return min(10.0 * (math.log10(signal) - math.log10(noise)), CLOSEST_DB)
+
+
+def worst_sqnr_db(signal: Iterable[float], noise: Iterable[float]) -> float | None:
+    """SQNR of a model with several outputs: that of its worst output that carries noise.
+
+    Args:
+        signal, noise: One sum of x^2 and of (x - y)^2 per output; each output may have a unit of its own.
+
+    Returns:
+        In dB. Exact outputs count only where there are no others: EXACT_DB then. An output without signal has no ratio
+        and is left out, noisy or not; None where no output has any.
+    """
+    ratios = (sqnr_db(s, n) for s, n in zip(signal, noise, strict=True))
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -33,6 +71,7 @@ class ErrorSums:
         noise: Sum of (x - y)^2.
         dot: Sum of x * y.
         max_abs: Largest |x - y|.
+        exponent: The four sums are those of x and y over 2**exponent; 0 unless float64 could not hold their squares.
     """
 
     count: int = 0
@@ -41,23 +80,32 @@ class ErrorSums:
     noise: float = 0.0
     dot: float = 0.0
     max_abs: float = 0.0
+    exponent: int = 0
 
     def __add__(self, other: ErrorSums) -> ErrorSums:
-        return ErrorSums(
-            self.count + other.count,
-            self.signal + other.signal,
-            self.energy + other.energy,
-            self.noise + other.noise,
-            self.dot + other.dot,
-            max(self.max_abs, other.max_abs),
-        )
+        # sums of zeros have no unit of their own
+        exponent = max((each.exponent for each in (self, other) if each.signal or each.energy), default=0)
+        first, second = self._over(exponent), other._over(exponent)
+        signal, energy, noise, dot = (a + b for a, b in zip(first, second, strict=True))
+        largest = max(self.max_abs, other.max_abs)
+        return ErrorSums(self.count + other.count, signal, energy, noise, dot, largest, exponent)
+
+    def _over(self, exponent: int) -> tuple[float, ...]:
+        """Return the four sums in another unit."""
+        shift = 2 * (self.exponent - exponent)
+        return tuple(math.ldexp(each, shift) for each in (self.signal, self.energy, self.noise, self.dot))
+
+    @property
+    def exact(self) -> bool:
+        """Whether x and y are equal and not all zero."""
+        return self.signal > 0.0 and self.max_abs == 0.0
 
     @property
     def sqnr_db(self) -> float | None:
-        """Signal-to-quantization-noise ratio in dB, 10 log10(signal / max(noise, 1e-30)); None when x is all zero."""
-        if self.signal == 0.0:
-            return None
-        return 10.0 * (math.log10(self.signal) - math.log10(max(self.noise, NOISE_FLOOR)))
+        """Signal-to-quantization-noise ratio in dB, see `sqnr_db`; None when x is all zero."""
+        if self.noise == 0.0 and self.max_abs > 0.0 and self.signal > 0.0:
+            return CLOSEST_DB  # the squares of its errors are too small for float64
+        return sqnr_db(self.signal, self.noise)
 
     @property
     def cosine(self) -> float | None:
@@ -79,13 +127,32 @@ def error_sums(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> ErrorSums:
 
     Raises:
         ValueError: The shapes differ.
+
+    Numerics: float64 values beyond float32's range are divided by a power of two, which is exact, so that a model whose
+    unit is 1e-200 has the decibels of the same model in another unit.
     """
     if x.shape != y.shape:
         raise ValueError(f"shapes differ: {x.shape} and {y.shape}")
+    first, second = _operand(x), _operand(y)
+    exponent = _exponent(first, second)
+    if exponent:
+        first, second = np.ldexp(first, -exponent), np.ldexp(second, -exponent)
     sums = np.zeros(5)
-    _error_sums(_operand(x), _operand(y), sums)
+    _error_sums(first, second, sums)
     signal, energy, noise, dot, max_abs = sums.tolist()
-    return ErrorSums(int(x.size), signal, energy, noise, dot, max_abs)
+    if exponent:
+        with np.errstate(over="ignore"):
+            max_abs = float(np.ldexp(max_abs, exponent))
+    return ErrorSums(int(x.size), signal, energy, noise, dot, max_abs, exponent)
+
+
+def _exponent(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> int:
+    """Return the exponent of the largest magnitude where squares may leave float64, else 0."""
+    if not x.size or x.dtype == y.dtype == np.float32:
+        return 0
+    largest = max(float(np.abs(each).max()) for each in (x, y))
+    exponent = math.frexp(largest)[1]
+    return exponent if abs(exponent) > _PLAIN_EXPONENTS else 0
 
 
 def _operand(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -113,6 +180,30 @@ def _error_loop(x: Any, y: Any, sums: Any) -> None:
 
 
 _error_sums = compiled(_error_loop)
+
+
+@dataclass(frozen=True)
+class SampleSums:
+    """ErrorSums over samples, with what the interval of their SQNR needs; `+` takes those of one more sample.
+
+    Attributes:
+        total: Over all samples.
+        samples: How many were added.
+        products: Sums over samples of signal^2, signal * noise and noise^2, in the unit of `total` to the fourth.
+    """
+
+    total: ErrorSums = ErrorSums()
+    samples: int = 0
+    products: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __add__(self, sample: ErrorSums) -> SampleSums:
+        total = self.total + sample
+        shift = 4 * (self.total.exponent - total.exponent)
+        own = 2 * (sample.exponent - total.exponent)
+        signal, noise = math.ldexp(sample.signal, own), math.ldexp(sample.noise, own)
+        new = (signal * signal, signal * noise, noise * noise)
+        products = [math.ldexp(old, shift) + more for old, more in zip(self.products, new, strict=True)]
+        return SampleSums(total, self.samples + 1, (products[0], products[1], products[2]))
 
 
 def rank_of(scores: npt.NDArray[Any], label: int) -> int:

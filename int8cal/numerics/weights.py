@@ -8,12 +8,33 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import NonFiniteError
-from int8cal.numerics.affine import S7, S8, QType
+from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
 
 Float64 = npt.NDArray[np.float64]
 
 BIAS_LIMIT = float(2**31 - 1)
 WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7, "paired": S8}
+
+
+def guard_products(
+    scales: Float64, input_scale: float, zero: npt.NDArray[np.bool_]
+) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Raise weight scales until their products with the input's scale are normal float32.
+
+    Args:
+        scales: Weight scales (channels,), as for `guard_bias`.
+        input_scale: Scale of the layer's input.
+        zero: Channels whose weights are all zero: raising their scales changes no code.
+
+    Returns:
+        (scales, ended): new scales, and channels whose weights have fewer bits for it since float32 ends.
+
+    Numerics: The product is the scale of the accumulator and of the bias. Below, it would be denormal: rounded, its
+    inverse infinite, and zero where a runtime flushes denormals. A raised scale costs bits of the weights alone.
+    """
+    least, _ = _raised(np.zeros(scales.shape), np.full(scales.shape, SMALLEST_SCALE / min(input_scale, 1.0)))
+    # a scale at the limit was raised to it, now or when the table that it comes from was made
+    return np.maximum(scales, least), (scales <= least) & ~zero
 
 
 def guard_bias(
@@ -41,9 +62,13 @@ def guard_bias(
     need = need.reshape(-1, scales.size).max(axis=0)  # channels of several groups that share a scale
     if not (need <= np.finfo(np.float32).max).all():
         raise NonFiniteError("a bias is NaN, infinite or too large", do="repair the FP32 model")
+    return _raised(scales, need)
+
+
+def _raised(scales: Float64, need: Float64) -> tuple[Float64, npt.NDArray[np.bool_]]:
+    """Raise scales to the smallest float32 that is not below the need; returns them and which changed."""
     raised = need > scales
-    # the smallest float32 that is not below the need: the cast may round down
-    lifted = need.astype(np.float32)
+    lifted = need.astype(np.float32)  # the cast may round down
     lifted = np.where(lifted.astype(np.float64) < need, np.nextafter(lifted, np.float32(np.inf)), lifted)
     return np.where(raised, lifted.astype(np.float64), scales), raised
 
@@ -70,6 +95,7 @@ class QuantizedLayer:
         bias: s32 codes, None where the layer has no bias.
         raised: Number of scales that the bias guard raised.
         range: "s8", "s7" or "paired".
+        ended: Number of scales that are larger than the weights want them, since float32 ends.
     """
 
     weight: npt.NDArray[np.int8]
@@ -77,3 +103,4 @@ class QuantizedLayer:
     bias: npt.NDArray[np.int32] | None
     raised: int
     range: str = "s8"
+    ended: int = 0

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from int8cal.calibration.table import CalibrationTable
+from int8cal.data.padding import record
 from int8cal.runtime.targets import weight_range
 
 if TYPE_CHECKING:
@@ -42,8 +43,13 @@ def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibra
         settings |= {"budget": job.quantization.budget, "fallback": job.quantization.fallback}
     return CalibrationTable(
         model={"sha256": prepared.sha256, "name": prepared.name},
-        data={"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples},
+        data={
+            "fingerprint": f"{statistics.fingerprint:032x}",
+            "samples": statistics.samples,
+            **({"padding": record(statistics.padding)} if statistics.padding else {}),
+        },
         settings=settings,
         tensors={},
         weights={},
+        warnings=tuple(str(each) for each in statistics.padding if each.how == "kept"),
     )

@@ -108,16 +108,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         rounding=rounding,
         planes=planes,
     )
-    warnings = tuple(
-        f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
-        for name, layer in layers.items()
-        if layer.raised
-    ) + tuple(
-        f"node {name!r}: the table's weight scales are for {entry.range}, but its codes are {layers[name].range} now; "
-        "computed anew"
-        for name, entry in entries.items()
-        if entry.range != layers[name].range
-    )
+    warnings = _warnings(layers, entries)
     steps = table.settings.get("steps")
     metadata = {TABLE_KEY: _digest(activations, layers, recurrent, rounding)}
     if steps:
@@ -231,6 +222,28 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, W
 def with_weights(table: CalibrationTable, plan: Plan, built: Built) -> CalibrationTable:
     """Return the table with the scales that its layers and recurrent nodes were built with."""
     return replace(table, weights=weight_entries(plan, built.layers) | gate_entries(built.recurrent))
+
+
+def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, WeightEntry]) -> tuple[str, ...]:
+    """Say of which layers the scales of weights are not what the weights or the table ask for."""
+    raised = [
+        f"node {name!r}: the weight scale of {layer.raised} output channel(s) was raised so that the s32 bias fits"
+        for name, layer in layers.items()
+        if layer.raised
+    ]
+    ended = [
+        f"node {name!r}: float32 ends: {layer.ended} output channel(s) of its weight have fewer bits, as their scale "
+        "times that of its input would be smaller than a float32 can be"
+        for name, layer in layers.items()
+        if layer.ended
+    ]
+    anew = [
+        f"node {name!r}: the table's weight scales are for {entry.range}, but its codes are {layers[name].range} now; "
+        "computed anew"
+        for name, entry in entries.items()
+        if entry.range != layers[name].range
+    ]
+    return (*raised, *ended, *anew)
 
 
 def _folded(

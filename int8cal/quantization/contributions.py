@@ -6,6 +6,7 @@ memory. Each is then added alone behind its layer in the float model.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import onnx
 
@@ -35,6 +36,37 @@ Float64 = npt.NDArray[np.float64]
 SAMPLES = 8
 SECONDS = 20.0  # that the pass may take by estimate; it runs on one sample at least
 CHUNK_BYTES = 128_000_000  # of errors and of weights of twins
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Squares of the real outputs, summed over all samples that were used.
+
+    Attributes:
+        outputs: Their names.
+        signal: Of the outputs without errors, (outputs,).
+        noise: Of the errors that each cause makes by itself, (outputs,).
+    """
+
+    outputs: tuple[str, ...]
+    signal: Float64
+    noise: Mapping[Cause, Float64]
+
+    def shares(self, outputs: Collection[str] = ()) -> dict[Cause, float]:
+        """Return each cause's share of what all of them do to the outputs.
+
+        Args:
+            outputs: Those that count; none for all.
+
+        Numerics: sum over outputs of noise / signal, which the output with the worst SQNR dominates: the one that
+        decides the model's figure, until it is no longer the worst.
+        """
+        counts = self.signal > 0
+        if outputs:
+            counts &= np.array([name in outputs for name in self.outputs], np.bool_)
+        ratios = {cause: float((noise[counts] / self.signal[counts]).sum()) for cause, noise in self.noise.items()}
+        total = math.fsum(ratio for cause, ratio in ratios.items() if not cause.planes)
+        return {cause: ratio / total if total > 0 else 0.0 for cause, ratio in ratios.items()}
 
 
 @dataclass(frozen=True)
@@ -54,7 +86,7 @@ def measure_causes(
     elements: Mapping[str, float],
     *,
     threads: int = 0,
-) -> dict[Cause, Float64]:
+) -> Measured:
     """Measure the noise that each cause makes at the outputs by itself.
 
     Args:
@@ -67,11 +99,11 @@ def measure_causes(
         threads: Of the runtime; 0 for all CPUs.
 
     Returns:
-        Squared errors of the real outputs over all samples that were used, (outputs,).
+        Of all causes, on the same samples.
     """
     outputs, names = real_outputs(model), [*causes.twins, *causes.rounded]
     if not outputs:  # asked for no output, the runtime would compute all
-        return {cause: np.zeros(0) for cause in names}
+        return Measured((), np.zeros(0), {cause: np.zeros(0) for cause in names})
     injection = make_injection(model, plan, outputs=True)
     session = Session(injection.model, threads=threads)
     most = min(SAMPLES, len(samples))
@@ -91,7 +123,8 @@ def measure_causes(
             for cause in chunk:
                 added = {injection.inputs[cause.place]: found[errors.outputs[cause]]}
                 powers[cause] += without.noise(session.run({**feed, **added}, outputs), outputs)
-    return powers
+    signal: Float64 = np.sum([each.power for each in exact], axis=0)
+    return Measured(tuple(outputs), signal, powers)
 
 
 def _chunks(model: onnx.ModelProto, causes: Causes, elements: Mapping[str, float]) -> Iterator[list[Cause]]:

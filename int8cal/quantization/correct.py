@@ -1,7 +1,8 @@
-"""Runs a recipe's corrections over the same plan and statistics, and keeps what helps."""
+"""Runs a recipe's steps over the same plan and statistics, and keeps what surely helps."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,15 +11,20 @@ from int8cal.calibration.table import Step
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
+from int8cal.quantization.balance import equalized
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.corrections.bias import bias_deltas
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
+from int8cal.quantization.corrections.equalize import choose_factors
 from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.second_order import refine_layers
+from int8cal.quantization.corrections.strength import measure_factors
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
 from int8cal.quantization.precision import Precision
+from int8cal.quantization.recipes import MEASURED_GAIN_DB, WIDEST_GAIN_DB
 from int8cal.quantization.recurrent_choice import choose_forms
+from int8cal.quantization.scorer import gain_of
 from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
 from int8cal.quantization.uint8_table import pixel_entries, pixel_statistics
 
@@ -27,23 +33,25 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.calibration.table import CalibrationTable
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
-    from int8cal.job import CalibrationSettings, Job, QuantizationSettings
+    from int8cal.job import CalibrationSettings, Job, Method, QuantizationSettings
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.balance import Balanced
+    from int8cal.quantization.build import Built
+    from int8cal.quantization.corrections.equalize import Equalization
     from int8cal.quantization.recipes import RecipeRule
+    from int8cal.quantization.scorer import Score, Scorer
     from int8cal.quantization.uint8_input import Uint8Input
     from int8cal.runtime.batching import SampleLike
-
-    Judge = Callable[[onnx.ModelProto], float]
 
 
 S = TypeVar("S")
 
-MOST_PARTS = 16  # in which corrections of layers are judged by themselves
+MOST_PARTS = 16  # in which corrections of layers are scored by themselves
+EQUALIZED_PARTS = 4  # in which rescaled chains are, where all together do not help
 JUDGE_S, LEAST_JUDGED = 0.25, 32  # estimated seconds of one verdict, and samples that are judged on where that is short
 LEAST_TUNE = 8  # samples; fewer are not worth fitting anything on
 
@@ -59,7 +67,6 @@ class Corrected:
         plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
         model: The int8 model.
         steps: What each step gave.
-        start_db: SQNR on kept samples before the first of them; None where nothing was judged.
     """
 
     table: CalibrationTable
@@ -68,7 +75,6 @@ class Corrected:
     plan: Plan
     model: onnx.ModelProto
     steps: tuple[Step, ...] = ()
-    start_db: float | None = None
 
 
 def find_ranges(
@@ -89,21 +95,20 @@ def find_ranges(
 
 @dataclass(frozen=True)
 class Kept:
-    """Calibration samples that were kept: what corrections are fitted on, and what they are judged on, apart.
+    """Calibration samples that were kept: what corrections are fitted on, and the holdout that they are scored on.
 
     Attributes:
         signature: The model's inputs.
         tune: Samples to fit on; empty where there are too few to keep both apart.
-        judge: Returns the SQNR in dB of an int8 model's outputs on the other samples; None where there are none, then
-            nothing that needs judging is done.
-        judged: These other samples.
+        scorer: Scores an int8 model on the holdout; None where it cannot, then no step is taken.
+        judged: The holdout.
         as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
         threads: Of the runtime; 0 for all CPUs.
     """
 
     signature: Signature
     tune: Sequence[SampleLike]
-    judge: Judge | None
+    scorer: Scorer | None
     judged: Sequence[SampleLike] = ()
     as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples
     threads: int = 0
@@ -132,19 +137,17 @@ def split_kept(samples: Sequence[S], rule: RecipeRule, run_s: float = 0.0) -> tu
 
 @dataclass(frozen=True)
 class Start:
-    """What the search for a table starts from.
+    """A model, its channels rescaled or not, and the ranges for it: what later steps build on.
 
     Attributes:
-        name: For the report.
-        balanced: The model with its channels rescaled, or not.
-        ranges: For that model.
-        least_db: By how much it has to be better than what was best before.
+        balanced: The model.
+        ranges: For its tensors.
+        rescaled: Nodes of layers whose weights are not those of the prepared model.
     """
 
-    name: str
     balanced: Balanced
     ranges: Ranges
-    least_db: float = 0.0
+    rescaled: frozenset[str] = frozenset()
 
 
 def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Step, ...]) -> Corrected:
@@ -153,29 +156,25 @@ def explained(prepared: onnx.ModelProto, corrected: Corrected, before: tuple[Ste
     Args:
         prepared: The prepared model.
         corrected: A finished table.
-        before: What was judged without the recipe; the recipe's own steps follow.
+        before: What was scored without the recipe; the recipe's own steps follow.
     """
-    steps = [*before]
-    if corrected.start_db is not None and before and "equalization" in corrected.table.corrections:
-        steps.append(
-            Step("channels rescaled where much is promised", before[-1].after_db, corrected.start_db, kept=True)
-        )
-    steps += corrected.steps
+    steps = (*before, *corrected.steps)
     settings = {**corrected.table.settings, "steps": [asdict(step) for step in steps]}
     table = replace(corrected.table, settings=settings)
-    return replace(corrected, table=table, model=build_model(prepared, corrected.plan, table).model, steps=tuple(steps))
+    return replace(corrected, table=table, model=build_model(prepared, corrected.plan, table).model, steps=steps)
 
 
 class TableSearch:
-    """One table that gets better step by step; a step that does not help on the judge's samples is taken back.
+    """One table that gets better step by step; a step is kept only where its gain is outside the noise of the holdout.
 
     Args:
         prepared: The prepared model.
         plan: Its plan.
-        starts: What `balance` and `find_ranges` gave; the first is what others have to be better than.
+        statistics: Counts of every planned tensor.
+        start: The prepared model as it is, and the ranges of the job's method.
         job: Its settings.
         blank: A table with model, data and settings filled in.
-        kept: Samples for corrections that are fitted or judged.
+        kept: Samples for corrections that are fitted or scored.
         rule: The recipe.
         uint8: How the int8 model takes raw pixels; None where it takes floats.
     """
@@ -184,7 +183,8 @@ class TableSearch:
         self,
         prepared: onnx.ModelProto,
         plan: Plan,
-        starts: Sequence[Start],
+        statistics: Statistics,
+        start: Start,
         job: Job,
         blank: CalibrationTable,
         kept: Kept,
@@ -192,13 +192,13 @@ class TableSearch:
         rule: RecipeRule,
         uint8: Uint8Input | None = None,
     ) -> None:
-        self.prepared, self.plan, self.job, self.blank = prepared, plan, job, blank
+        self.prepared, self.plan, self.statistics, self.job, self.blank = prepared, plan, statistics, job, blank
         self.kept, self.rule, self.uint8 = kept, rule, uint8
         self.steps: list[Step] = []
-        self.score: float | None = None
-        self.start, *self.others = starts
-        self.table, noted = self._first_table(self.start)
-        self.decisions = [*self.start.balanced.decisions, *noted]
+        self.score: Score | None = None
+        self.start = start
+        self.table, noted = self._first_table(start)
+        self.decisions = [*start.balanced.decisions, *noted]
         self.built = build_model(prepared, plan, self.table)
         self.warnings = self.built.warnings
         # scales of weights are searched for once; a step that changes weights drops their entries
@@ -206,27 +206,18 @@ class TableSearch:
 
     def run(self) -> Corrected:
         """Take every step of the recipe; once."""
-        for start in self.others if self.kept.judge is not None else ():
-            table, _ = self._first_table(start)
-            rescaled = start.balanced is not self.start.balanced
-            if not rescaled:
-                table = replace(table, weights=self.table.weights)
-            if self._offer(start.name, table, least_db=start.least_db):
-                if rescaled:
-                    self.decisions.extend(start.balanced.decisions)
-                self.start = start
-                self.table = replace(self.table, weights=weight_entries(self.plan, self.built.layers))
-        self.others.clear()  # rescaled models that were not taken
+        if self.kept.scorer is not None:
+            self._begin()
         if self.plan.recurrent:
-            self.table, chosen = choose_forms(self.prepared, self.plan, self.table, self.kept.judge)
+            self.table, chosen = choose_forms(self.prepared, self.plan, self.table, self.kept.scorer)
             self.decisions.extend(chosen)
             self.built = build_model(self.prepared, self.plan, self.table)
             self.score = None
-        if self.rule.tune_seconds and self.kept.judge is not None and len(self.kept.tune) >= LEAST_TUNE:
+        if self.rule.tune_seconds and self.kept.scorer is not None and len(self.kept.tune) >= LEAST_TUNE:
             self._tune()
             if self.rule.second_order:
                 self._refine()
-        if self.rule.bias_correction and self.kept.judge is not None:
+        if self.rule.bias_correction and self.kept.scorer is not None:
             self._correct_bias()
         table = replace(self.table, warnings=tuple(dict.fromkeys((*self.table.warnings, *self.warnings))))
         table = with_weights(table, self.plan, self.built)
@@ -236,9 +227,83 @@ class TableSearch:
             for name, value in self.start.balanced.tensors.items()
             if name in table.tensors and name not in raw
         }
-        steps = tuple(self.steps)
-        first = steps[0].before_db if steps else self.score
-        return Corrected(table, tensors, tuple(self.decisions), self.plan, self.built.model, steps, first)
+        return Corrected(table, tensors, tuple(self.decisions), self.plan, self.built.model, tuple(self.steps))
+
+    def _begin(self) -> None:
+        """Other ranges for all tensors, and channels rescaled: promises order the tries, the holdout decides."""
+        calibration, quantization = self.job.calibration, self.job.quantization
+        widest = self.rule.tune_seconds > 0 and calibration.method == "auto"
+        if widest:
+            plain = self.start.balanced
+            self._offer_start("all ranges by max", Start(plain, self._ranges(plain, "max")), WIDEST_GAIN_DB)
+        promised = choose_factors(
+            self.prepared,
+            self.plan,
+            self.statistics,
+            least_gain_db=self.rule.equalize_gain_db,
+            fixed=quantization.ranges,
+        )
+        if not self._offer_equalized("channels rescaled where much is promised", promised, widest=widest):
+            self._offer_parts(promised)
+        if self.rule.measured_strength and self.kept.tune:
+            signature, tune = self.kept.signature, self.kept.tune
+            measured = measure_factors(
+                self.prepared, self.plan, self.statistics, signature, tune, calibration, quantization
+            )
+            name = "channels rescaled by measured strength"
+            self._offer_equalized(name, measured, widest=widest, least_db=MEASURED_GAIN_DB)
+
+    def _offer_equalized(
+        self, name: str, chosen: Sequence[Equalization], *, widest: bool, least_db: float = 0.0
+    ) -> bool:
+        """Offer rescaled channels, with the job's ranges and with the widest."""
+        if not chosen:
+            return False
+        start = self._rescaled(chosen)
+        taken = self._offer_start(name, start, least_db)
+        if widest:
+            start = replace(start, ranges=self._ranges(start.balanced, "max"))
+            taken |= self._offer_start(f"{name}, all ranges by max", start, max(WIDEST_GAIN_DB, least_db))
+        return taken
+
+    def _rescaled(self, chosen: Sequence[Equalization]) -> Start:
+        balanced = equalized(self.prepared, self.plan, self.statistics, chosen)
+        changed = {each.chain.node for each in chosen}
+        changed |= {layer.node for each in chosen for layer in each.chain.readers}
+        return Start(balanced, self._ranges(balanced, self.job.calibration.method), frozenset(changed))
+
+    def _offer_parts(self, chosen: Sequence[Equalization]) -> None:
+        """Offer rescaled channels part by part, what promises most first; each on top of those that were kept."""
+        if len(chosen) < 2:
+            return
+        place = {each.chain.tensor: position for position, each in enumerate(chosen)}
+        promising = sorted(chosen, key=lambda each: -each.gain_db)
+        size = -(-len(promising) // EQUALIZED_PARTS)
+        held: list[Equalization] = []
+        for first in range(0, len(promising), size):
+            tried = sorted([*held, *promising[first : first + size]], key=lambda each: place[each.chain.tensor])
+            if self._offer_start(f"channels of {len(tried)} of {len(chosen)} chains rescaled", self._rescaled(tried)):
+                held = tried
+
+    def _offer_start(self, name: str, start: Start, least_db: float = 0.0) -> bool:
+        table, _ = self._first_table(start)
+        rescaled = start.balanced is not self.start.balanced
+        # scales of weights that stay as they are need not be searched for again
+        changed = start.rescaled | self.start.rescaled if rescaled else frozenset[str]()
+        stale = {self.plan.weight_key(each.node, each.weight) for each in self.plan.layers if each.node in changed}
+        kept = {name: entry for name, entry in self.table.weights.items() if name not in stale}
+        table = replace(table, weights=kept)
+        if not self._offer(name, table, least_db=least_db):
+            return False
+        if rescaled:
+            self.decisions.extend(start.balanced.decisions)
+        self.start = start
+        self.table = replace(self.table, weights=weight_entries(self.plan, self.built.layers))
+        return True
+
+    def _ranges(self, balanced: Balanced, method: Method) -> Ranges:
+        calibration = replace(self.job.calibration, method=method)
+        return find_ranges(self.plan, balanced, calibration, self.job.quantization, self.uint8)
 
     def _first_table(self, start: Start) -> tuple[CalibrationTable, tuple[str, ...]]:
         entries, corrections = start.ranges.entries, dict(start.balanced.corrections)
@@ -254,23 +319,36 @@ class TableSearch:
         return replace(self.blank, tensors=entries, corrections=corrections, warnings=warnings), noted
 
     def _offer(self, name: str, table: CalibrationTable, plan: Plan | None = None, *, least_db: float = 0.0) -> bool:
-        """Build and judge a table; it is kept if it is better."""
-        judge = self.kept.judge
-        if judge is None:
-            raise ValueError("nothing can be judged without kept samples")
-        if self.score is None:
-            self.score = judge(self.built.model)
+        """Build and score a table; it is kept if it is surely better."""
         built = build_model(self.prepared, plan or self.plan, table)
-        before, after = self.score, judge(built.model)
-        taken = after > before + least_db
+        before, after = self._scored(), self._scored(built)
+        gain = gain_of(before, after)
+        taken = gain.sure and gain.db > least_db
         verdict = "kept" if taken else "dropped"
-        self.decisions.append(f"{name} {verdict}: {before:.2f} dB without, {after:.2f} dB with, on kept samples")
-        self.steps.append(Step(name, before, after, taken))
+        noise = f"{gain.db:+.2f} ± {gain.margin_db:.2f}, mean {gain.mean_db:+.2f} ± {gain.mean_margin_db:.2f}"
+        if gain.margin_db == math.inf:
+            noise = "one sample cannot tell a gain from noise"
+        figures = f"{before.db:.2f} dB without, {after.db:.2f} dB with, on the holdout ({noise})"
+        if before.db == -math.inf:
+            figures = "nothing on the holdout has a signal to score by"
+        self.decisions.append(f"{name} {verdict}: {figures}")
+        self.steps.append(Step(name, before.db, after.db, taken))
         if taken:
             self.table, self.built, self.score = table, built, after
             self.plan = plan or self.plan
             self.warnings = (*self.warnings, *built.warnings)
         return taken
+
+    def _scored(self, built: Built | None = None) -> Score:
+        """Return the score of a model, or that of the table in force."""
+        scorer = self.kept.scorer
+        if scorer is None:
+            raise ValueError("nothing can be scored without a holdout")
+        if built is not None:
+            return scorer(built.model)
+        if self.score is None:
+            self.score = scorer(self.built.model)
+        return self.score
 
     def _tune(self) -> None:
         """Other ranges, second planes and float between layers, by the noise that single errors make at the outputs."""
@@ -370,15 +448,14 @@ class TableSearch:
             rest = {part: value for part, value in self.table.corrections.items() if part not in parts}
             return replace(self.table, corrections=rest | {part: value for part, value in mixed.items() if value})
 
-        judge = self.kept.judge
-        if not changed or judge is None or self._offer(name, with_only(changed)) or len(changed) == 1:
+        if not changed or self._offer(name, with_only(changed)) or len(changed) == 1:
             return
         size = -(-len(changed) // MOST_PARTS)
         groups = [changed[first : first + size] for first in range(0, len(changed), size)]
         harmless = []
         for group in groups:
-            score = judge(build_model(self.prepared, self.plan, with_only(group)).model)
-            if self.score is not None and score >= self.score:
+            score = self._scored(build_model(self.prepared, self.plan, with_only(group)))
+            if score.db >= self._scored().db:
                 harmless += group
         dropped = [node for node in changed if node not in harmless]
         if harmless and self._offer(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless)):

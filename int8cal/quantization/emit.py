@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.index import Index, attribute, outer_references, subgraphs
-from int8cal.graph.plan import data_slots
-from int8cal.protos import copied, without_weights
+from int8cal.graph.index import Index, attribute, free_number, outer_references
+from int8cal.protos import copied, graphs_within, set_metadata, without_weights
 from int8cal.quantization.corrections.remainder import fine_scale
 from int8cal.quantization.layers import scales_per_output
+from int8cal.quantization.product_ends import loses_kernel, reads_codes
 from int8cal.quantization.rows import Names, from_rows, to_rows
 
 if TYPE_CHECKING:
@@ -74,12 +75,13 @@ class _Emitter:
         self.integers = layers
         self.index = Index(model)
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
+        self.owners = Counter(layer.weight for layer in plan.layers)
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
         self.taken = tensor_names(model.graph)
         self.taken_nodes = {node.name for node in model.graph.node}
         self.parameters: dict[str, _Parameters] = {}
-        # with s8 activations the runtime's Gemm takes three times as long as its MatMul: there the Add stays
+        # with s8 activations the runtime's Gemm takes several times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
         self.planes = planes
@@ -106,10 +108,7 @@ class _Emitter:
         result.graph.initializer.extend(self._used_initializers())
         self._drop_stale_types(result.graph)
         for key, value in sorted(metadata.items()):
-            entry = next((item for item in result.metadata_props if item.key == key), None)
-            if entry is None:
-                entry = result.metadata_props.add(key=key)
-            entry.value = value
+            set_metadata(result, key, value)
         return result
 
     def _node(self, node: onnx.NodeProto) -> None:
@@ -122,7 +121,7 @@ class _Emitter:
             return
         copy = copied(node)
         for slot, name in enumerate(node.input):
-            if name and self._reads_integers(node, slot, name):
+            if name and reads_codes(self.plan, node, slot, name):
                 codes = self._codes(layer) if layer is not None else ""
                 value = self._dequantize(name, self._fresh(f"{name}_dequantized"), codes)
                 channels = 0 if layer is not None or slot else float_channels(self.index, node)
@@ -136,20 +135,21 @@ class _Emitter:
         for slot, name in enumerate(node.output):
             copy.output[slot] = self.renamed.get(name, name)
         self.nodes.append(copy)
+        if layer is not None:
+            self._keep_kernel(copy, node.output[0])
         for name in node.output:
             if name:
                 self._quantize_point(name)
 
     def _product(self, node: onnx.NodeProto, layer: Layer) -> None:
         """Write a MatMul and the Add behind it as one Gemm: its integer kernel adds the bias as well."""
-        add = self.index.only_reader(node.output[0])
-        result = node.output[0] if add is None else add.output[0]
+        result = self.index.nodes[layer.bias_add].output[0]
         output = self.renamed.get(result, result)
         names = Names(self._fresh, self._fresh_node)
         dims = self.index.dims(layer.input) or ()
         codes = self._codes(layer)
         rows, product = codes, output
-        if len(dims) > 2:
+        if len(dims) != 2:
             if codes not in self.rows:
                 width = layer.channels * (2 if layer.node in self.planes else 1)
                 self.rows[codes] = self._append(to_rows(codes, width, names))
@@ -158,11 +158,26 @@ class _Emitter:
         gemm = helper.make_node("Gemm", [value, "", ""], [product], name=node.name)
         self._weights(gemm, layer)
         self.nodes.append(gemm)
-        if len(dims) > 2:
+        if len(dims) != 2:
             width = self.index.initializers[layer.weight].dims[1]
             self._append(from_rows(product, output, width=width, like=(codes, dims), names=names))
             self.reshaped.add(output)
+        else:
+            self._keep_kernel(gemm, result)
         self._quantize_point(result)
+
+    def _keep_kernel(self, product: onnx.NodeProto, result: str) -> None:
+        """Put a Reshape to the same shape behind the last node where that keeps its integer kernel."""
+        rank = self.index.rank(result)
+        if not self.plan.ops.looks_behind or product.op_type not in ("MatMul", "Gemm") or not rank:
+            return
+        if not loses_kernel(self.index, self.plan, self.activations, result, product.op_type):
+            return
+        output, product.output[0] = product.output[0], self._fresh(f"{result}_product")
+        same = self._fresh(f"{result}_shape")
+        self._constant(same, np.zeros(rank, np.int64))
+        name = self._fresh_node(f"{output}_Reshape")
+        self.nodes.append(helper.make_node("Reshape", [product.output[0], same], [output], name=name))
 
     def _unsigned(self, tensor: str) -> bool:
         return self.activations[tensor].dtype.name == "uint8"
@@ -182,18 +197,6 @@ class _Emitter:
             self._constant(name, value)
         self.nodes.extend(piece.nodes)
         return piece.output
-
-    def _reads_integers(self, node: onnx.NodeProto, slot: int, name: str) -> bool:
-        point = self.plan.point(name)
-        if point is None:
-            return False
-        if point.exclusive:
-            return True
-        if node.name not in self.plan.integer_nodes:
-            return False
-        if node.name in self.layer_of:
-            return slot == 0
-        return slot in data_slots(node, self.plan.ops.rules[node.op_type])
 
     def _quantize_point(self, tensor: str) -> None:
         if self.plan.point(tensor) is None:
@@ -282,8 +285,7 @@ class _Emitter:
     def _weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         integers = self.integers[layer.node]
         rule = self.plan.ops.rules["Gemm" if layer.node in self.products else layer.op_type]
-        owners = [other for other in self.plan.layers if other.weight == layer.weight]
-        stem = layer.weight if len(owners) == 1 else f"{layer.weight}@{layer.node}"
+        stem = layer.weight if self.owners[layer.weight] == 1 else f"{layer.weight}@{layer.node}"
         axis = layer.axis
         scales = integers.scales.astype(np.float32)
         per_tensor = axis is None
@@ -339,6 +341,7 @@ class _Emitter:
         # the runtime infers what a Reshape behind rows gives; told the symbol of a free batch, it would fuse the next
         # Add into SkipLayerNormalization, whose kernel takes longer than Add and LayerNormalization
         alive = {name for node in graph.node for name in node.output} - self.reshaped
+        alive -= {value.name for value in graph.output}  # these say their types as the user declared them
         kept = [value for value in graph.value_info if value.name in alive]
         del graph.value_info[:]
         graph.value_info.extend(kept)
@@ -356,19 +359,16 @@ def float_channels(index: Index, node: onnx.NodeProto) -> int:
 
 def tensor_names(graph: onnx.GraphProto) -> set[str]:
     """Return every tensor name of a graph and of the graphs in its nodes."""
-    names = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
-    for node in graph.node:
-        names |= {*node.input, *node.output}
-        for inner in subgraphs(node):
-            names |= tensor_names(inner)
+    names: set[str] = set()
+    for each in graphs_within(graph):
+        names.update(value.name for value in (*each.input, *each.output, *each.initializer))
+        for node in each.node:
+            names.update(node.input, node.output)
     return names
 
 
 def free_name(name: str, taken: set[str]) -> str:
     """Return a name that is not taken, this one or this one with a number, and take it."""
-    free, number = name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
+    free = name if name not in taken else f"{name}_{free_number(f'{name}_', taken, 1)}"
     taken.add(free)
     return free

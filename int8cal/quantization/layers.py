@@ -13,7 +13,7 @@ from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
-from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, quantize_bias
+from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
 from int8cal.quantization.corrections.codes_text import codes_from_text
 from int8cal.quantization.corrections.remainder import choose_plane_scales, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
@@ -119,6 +119,8 @@ def _quantized(
     rows, span, links, dtype = source.rows, source.span, source.links, source.dtype
     given = None if entry is None else entry.scales_for(span)
     chosen = choose(rows, dtype, links) if given is None else given
+    zero = np.logical_not(rows.values.any(axis=(1, 2)))
+    chosen, ended = guard_products(chosen, input_scale, zero)
     _check_products(chosen, input_scale, layer)
     bias_codes = None
     raised = np.zeros(len(chosen), np.bool_)
@@ -135,7 +137,8 @@ def _quantized(
     codes = rounded(rows, chosen, dtype, links)
     if text is not None:
         codes = codes_from_text(text, codes, links, dtype, layer.node)
-    return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, bias_codes, int(raised.sum()), span)
+    restored = source.reduction.restore(codes, source.shape)
+    return QuantizedLayer(restored, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()))
 
 
 def layer_weights(index: Index, layer: Layer, weights: WeightRange, target: Target, *, double: bool) -> LayerWeights:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from int8cal.data.positions import kept
 from int8cal.graph.costs import inference_us
+from int8cal.graph.scoring import seen, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from int8cal.graph.plan import Plan
+    from int8cal.graph.scoring import ScorePoint
 
 Float64 = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
@@ -60,22 +63,39 @@ class Exact:
                 counts as one as large as the output.
         """
         result = self.power.copy()
-        for column, (name, value, kept) in enumerate(zip(outputs, self.values, self.finite, strict=True)):
+        for column, (name, value, finite) in enumerate(zip(outputs, self.values, self.finite, strict=True)):
             if found[name].shape == value.shape:
-                error = _square(found[name], value, kept)
+                error = _square(found[name], value, finite)
                 result[column] = error if np.isfinite(error) else result[column]
         return result
 
 
-def share(power: Float64, total: Float64) -> float:
-    """Return a noise as a share of the whole, the mean over the outputs that have any.
+def scored_values(points: Sequence[ScorePoint], values: Mapping[str, Values], sample: object) -> dict[str, Values]:
+    """Return what counts at each point, by its name: positions that nobody reads are left out.
 
     Args:
-        power: Squared errors, (outputs,).
-        total: Those of everything that is rounded, (outputs,).
+        points: See graph.scoring.
+        values: Of the points' tensors, one sample in either model.
+        sample: Knows its padding.
     """
-    noisy = total > 0
-    return float((power[noisy] / total[noisy]).mean()) if noisy.any() else 0.0
+    return seen(points, {name: kept(name, values[name], sample) for name in tensors_of(points)})
+
+
+def relative(power: Float64, signal: Float64) -> Float64:
+    """Return noise over signal, the mean over the outputs that have a signal: the worst output decides.
+
+    Args:
+        power: Squared errors, (..., outputs).
+        signal: Squared values of these outputs, (outputs,).
+
+    Returns:
+        (...,); 0 where no output has a signal.
+    """
+    alive = signal > 0
+    if not alive.any():
+        return np.zeros(power.shape[:-1])
+    ratios: Float64 = (power[..., alive] / signal[alive]).mean(axis=-1)
+    return ratios
 
 
 def run_seconds(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float]) -> float:

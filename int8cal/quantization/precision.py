@@ -20,7 +20,7 @@ from int8cal.graph.costs import float_us, inference_us, planes_us
 from int8cal.graph.index import Index
 from int8cal.graph.injection import Place
 from int8cal.quantization.corrections.remainder import can_have_planes
-from int8cal.quantization.noise import run_seconds, sample_count, share
+from int8cal.quantization.noise import relative, run_seconds, sample_count
 from int8cal.quantization.sensitivity import Sensitivity, places_of
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ CANDIDATES: tuple[tuple[Method, float], ...] = (
     ("percentile", 99.99),
     ("percentile", 99.9),
 )
-LEAST_SHARE = 0.05  # of the noise at the outputs: tensors below it are left alone
+LEAST_SHARE = 0.03  # of the noise at the outputs: tensors below it are left alone
 LEAST_GAIN = 0.03  # of the noise: what an upgrade has to take away
 SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another range must be better
-SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 6, 8, 32
+SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
 PLANES_LEAVE = 0.03  # of a tensor's noise, with a second plane
 
@@ -78,13 +78,15 @@ class Sweep:
     Attributes:
         groups: By group of tensors that share a scale.
         floats: By the optional nodes, joined by what they hand on, that could stay float: what that takes away.
-        total: Squared errors of all, (outputs,).
+        total: Noise over signal of all; see noise.relative.
+        signal: Squared values where the model is scored, the mean over samples, (points,).
         samples: Number that was measured on.
     """
 
     groups: Mapping[str, float]
     floats: Mapping[tuple[str, ...], float]
-    total: Float64
+    total: float
+    signal: Float64
     samples: int
 
 
@@ -124,22 +126,45 @@ class Precision:
     def sweep(self, affines: Mapping[str, Affine]) -> Sweep:
         """Measure what each tensor's codes and each optional region add to the noise.
 
+        Every one takes an inference, so where the time is not enough for all, even with one sample, those that promise
+        most are measured, and the others count as if they added nothing.
+
         Args:
             affines: Of the planned tensors.
         """
-        groups = [self._rounding(group, affines[group]) for group in self.plan.groups]
-        regions = [{place: affines[place.tensor] for place in self._avoidable(region)} for region in self.regions]
+        most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
+        measured = self._promising(affines, most)
+        floats = self.regions[: most - len(measured)]
+        groups = [self._rounding(group, affines[group]) for group in measured]
+        regions = [{place: affines[place.tensor] for place in self._avoidable(region)} for region in floats]
         count = self._count(len(groups) + len(regions), SHARE_SAMPLES)
-        errors, _ = self.sensitivity.measure(self.samples[:count], [*groups, *regions])
-        powers = errors.sum(axis=1)
-        total = powers[: len(groups)].sum(axis=0)
-        shares = [share(power, total) for power in powers]
+        errors, signals = self.sensitivity.measure(self.samples[:count], [*groups, *regions])
+        signal = signals.mean(axis=0)
+        noise = relative(errors.mean(axis=1), signal)
+        total = float(noise[: len(groups)].sum())
+        shares = [float(each) / total if total > 0 else 0.0 for each in noise]
         return Sweep(
-            dict(zip(self.plan.groups, shares[: len(groups)], strict=True)),
-            dict(zip(self.regions, shares[len(groups) :], strict=True)),
-            total / count,
+            dict.fromkeys(self.plan.groups, 0.0) | dict(zip(measured, shares[: len(groups)], strict=True)),
+            dict(zip(floats, shares[len(groups) :], strict=True)),
+            total,
+            signal,
             count,
         )
+
+    def _promising(self, affines: Mapping[str, Affine], most: int) -> list[str]:
+        """Return so many groups, in graph order: those whose steps are largest for the size of their values."""
+        if len(self.plan.groups) <= most:
+            return list(self.plan.groups)
+
+        def promise(group: str) -> float:
+            if not any(point.source for point in self.plan.members(group)):
+                return 0.0
+            spectrum = group_spectrum(self.plan, self.tensors, group)
+            power = float(spectrum.counts @ np.square(spectrum.centers)) / max(spectrum.total, 1)
+            return affines[group].scale ** 2 / power if power > 0 else 0.0
+
+        best = set(sorted(self.plan.groups, key=promise, reverse=True)[:most])
+        return [group for group in self.plan.groups if group in best]
 
     def better_ranges(
         self, sweep: Sweep, ranges: Ranges, calibration: CalibrationSettings, quantization: QuantizationSettings
@@ -165,11 +190,11 @@ class Precision:
             for method, percentile in CANDIDATES:
                 affines.append(choose(spectrum, method, quantization.activations, percentile).affine)
             # all on a few samples; then what is best of them on the rest as well
-            first = self._noise(group, affines, self.samples[: min(FIRST_SAMPLES, count)], sweep.total)
+            first = self._noise(group, affines, self.samples[: min(FIRST_SAMPLES, count)], sweep)
             best = int(_ratios(first).mean(axis=1).argmin())
             if best == 0:
                 continue
-            rest = self._noise(group, [affines[0], affines[best]], self.samples[FIRST_SAMPLES:count], sweep.total)
+            rest = self._noise(group, [affines[0], affines[best]], self.samples[FIRST_SAMPLES:count], sweep)
             both = np.concatenate([first[[0, best]], rest], axis=1)
             if not _surely_less(both):
                 continue
@@ -189,11 +214,10 @@ class Precision:
             )
         return replace(ranges, entries=entries), tuple(lines)
 
-    def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], total: Float64) -> Float64:
+    def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], sweep: Sweep) -> Float64:
         """Return what ranges of one group do, in shares of the whole noise of a sample, (ranges, samples)."""
         errors, _ = self.sensitivity.measure(samples, [self._rounding(group, affine) for affine in affines])
-        shares: Float64 = (errors / np.where(total > 0, total, np.inf)).mean(axis=2)
-        return shares
+        return relative(errors, sweep.signal) / (sweep.total or math.inf)
 
     def upgrades(
         self, sweep: Sweep, allowance: float, *, planes: bool = True
@@ -231,14 +255,14 @@ class Precision:
         for layer in self.plan.layers if planes else ():
             inputs.setdefault(layer.input, []).append(layer.node)
         layers = {layer.node: layer for layer in self.plan.layers}
+        groups = {point.tensor: point.group for point in self.plan.points}
         for tensor, nodes in inputs.items():
             if not all(can_have_planes(self.plan, layers[node]) for node in nodes):
                 continue
             if Place(tensor, "others") in self.sensitivity.places:
                 continue  # these would read the first plane alone, with its wider range
             us = sum(planes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
-            group = next(point.group for point in self.plan.points if point.tensor == tensor)
-            gain = sweep.groups[group] * (1 - PLANES_LEAVE)
+            gain = sweep.groups[groups[tensor]] * (1 - PLANES_LEAVE)
             result.append(Upgrade(f"second plane for {tensor}", tuple(nodes), (), gain, us))
         for region, gain in sweep.floats.items():
             if not self._avoidable(region):

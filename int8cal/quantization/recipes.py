@@ -13,8 +13,8 @@ class RecipeRule:
     Attributes:
         equalize_gain_db: Chains are equalized whose predicted gain is at least this; inf for never. The predictor is a
             model of uniform rounding noise, so small predicted gains are not trusted.
-        bias_correction: Correct biases for the mean shift of rounded weights, if that helps on kept samples.
-        judge_samples: Samples kept aside to judge corrections on, at most; fewer where inference takes long.
+        bias_correction: Correct biases for the mean shift of rounded weights, if that helps on the holdout.
+        judge_samples: Samples of the holdout, on which steps are scored, at most; fewer where inference takes long.
         tune_samples: Samples kept to fit corrections on; never those to judge on.
         tune_seconds: Estimated time that looking for where eight bits are too few may take; 0 for not at all.
         measured_strength: Rescale channels as far as measured errors say, not by powers of two where much is promised.
@@ -38,7 +38,7 @@ WIDEST_GAIN_DB = 0.3
 MEASURED_GAIN_DB = 1.0
 
 PLAIN = RecipeRule(math.inf, bias_correction=False, judge_samples=0)  # ranges and weights alone
-_FAST = RecipeRule(3.0, bias_correction=True, judge_samples=128, tune_samples=32, tune_seconds=3.0)
+_FAST = RecipeRule(3.0, bias_correction=True, judge_samples=512, tune_samples=64, tune_seconds=3.0)
 _BALANCED = replace(_FAST, tune_seconds=10.0, measured_strength=True)
 RECIPES: dict[str, RecipeRule] = {
     "fast": _FAST,

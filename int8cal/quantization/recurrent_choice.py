@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,14 @@ from int8cal.quantization.build import build_model
 from int8cal.quantization.recurrent import FORMS_KEY, quantize_recurrent, why_no_kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     import onnx
 
     from int8cal.calibration.table import CalibrationTable
     from int8cal.graph.plan import Plan
     from int8cal.graph.recurrent import Form
+    from int8cal.quantization.scorer import Scorer
 
 # What the kernels of all nodes together may cost against the same int8 model with the cells in float.
 LOSS_DB = 0.5
@@ -26,7 +26,7 @@ ENOUGH_DB = 40.0
 
 
 def choose_forms(
-    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, judge: Callable[[onnx.ModelProto], float] | None
+    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, scorer: Scorer | None
 ) -> tuple[CalibrationTable, tuple[str, ...]]:
     """Decide for each recurrent node whether its kernel multiplies integers, or only its weights become int8.
 
@@ -37,7 +37,7 @@ def choose_forms(
         prepared: The prepared model.
         plan: Its plan.
         table: Every tensor's entry; its settings name the target.
-        judge: Returns the SQNR in dB of an int8 model's outputs on kept samples; None where there are none.
+        scorer: Scores an int8 model on the holdout; None where it cannot.
 
     Returns:
         The table with its part settings.recurrent, and what was decided, a line per node. The same table where the
@@ -50,25 +50,23 @@ def choose_forms(
     able = [node for node, reason in reasons.items() if not reason]
     kernels: list[str] = []
     figures = ""
-    if able and judge is None:
-        reasons |= dict.fromkeys(able, "there are no kept samples to judge its kernel on")
-    elif able and judge is not None:
+    if able and scorer is None:
+        reasons |= dict.fromkeys(able, "there is no holdout, or no float output, to score its kernel by")
+    elif able and scorer is not None:
         plain, score = (
-            judge(build_model(prepared, plan, _with_forms(table, plan, tried)).model) for tried in ((), able)
+            scorer(build_model(prepared, plan, _with_forms(table, plan, tried)).model).db for tried in ((), able)
         )
         best = plain
-        if plain == -math.inf:
-            reasons |= dict.fromkeys(able, "the model has no float output to judge its kernel by")
-        elif _is_good(score, plain):
+        if _is_good(score, plain):
             kernels, best = able, score
         else:
             for node in able:
-                score = judge(build_model(prepared, plan, _with_forms(table, plan, [*kernels, node])).model)
+                score = scorer(build_model(prepared, plan, _with_forms(table, plan, [*kernels, node])).model).db
                 if _is_good(score, plain):
                     kernels, best = [*kernels, node], score
                 else:
                     reasons[node] = f"its kernel costs too much, {score:.2f} dB at the outputs instead of {plain:.2f}"
-        figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on kept samples"
+        figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on the holdout"
     chosen = _with_forms(table, plan, kernels)
     ranges = {node: each.range for node, each in quantize_recurrent(prepared, plan, chosen).items()}
     notes = []

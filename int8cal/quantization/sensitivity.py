@@ -1,7 +1,7 @@
-"""What single errors do to the model's outputs: one session, one inference per error and sample, no model built anew.
+"""What single errors do where the model is scored: one session, one inference per error and sample, no new models.
 
-The error that a tensor's codes make is added to the float model at that tensor alone, and the outputs are compared with
-those without. Errors of different tensors have little to do with each other, so their powers at the output add up.
+The error that a tensor's codes make is added to the float model at that tensor alone, and what the model is scored
+by is compared with that without. Errors of different tensors have little to do with each other, so their powers add up.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.scoring import score_points, tensors_of, weights_of
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.numerics.affine import fake_quantized
-from int8cal.quantization.noise import Exact, real_outputs
+from int8cal.quantization.noise import Exact, scored_values
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import onnx
 
@@ -51,8 +52,10 @@ class Sensitivity:
     _sessions: list[Session] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._injection = make_injection(self.model, self.plan)
-        self._outputs = real_outputs(self.model)
+        self._points = score_points(self.model)
+        self._names = [point.name for point in self._points]
+        self._outputs = tensors_of(self._points)
+        self._injection = make_injection(self.model, self.plan, ends=self._outputs)
 
     @property
     def places(self) -> frozenset[Place]:
@@ -69,25 +72,26 @@ class Sensitivity:
             roundings: What is rounded, each by itself: places, and the affine of the codes that are read there.
 
         Returns:
-            Squared errors, float64 (roundings, samples, outputs), and squared outputs without, (samples, outputs).
-            Only what is finite in the outputs without counts. A sample whose error is not finite counts as one as large
-            as its outputs.
+            Squared errors where the model is scored (see graph.scoring), float64 (roundings, samples, points), and
+            squared values without, (samples, points). Only what is finite without errors counts. A sample whose error
+            is not finite counts as one as large as its values.
         """
-        errors = np.zeros((len(roundings), len(samples), len(self._outputs)))
-        signal = np.zeros((len(samples), len(self._outputs)))
-        if not self._outputs:  # asked for no output, the runtime would compute all
+        errors = np.zeros((len(roundings), len(samples), len(self._names)))
+        signal = np.zeros((len(samples), len(self._names)))
+        if not self._names:  # asked for no output, the runtime would compute all
             return errors, signal
         for row, sample in enumerate(samples):
             feed = make_feed(self.signature, [sample])
             values = self._values(feed)
-            exact = Exact.of(values, self._outputs)
-            signal[row] = exact.power
+            exact = Exact.of(scored_values(self._points, values, sample), self._names)
+            signal[row] = exact.power / weights_of(self._points)
             for index, rounding in enumerate(roundings):
                 added = {
                     self._injection.inputs[place]: fake_quantized(values[place.tensor], affine) - values[place.tensor]
                     for place, affine in rounding.items()
                 }
-                errors[index, row] = exact.noise(self._noisy().run({**feed, **added}, self._outputs), self._outputs)
+                noisy = self._noisy().run({**feed, **added}, self._outputs)
+                errors[index, row] = exact.noise(scored_values(self._points, noisy, sample), self._names)
         return errors, signal
 
     def close(self) -> None:
@@ -96,12 +100,8 @@ class Sensitivity:
 
     def _values(self, feed: dict[str, Values]) -> dict[str, Values]:
         if not self._sessions:
-            taps = tuple(Tap(point.tensor) for point in self.plan.points)
-            tapped = tapped_model(self.model, taps)
-            present = {value.name for value in tapped.shell.graph.output}
-            tapped.shell.graph.output.extend(
-                value for value in self.model.graph.output if value.name in self._outputs and value.name not in present
-            )
+            names = dict.fromkeys([*(point.tensor for point in self.plan.points), *self._outputs])
+            tapped = tapped_model(self.model, tuple(Tap(name) for name in names))
             self._sessions = [
                 Session(tapped, threads=self.threads),
                 Session(self._injection.model, threads=self.threads),
@@ -112,6 +112,6 @@ class Sensitivity:
         return self._sessions[1]
 
 
-def places_of(places: Iterable[Place], tensor: str) -> tuple[Place, ...]:
-    """Return the places of one tensor."""
-    return tuple(place for place in places if place.tensor == tensor and place.readers != "output")
+def places_of(places: Collection[Place], tensor: str) -> tuple[Place, ...]:
+    """Return the places of one tensor, of a set of them."""
+    return tuple(place for place in (Place(tensor, "layers"), Place(tensor, "others")) if place in places)

@@ -201,6 +201,7 @@ def _metrics(metrics: Metrics) -> Document:
         "agreement_ci95": metrics.agreement_ci95,
         "top1": _drop(metrics.top1),
         "top5": _drop(metrics.top5),
+        "exact_outputs": metrics.exact_outputs,
     }
 
 

@@ -131,12 +131,14 @@ def statistics_lines(statistics: Statistics, name: str, screen: Screen) -> list[
     lines = [
         f"statistics   {name} of a model with sha256 {statistics.model_sha256[:12]}",
         f"samples      {statistics.samples} (fingerprint {statistics.fingerprint:032x})",
+        *(line for each in statistics.padding for line in screen.wrap(f"padding      {each.text}", 13)),
         "",
     ]
     values = "" if screen.narrow else f"{'values':>{_values(screen)}}"
     lines.append(f"{values}{'zeros':>6} {'min':>10} {'max':>10}  {'min to max':{screen.bar_width}}  tensor")
     tensors = screen.chosen(list(statistics.tensors.items()), lambda item: item[0], lambda item: -_amax(item[1]))
-    return lines + screen.cut([_statistics(tensor, each, screen) for tensor, each in tensors], "tensor")
+    lines += screen.cut([_statistics(tensor, each, screen) for tensor, each in tensors], "tensor")
+    return [wording.printable(line) for line in lines]
 
 
 def _amax(tensor: TensorStatistics) -> float:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import ConfigError
+from int8cal.input_paths import require_readable
 from int8cal.report.document import FORMAT, VERSION
 from int8cal.report.runtimes import FIRST
 
@@ -97,6 +98,7 @@ def load_report(path: Path) -> Document:
     Raises:
         ConfigError: The file is missing, is not JSON, is another format or a newer version, or misses a part.
     """
+    require_readable(path, ConfigError, "check the path")
     try:
         document = json.loads(
             path.read_text(encoding="utf-8"),
@@ -104,9 +106,6 @@ def load_report(path: Path) -> Document:
             parse_int=_integer,
             parse_float=_float,
         )
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise _error(path, f"cannot be read ({reason})", "check the path") from error
     except (ValueError, RecursionError) as error:
         raise _error(path, f"is not valid JSON ({error})", "give the report.json that int8cal wrote") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -170,6 +169,9 @@ def _check(path: Path, document: Document) -> None:
 
 def _metrics(path: Path, place: str, metrics: Any) -> None:
     _keys(path, place, metrics, _METRICS)
+    if "exact_outputs" in metrics:  # reports of 0.1 lack it
+        _keys(path, place, metrics, {"exact_outputs": (list,)})
+        _each(path, f"{place}.exact_outputs", metrics["exact_outputs"], (str,))
     for name in ("top1", "top5"):
         if metrics[name] is not None:
             _keys(path, f"{place}.{name}", metrics[name], _DROP)

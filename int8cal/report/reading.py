@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from int8cal.report.document import Document
 
+NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
+_NAMED = 3  # outputs in one line
 # Ops that only the runtime makes.
 _MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
 
@@ -125,13 +127,16 @@ def verdict(document: Document) -> str:
 def headline(document: Document) -> list[Figure]:
     """Pick the figures that answer "is this model good, and is it worth it", in reading order."""
     metrics = document["metrics"]
-    figures = [
-        _metric(document, "SQNR", "sqnr_db", wording.decibel),
-        _metric(document, "Cosine similarity", "cosine", wording.cosine),
-        _metric(document, "Agreement", "agreement", wording.percent),
-    ]
-    figures += [_drop(document, label, key) for label, key in (("Top-1", "top1"), ("Top-5", "top5"))]
-    figures.append(_metric(document, "Largest error", "max_abs_error", wording.plain))
+    if nothing_to_compare(document):
+        figures = [Figure("Outputs", "nothing to compare", NOTHING, about="sqnr_db")]
+    else:
+        figures = [
+            _metric(document, "SQNR", "sqnr_db", wording.decibel),
+            _metric(document, "Cosine similarity", "cosine", wording.cosine),
+            _metric(document, "Agreement", "agreement", wording.percent),
+        ]
+        figures += [_drop(document, label, key) for label, key in (("Top-1", "top1"), ("Top-5", "top5"))]
+        figures.append(_metric(document, "Largest error", "max_abs_error", wording.plain))
     fp32, int8, latency = document["size"]["fp32_bytes"], document["size"]["int8_bytes"], document["latency_ms"]
     if fp32 > 0 and int8 > 0:
         figures.append(
@@ -149,6 +154,12 @@ def headline(document: Document) -> list[Figure]:
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
     return [item for item in figures if item.label != "Top-5 drop" or metrics["top5"] or metrics["top1"]]
+
+
+def nothing_to_compare(document: Document) -> bool:
+    """Whether every float output is zero on every sample, in both models: they agree, which says nothing about them."""
+    metrics = document["metrics"]
+    return metrics["sqnr_db"] is None and metrics["max_abs_error"] == 0.0
 
 
 def _saturation(document: Document) -> list[Figure]:
@@ -169,9 +180,24 @@ def _metric(document: Document, label: str, key: str, text: Callable[[float | No
     if value is None:
         return _missing(document, label, f"metrics.{key}")
     shown = text(value)
-    # an exact output's decibels are those of the floor that its error is held at: their spread says nothing
     interval = "" if shown == wording.EXACT else _interval(document["metrics"].get(f"{key}_ci95"), text)
-    return Figure(label, shown, interval=interval, about=key)
+    aside = _of_outputs(document, value) if key == "sqnr_db" else ""
+    return Figure(label, shown, aside, interval=interval, about=key)
+
+
+def _of_outputs(document: Document, value: float) -> str:
+    """Say which of several outputs the SQNR is of, and which are exact; empty where there is nothing to tell apart."""
+    known = [name for name, output in document["outputs"].items() if output["sqnr_db"] is not None]
+    exact = document["metrics"].get("exact_outputs", [])
+    if len(known) < 2 or len(exact) == len(known):
+        return ""
+    worst = next((name for name in known if document["outputs"][name]["sqnr_db"] == value), "")
+    told = [f"at {wording.shortened(wording.printable(worst))}, the worst of {len(known)} outputs"] if worst else []
+    if exact:
+        names = ", ".join(wording.shortened(wording.printable(name)) for name in exact[:_NAMED])
+        more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
+        told.append(f"exact: {names}{more}")
+    return "; ".join(told)
 
 
 def _interval(bounds: list[float | None] | None, text: Callable[[float | None], str]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
+import re
+import unicodedata
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -20,6 +21,9 @@ _HEIGHTS = " ▁▂▃▄▅▆▇█"
 _HEIGHTS_ASCII = " .:-=+*#@"
 # what int8cal itself writes beyond ASCII; names of tensors may hold anything
 _ASCII = str.maketrans({"…": "~", "×": "x", "µ": "u", "·": "-", "█": "#", "\N{REPLACEMENT CHARACTER}": "?"})  # noqa: RUF001
+# beside fewer columns than these a name gets a line of its own
+_ROOM_OF_NAME = 16
+_PAINT = re.compile(r"\x1b\[[0-9;]*m")
 _COLOURS = {"fair": "33", "poor": "31", "soft": "2", "strong": "1"}
 
 
@@ -61,8 +65,8 @@ class Screen:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text.strip() else text
 
     def plain(self, text: str) -> str:
-        """Write a text with what the terminal has."""
-        return text if self.blocks else text.translate(_ASCII)
+        """Write a text with what the terminal has: block characters as ASCII, and other characters as escapes."""
+        return text if self.blocks else text.translate(_ASCII).encode("ascii", "backslashreplace").decode()
 
     def bar(self, share: float, width: int | None = None) -> str:
         """Draw a share of 0 to 1 from the left, padded to its full width."""
@@ -90,9 +94,12 @@ class Screen:
         return "".join(heights[0 if share <= 0 else max(1, round(8 * min(share, 1.0)))] for share in shares)
 
     def name(self, text: str, used: int) -> str:
-        """Fit a name behind columns that are used already; its end is what tells names apart."""
+        """Fit a name behind columns that are used already, or into a line of its own; its end tells names apart."""
         shown = wording.printable(text)
-        return shown if self.whole_names else wording.shortened(shown, max(self.width - used, 12))
+        room = self.width - used
+        return (
+            shown if self.whole_names else wording.shortened(shown, room if room >= _ROOM_OF_NAME else self.width - 4)
+        )
 
     def chosen(
         self, items: Sequence[ItemT], name: Callable[[ItemT], str], worst: Callable[[ItemT], float]
@@ -115,13 +122,28 @@ class Screen:
         """Break a line that is longer than the terminal is wide, between words; whole where nobody looks at a width.
 
         Args:
-            line: Of words.
+            line: Of words; colours take no columns. A word that is longer than a line is broken.
             hang: Columns that further lines begin with.
         """
-        if self.whole_names or len(line) <= self.width:
+        if self.whole_names or _columns(line) <= self.width:
             return [line]
         indent = " " * min(hang, self.width // 2)
-        return textwrap.wrap(line, self.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        lines = [""]
+        for word in re.findall(r"\s*\S+", line):
+            if _columns(lines[-1] + word) <= self.width:
+                lines[-1] += word
+                continue
+            if lines[-1].strip():
+                lines.append(indent)
+            left = word.lstrip()
+            if _columns(indent + left) > self.width:
+                for character in _PAINT.sub("", left):
+                    if _columns(lines[-1] + character) > self.width:
+                        lines.append(indent)
+                    lines[-1] += character
+            else:
+                lines[-1] += left
+        return lines
 
     def aligned(self, rows: list[tuple[str, str]]) -> list[str]:
         """Write labels and texts in two columns, long texts on several lines."""
@@ -136,3 +158,9 @@ class Screen:
             *lines[: self.rows],
             f"... {wording.count(len(lines) - self.rows, f'more {what}')}; --all shows every row",
         ]
+
+
+def _columns(text: str) -> int:
+    """Count the columns that a text takes on a terminal: colours none, characters of East Asian scripts two."""
+    seen = _PAINT.sub("", text)
+    return len(seen) if seen.isascii() else sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in seen)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from int8cal.errors import printable as printable  # noqa: PLC0414 - views find it beside the other texts
+from int8cal.numerics.metrics import EXACT_DB
+
 NOT_MEASURED = "not measured"
 EXACT = "exact"
-# From here on the error is no more than float32 rounding.
-EXACT_DB = 120.0
 
 
 def decibel(value: float | None) -> str:
-    """Show a signal-to-noise ratio in dB."""
+    """Show a signal-to-noise ratio in dB; only what is equal to the last bit is called exact."""
     if value is None:
         return NOT_MEASURED
     return EXACT if value >= EXACT_DB else f"{value:.2f} dB"
@@ -95,11 +96,6 @@ def seconds(value: float | None) -> str:
 def count(number: int, noun: str) -> str:
     """Show a number with its noun, in the plural where needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def printable(text: str) -> str:
-    """Make text one line without control characters: tensor names come from a file and may hold terminal commands."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def shortened(name: str, most: int = 48) -> str:

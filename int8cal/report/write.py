@@ -25,13 +25,20 @@ def write_reports(report: Report, directory: Path) -> None:
 
     Raises:
         OutputError: The directory cannot be made, or a file cannot be written.
+        Exception: Of the first view that cannot be made; the others are written by then.
     """
     # All three are made before the first is written: a failure in between would leave reports of different runs.
-    texts = {
-        "report.html": report_to_html(report),
-        "report.md": report_to_markdown(report),
-        "report.json": report_to_json(report),
-    }
+    texts: dict[str, str] = {}
+    failure: Exception | None = None
+    for name, view in (
+        ("report.json", report_to_json),
+        ("report.md", report_to_markdown),
+        ("report.html", report_to_html),
+    ):
+        try:
+            texts[name] = view(report)
+        except Exception as error:  # noqa: BLE001 - raised again below: the other views are written all the same
+            failure = failure or error
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -44,3 +51,5 @@ def write_reports(report: Report, directory: Path) -> None:
         ) from error
     for name, text in texts.items():
         atomic_write(directory / name, text)
+    if failure is not None:
+        raise failure

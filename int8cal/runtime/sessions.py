@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tempfile
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnxruntime as ort
 
-from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError
+from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
+from int8cal.graph.load import load_model
+from int8cal.locks import new_folder, sweep
 from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
 from int8cal.runtime.providers import CPU
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import onnx
+
+# what matters comes as an exception; its log goes past everything that int8cal prints
+ort.set_default_logger_severity(4)
 
 Optimization = Literal["none", "basic", "all"]
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
@@ -128,7 +134,8 @@ class Session:
                 do="check its driver and libraries, or leave it out",
             )
         self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
-        self.outputs: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
+        # a model may list an output twice
+        self.outputs: tuple[str, ...] = tuple(dict.fromkeys(value.name for value in self._session.get_outputs()))
 
     def run(
         self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
@@ -197,7 +204,11 @@ class Binding:
 def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
     """Give what a runtime opens: a file's name, or bytes; a model too large for these becomes a file meanwhile."""
     if isinstance(model, (str, Path)):
-        yield str(model)
+        if str(model).encode("utf-8", "replace").decode() == str(model):
+            yield str(model)
+        else:  # a name that is no UTF-8, which the runtime does not take
+            with loadable(load_model(Path(model))) as source:
+                yield source
     elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:
         yield (model.assemble() if isinstance(model, Graft) else model).SerializeToString()
     else:
@@ -214,16 +225,52 @@ def scratch_folder() -> Iterator[Path]:
     Raises:
         OutputError: It cannot be made, or the disk is full.
     """
+    parent = temporary_directory()
+    sweep(parent)
     try:
-        # the runtime maps the weights; on Windows a mapped file outlives the attempt to remove it
-        with tempfile.TemporaryDirectory(prefix="int8cal-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        folder, lock = new_folder(parent, private=True)
+        try:
+            yield folder
+        except Exception:
+            _require_room(folder)
+            raise
+        finally:
+            # the runtime maps the weights; on Windows a mapped file outlives the attempt to remove it
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
     except OSError as error:
         raise OutputError(
-            f"cannot be written ({(error.strerror or str(error)).lower()})",
-            where=f"temporary directory {tempfile.gettempdir()}",
+            f"cannot be written ({reason_of(error)})",
+            where=f"temporary directory {parent}",
             do="free some space there, or name another directory in TMPDIR",
         ) from error
+
+
+def temporary_directory() -> Path:
+    """Return the directory for temporary files, without trying it as `tempfile` does: a kill leaves the trial there."""
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    places = (tempfile.tempdir, *named, "/tmp")  # noqa: S108 - nothing is written under a name that others know
+    found = next((Path(place) for place in places if place and Path(place).is_dir()), None)
+    return found or Path(tempfile.gettempdir())
+
+
+def _require_room(folder: Path) -> None:
+    """Tell a full disk as what it is: of it the runtime says only that a model is broken, or cuts a file off.
+
+    Args:
+        folder: Where the runtime wrote; what it could write is still there.
+
+    Raises:
+        OSError: No further file of that size can be written there.
+    """
+    needed = (1 << 20) + sum(file.stat().st_size for file in folder.iterdir())
+    probe = folder / "probe"
+    try:
+        with probe.open("wb") as stream:
+            for _ in range(-(-needed >> 20)):
+                stream.write(bytes(1 << 20))
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _left_to_cpu(providers: Sequence[str], name: str) -> UsageError:

@@ -22,6 +22,7 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises:
         ModelError: onnxruntime cannot load the model.
+        OutputError: The temporary directory is full.
     """
     with scratch_folder() as folder:
         path = folder / "simplified.onnx"

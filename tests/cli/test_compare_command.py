@@ -81,7 +81,7 @@ def test_other_models_are_compared_with_a_warning(here, reports):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "cannot be read (no such file or directory)"),
+        (None, "does not exist"),
         ("{", "is not valid JSON"),
         ('{"format": "int8cal/table"}', 'is not a report: "format" is not "int8cal/report"'),
         ('{"format": "int8cal/report", "version": 9}', "report version is 9"),

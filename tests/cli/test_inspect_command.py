@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import int8cal
 
@@ -87,6 +89,35 @@ def test_a_terminal_gets_colours_and_names_that_fit_its_width(sample_run, extra,
     layers = [line for line in re.sub(r"\x1b\[\d+m", "", text).splitlines() if "█" in line and "float" not in line]
     assert len(layers) == 15
     assert max(map(len, layers)) <= 80
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are of Unix")
+@pytest.mark.parametrize("name", ["report.json", "model.table.json", "model.stats.npz", "model.int8.onnx"])
+@pytest.mark.parametrize("extra", [{}, {"PYTHONIOENCODING": "ascii"}], ids=["blocks", "ascii"])
+def test_no_line_is_longer_than_a_narrow_terminal(sample_run, name, extra):
+    text = on_terminal(["inspect", "--all", str(sample_run / name)], {"COLUMNS": "40", "TERM": "xterm", **extra})
+    lines = re.sub(r"\x1b\[\d+m", "", text).splitlines()
+    assert len(lines) > 10
+    assert max(map(len, lines)) <= 40
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are of Unix")
+def test_names_cannot_give_commands_to_the_terminal(tmp_path):
+    evil = "a\x1b]0;title\x07\x1b[31m\u202eb\n"
+    node = helper.make_node("Relu", ["x"], ["y"], name=evil)
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n\x1b[2J", 2]) for name in "xy"]
+    graph = helper.make_graph([node], "g", value[:1], value[1:])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, producer_name=evil, opset_imports=opsets, ir_version=8)
+    helper.set_model_props(model, {evil: evil})
+    onnx.save(model, tmp_path / "m.onnx")
+    text = on_terminal(["inspect", str(tmp_path / "m.onnx")], {"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"})
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "a\ufffd]0;title" in text
+
+
+def test_an_error_cannot_give_commands_to_the_terminal(call):
+    assert call("inspect", "a\x1b[31m\u202eb\x07.onnx").message.isprintable()
 
 
 def on_terminal(arguments, extra):

@@ -73,6 +73,7 @@ def test_help_imports_nothing_heavy(call):
     assert {name for name in imported if name.startswith("int8cal")} <= {
         "int8cal",
         "int8cal.errors",
+        "int8cal.progress",
         "int8cal.cli",
         "int8cal.cli.main",
         "int8cal.cli.endings",

@@ -133,7 +133,7 @@ def test_overwrite_lets_every_job_replace_what_something_else_made(here, pipelin
     here("run", batch, "--overwrite")
     assert len(pipeline.calls) == 3
     for name in ("a", "bb", "c"):
-        (tmp_path / f"{name}-int8" / "job.json").unlink()
+        (tmp_path / f"{name}-int8" / "job.json").rename(tmp_path / f"{name}-int8" / "mine.json")
     assert here("run", batch).code == 2
     assert here("run", batch, "--overwrite").code == 0
     assert len(pipeline.calls) == 6

@@ -1,4 +1,4 @@
-"""What is read is never written over, and a job that fails leaves nothing."""
+"""What is read is never written over, and a job that fails before it has a model leaves nothing."""
 
 import json
 import shutil
@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import int8cal
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
+REPORTS = ("report.json", "report.md", "report.html")
 
 
 def test_quantize_never_replaces_its_own_input(call, tmp_path, sample_run):
@@ -32,7 +33,17 @@ def test_results_never_go_among_the_samples(call, tmp_path):
     assert "is also an input" in done.message
 
 
-def test_a_job_that_fails_at_the_end_leaves_no_directory(call, tmp_path):
+def test_a_job_that_fails_before_it_has_a_model_leaves_no_directory(call, tmp_path):
+    (tmp_path / "data").mkdir()
+    for path in [*(SAMPLE / "calib").rglob("*.png")][:3]:
+        shutil.copy(path, tmp_path / "data")
+    (tmp_path / "data" / "z.png").write_bytes(b"no image")
+    done = call("calibrate", SAMPLE / "model.onnx", "--data", "data", "-o", "deep/out", "--no-latency")
+    assert done.code == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+def test_an_evaluation_that_fails_costs_its_figures_alone(call, tmp_path):
     (tmp_path / "eval").mkdir()
     shutil.copy(next((SAMPLE / "eval").rglob("*.png")), tmp_path / "eval" / "a.png")
     (tmp_path / "eval" / "labels.csv").write_text("file,label\na.png,99\n")
@@ -41,7 +52,12 @@ def test_a_job_that_fails_at_the_end_leaves_no_directory(call, tmp_path):
         *("--eval-data", "eval", "-o", "deep/out", "--no-latency"),
     )
     assert done.code == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["eval"]
+    assert "; model, table and statistics are kept in deep/out, and the report there says what is missing" in done.err
+    written = {path.name for path in (tmp_path / "deep" / "out").iterdir()}
+    assert written == {"model.int8.onnx", "model.table.json", "model.stats.npz", *REPORTS}
+    report = json.loads((tmp_path / "deep" / "out" / "report.json").read_text())
+    assert report["metrics"]["sqnr_db"] is None
+    assert "label" in report["reasons"]["metrics"]
 
 
 def network(weights, nodes, outputs=None):
@@ -90,6 +106,20 @@ def test_a_bias_of_minus_infinity_keeps_its_layer_in_float(call, tmp_path, data)
     assert done.code == 0, done.err
     decisions = json.loads((tmp_path / "out" / "report.json").read_text())["decisions"]
     assert [line for line in decisions if "masked" in line and "NaN or infinity" in line]
+
+
+def test_a_dead_output_is_a_warning_on_the_terminal_and_in_the_report(call, tmp_path, data):
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["y"], name="m")]
+    onnx.save(network({"W": WEIGHT}, nodes), tmp_path / "m.onnx")
+    (tmp_path / "job.yaml").write_text("quantization: {ranges: {x: [-1.0e+9, 1.0e+9]}}\nevaluation: {latency: false}\n")
+    command = ("calibrate", "m.onnx", "--data", data, "-o", "out", "--config", "job.yaml")
+    done = call(*command, "--gate", "sqnr_db>=40", "--gate", "cosine>=0.9")
+    assert done.code == 7, done.err
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [line for line in report["warnings"] if line.startswith('output "y" does not change in the int8 model')]
+    assert 'output "y" does not change' in done.out
+    assert (report["metrics"]["cosine"], report["metrics"]["exact_outputs"]) == (None, [])
+    assert [gate["passed"] for gate in report["gates"]] == [False, False]
 
 
 def test_a_sequence_output_is_refused_by_name(call, tmp_path, data):

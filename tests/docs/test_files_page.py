@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
 # parts whose keys are names of the user's model
 NAMED = ("tensors", "weights", "outputs")
-# parts that other settings bring
-ABSENT = {"runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…"}
+# parts that other settings or other data bring
+ABSENT = {"data.padding.…", "runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…"}
 
 
 def documented(title: str) -> set[str]:

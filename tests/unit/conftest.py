@@ -44,8 +44,8 @@ class Bench:
         return prepare(model, simplify)
 
     @staticmethod
-    def plan(model, *, include=(), exclude=()):
-        return make_plan(prepare(model, simplify).model, Selection(include, exclude))
+    def plan(model, *, include=(), exclude=(), target="portable"):
+        return make_plan(prepare(model, simplify).model, Selection(include, exclude, target=target))
 
     @staticmethod
     def samples(model, count=4, seed=5):
@@ -81,10 +81,10 @@ class Bench:
         return replace(blank, tensors=ranges.entries)
 
     @classmethod
-    def quantized(cls, model, *, include=(), exclude=(), **settings):
+    def quantized(cls, model, *, include=(), exclude=(), target="portable", **settings):
         """Model -> (prepared, plan, table, built)."""
         prepared = prepare(model, simplify)
-        plan = make_plan(prepared.model, Selection(include, exclude))
+        plan = make_plan(prepared.model, Selection(include, exclude, target=target))
         table = cls.table(prepared, plan, **settings)
         return prepared, plan, table, build_model(prepared.model, plan, table)
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS
+from int8cal.data.padding import tally
 from int8cal.data.sample import fingerprint
 
 if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics
+    from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
 
 KEPT_BYTES = 128_000_000
@@ -31,7 +33,7 @@ class Collected:
 
 
 class Smallest:
-    """Keeps the samples with the smallest fingerprints, and the sum of all fingerprints.
+    """Keeps the samples with the smallest fingerprints, the sum of all fingerprints, and what padding there was.
 
     At most `size` of them, and no more than fit into KEPT_BYTES beyond the first KEPT_ALWAYS.
     """
@@ -44,12 +46,15 @@ class Smallest:
         self._least_gone: int | None = None
         self.total = 0
         self.seen = 0
+        self.padding: tuple[Padding, ...] = ()
 
     def add(self, sample: Sample) -> None:
         """Take part in the choice."""
         mark = fingerprint(sample)
-        self.total = (self.total + mark) % FINGERPRINT_MODULUS
+        self.total = (self.total + (mark if sample.mark is None else sample.mark)) % FINGERPRINT_MODULUS
         self.seen += 1
+        if sample.padding:
+            self.padding = tally((*self.padding, *sample.padding))
         if not self._size or (self._least_gone is not None and mark >= self._least_gone):
             return
         heapq.heappush(self._heap, (-mark, self.seen, sample))

@@ -10,6 +10,7 @@ import onnx
 from int8cal.calibration.engines.counting import Counting, Tapped, group_size
 from int8cal.calibration.engines.kept import Collected, Smallest
 from int8cal.calibration.statistics import Statistics
+from int8cal.data.positions import kept
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.runtime.batching import batch_size, run_each
@@ -51,14 +52,14 @@ def collect(
         StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
         DataError: There was no sample.
     """
-    kept = Smallest(keep)
+    smallest = Smallest(keep)
     with Counting(taps, threads or cpu_count()) as counting:
-        count = _stream(model, signature, taps, _fingerprinted(samples, kept), counting, threads)
+        count = _stream(model, signature, taps, _fingerprinted(samples, smallest), counting, threads)
         if not count:
             raise DataError("yields no sample", do="give at least one")
         # the session and its buffers are gone by now: the result takes memory of its own
-        statistics = Statistics(model_sha256, kept.total, count, counting.take())
-    return Collected(statistics, kept.samples())
+        statistics = Statistics(model_sha256, smallest.total, count, counting.take(), smallest.padding)
+    return Collected(statistics, smallest.samples())
 
 
 def _stream(
@@ -79,8 +80,11 @@ def _stream(
     fed = [tap.tensor for tap in taps if tap.tensor in inputs]
     rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
     for sample, outputs in run_each(session, signature, samples, list(names) or None):
-        tapped = {name: Tapped(sample.feed[name], 1) for name in fed}
-        tapped |= {name: Tapped(outputs[out], opened.blocks[name]) for out, name in names.items()}
+        tapped = {name: Tapped(kept(name, sample.feed[name], sample), 1) for name in fed}
+        for out, name in names.items():
+            block = opened.blocks[name]
+            # blocked layouts are those of images
+            tapped[name] = Tapped(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
         group.append((sample, tapped))
         count += 1
         fits = max(group_size(tapped) // rows, 1)
@@ -111,9 +115,9 @@ def _count(
         raise
 
 
-def _fingerprinted(samples: Iterable[Sample], kept: Smallest) -> Iterator[Sample]:
+def _fingerprinted(samples: Iterable[Sample], smallest: Smallest) -> Iterator[Sample]:
     for sample in samples:
-        kept.add(sample)
+        smallest.add(sample)
         yield sample
 
 

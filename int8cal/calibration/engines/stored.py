@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.calibration.engines.kept import Collected, Smallest
 from int8cal.calibration.statistics_file import load_statistics
+from int8cal.data.padding import tally
 from int8cal.errors import DataError, StatisticsError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def stored(path: Path) -> Callable[..., Collected]:
             kept.add(sample)
         if not kept.seen:
             raise DataError("yields no sample", do="give at least one")
+        tally((*statistics.padding, *kept.padding))  # refuses statistics that count what is trimmed now
         remark = f"ranges follow {statistics.samples} samples of {path}, which are not the data's {kept.seen}"
         return Collected(statistics, kept.samples(), "" if kept.total == statistics.fingerprint else remark)
 

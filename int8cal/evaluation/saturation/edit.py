@@ -42,6 +42,7 @@ class Editor:
             self.readers.update(name for name in node.input if name)
             self.readers.update(outer_references(node))
         self.left: list[str] = []
+        self.inserted: dict[str, list[onnx.NodeProto]] = {}  # first output of a node -> the new ones before it
 
     def set_constant(self, node: onnx.NodeProto, slot: int, value: npt.NDArray[Any]) -> None:
         """Let an input of a node be this value; an initializer that others read as well stays, and gets a copy."""
@@ -93,16 +94,23 @@ class Editor:
         return self._insert(made, node, slot)
 
     def _insert(self, made: onnx.NodeProto, node: onnx.NodeProto, slot: int) -> onnx.NodeProto:
-        place = next(i for i, each in enumerate(self.graph.node) if each.output[0] == node.output[0])
-        self.graph.node.insert(place, made)
-        inserted: onnx.NodeProto = self.graph.node[place]
-        self.readers.update(name for name in inserted.input if name)
-        self.producer[inserted.output[0]] = inserted
-        self.rewire(node, slot, inserted.output[0])
-        return inserted
+        self.inserted.setdefault(node.output[0], []).append(made)
+        self.readers.update(name for name in made.input if name)
+        self.producer[made.output[0]] = made
+        self.rewire(node, slot, made.output[0])
+        return made
 
-    def clear(self) -> None:
-        """Remove the constants that were read before and are not any more, with the nodes that made them."""
+    def finish(self) -> None:
+        """Put the new nodes in their places; remove constants that are not read any more, with what made them."""
+        if self.inserted:
+            rebuilt = onnx.GraphProto()
+            for node in self.graph.node:
+                rebuilt.node.extend([*self.inserted.pop(_first(node), ()), node])
+            del self.graph.node[:]
+            self.graph.node.extend(rebuilt.node)
+        self._clear()
+
+    def _clear(self) -> None:
         gone_nodes: set[str] = set()
         gone: set[str] = set()
         while self.left:
@@ -120,6 +128,10 @@ class Editor:
                 self.left.append(each)
         _keep(self.graph.node, lambda node: not (node.output and node.output[0] in gone_nodes))
         _keep(self.graph.initializer, lambda tensor: tensor.name not in gone)
+
+
+def _first(node: onnx.NodeProto) -> str:
+    return str(node.output[0]) if node.output else ""
 
 
 def set_axis(node: onnx.NodeProto, axis: int) -> None:

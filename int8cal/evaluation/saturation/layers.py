@@ -19,8 +19,8 @@ from int8cal.evaluation.saturation.constants import LAYOUT_OPS, Constants
 from int8cal.evaluation.saturation.forms import BETWEEN, DIRECT, FLOAT, Form
 from int8cal.evaluation.saturation.linear import Linear, Runtime, input_of
 from int8cal.evaluation.saturation.outer_scale import outer_scale
-from int8cal.graph.index import Index, attribute, subgraphs
-from int8cal.protos import outline
+from int8cal.graph.index import Index, attribute
+from int8cal.protos import outline, subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,13 +73,25 @@ def read_layers(model: onnx.ModelProto, names: onnx.ModelProto, fusion: Fusion |
 
 
 def _inside(node: onnx.NodeProto, outer: Constants) -> Iterator[Linear]:
+    """Read the layers of a node's subgraphs, and of those inside them, in the order in which they are written."""
+    ways = [_inner_nodes(node, outer)]
+    while ways:
+        each = next(ways[-1], None)
+        if each is None:
+            ways.pop()
+            continue
+        inner, name, constants = each
+        yield from _of_node(inner, name, constants, runs=None, inside=True)
+        ways.append(_inner_nodes(inner, constants))
+
+
+def _inner_nodes(node: onnx.NodeProto, outer: Constants) -> Iterator[tuple[onnx.NodeProto, str, Constants]]:
     for graph in subgraphs(node):
         shell = onnx.ModelProto(graph=graph)
         constants = Constants(Index(shell), outer)
         for inner in shell.graph.node:
             name = f"{node.name or node.op_type}/{inner.name or next(iter(inner.output), inner.op_type)}"
-            yield from _of_node(inner, name, constants, runs=None, inside=True)
-            yield from _inside(inner, constants)
+            yield inner, name, constants
 
 
 def _of_node(

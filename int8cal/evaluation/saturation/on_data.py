@@ -167,13 +167,11 @@ def measure_on_data(
         count += len(group)
         for tally, names in tallies:
             tally.add(arrays, names)
+    results: dict[int, list[RuntimeOnData]] = {}
+    for tally, _ in tallies:
+        results.setdefault(id(tally.judged), []).append(tally.result())
     layers = tuple(
-        LayerOnData(
-            each.layer.name,
-            tuple(tally.result() for tally, _ in tallies if tally.judged is each),
-            left[each.layer.name],
-        )
-        for each in risky
+        LayerOnData(each.layer.name, tuple(results.get(id(each), ())), left[each.layer.name]) for each in risky
     )
     return OnData(count, exact_products(), layers)
 

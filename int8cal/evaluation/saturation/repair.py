@@ -85,7 +85,7 @@ def repair(model: onnx.ModelProto, target: str, fusion: Fusion | None) -> tuple[
         new = _requantize(judged, opset)
         _write(editor, judged.layer, new)
         repairs.append(new.repair)
-    editor.clear()
+    editor.finish()
     return result, tuple(repairs)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,8 @@ class Passage:
 
 
 DEEPEST = 100  # nodes on the way from a factor to a layer
+# Asks for the rewrite that makes a tensor come out changed under a name, is sent it, and returns its own.
+Search = Generator[tuple[str, Change, str], "Rewrite | None", "Rewrite | None"]
 _MOVES = Passage(shift=True, scalar=True)
 _MOVERS = ("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Identity", "DepthToSpace")
 PASSAGES: dict[str, Passage] = {
@@ -72,7 +75,6 @@ class Absorber:
     def __init__(self, index: Index, names: Names) -> None:
         self._index = index
         self.names = names
-        self._depth = 0
 
     def absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
         """Move a change into whatever computes a tensor.
@@ -85,15 +87,21 @@ class Absorber:
         Returns:
             None where it cannot be moved.
         """
-        if self._depth == DEEPEST:
-            return None
-        self._depth += 1
-        try:
-            return self._absorb(tensor, change, output)
-        finally:
-            self._depth -= 1
+        ways = [self._absorb(tensor, change, output)]
+        found: Rewrite | None = None
+        while ways:
+            try:
+                asked = ways[-1].send(found)
+            except StopIteration as done:
+                found = done.value
+                ways.pop()
+            else:
+                found = None
+                if len(ways) < DEEPEST:
+                    ways.append(self._absorb(*asked))
+        return found
 
-    def _absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
+    def _absorb(self, tensor: str, change: Change, output: str) -> Search:
         node = self._index.producer.get(tensor)
         if node is None or node.domain not in ("", "ai.onnx") or self._index.only_reader(tensor) is None:
             return None
@@ -103,15 +111,15 @@ class Absorber:
             return into_layer(self._index, self.names, node, change, output)
         step = step_of(self._index, node)
         if step is not None:
-            return self._into_step(step, change, output)
+            return (yield from self._into_step(step, change, output))
         if node.op_type in PASSAGES:
-            return self._through(node, PASSAGES[node.op_type], change, output)
+            return (yield from self._through(node, PASSAGES[node.op_type], change, output))
         if node.op_type == "Clip":
-            return self._through_clip(node, change, output)
+            return (yield from self._through_clip(node, change, output))
         if node.op_type in ("Add", "Sub"):
-            return self._into_sum(node, change, output)
+            return (yield from self._into_sum(node, change, output))
         if node.op_type in ("Mul", "MatMul"):
-            return self._into_product(node, change, output)
+            return (yield from self._into_product(node, change, output))
         return None
 
     def constant(self, tensor: str, values: npt.NDArray[np.float64]) -> tuple[str, npt.NDArray[np.float32]] | None:
@@ -119,7 +127,7 @@ class Absorber:
         array = as_float32(values)
         return None if array is None else (self.names.fresh(tensor, "constant"), array)
 
-    def _rebuilt(self, node: onnx.NodeProto, output: str, changes: dict[int, Change]) -> Rewrite | None:
+    def _rebuilt(self, node: onnx.NodeProto, output: str, changes: dict[int, Change]) -> Search:
         """Rebuild a node whose inputs at some positions come changed, in place of its own output."""
         rebuilt = copied(node)
         rebuilt.output[0] = output
@@ -128,27 +136,27 @@ class Absorber:
             if not change.scales and not change.shifts:
                 continue
             name = self.names.changed(str(node.input[slot]))
-            part = self.absorb(str(node.input[slot]), change, name)
+            part = yield str(node.input[slot]), change, name
             if part is None:
                 return None
             rebuilt.input[slot] = name
             whole = _joined(whole, part)
         return _joined(whole, Rewrite({node.name: (rebuilt,)}))
 
-    def _through(self, node: onnx.NodeProto, passage: Passage, change: Change, output: str) -> Rewrite | None:
+    def _through(self, node: onnx.NodeProto, passage: Passage, change: Change, output: str) -> Search:
         if (passage.positive and not change.positive) or (change.shifts and not passage.shift):
             return None
         if not change.scalar:
             rank = self._index.rank(node.input[0])
             if passage.scalar or (passage.spatial and (rank is None or change.axis != 1 - rank)):
                 return None
-        return self._rebuilt(node, output, {0: change})
+        return (yield from self._rebuilt(node, output, {0: change}))
 
-    def _through_clip(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+    def _through_clip(self, node: onnx.NodeProto, change: Change, output: str) -> Search:
         # a shift would move the bound at zero, which the Q behind the Clip needs there
         if not change.scalar or not change.positive or change.shifts:
             return None
-        rewrite = self._rebuilt(node, output, {0: change})
+        rewrite = yield from self._rebuilt(node, output, {0: change})
         if rewrite is None:
             return None
         rebuilt = rewrite.nodes[node.name][0]
@@ -165,7 +173,7 @@ class Absorber:
             rewrite.constants[made[0]] = made[1]
         return rewrite
 
-    def _into_step(self, step: Step, change: Change, output: str) -> Rewrite | None:
+    def _into_step(self, step: Step, change: Change, output: str) -> Search:
         if step.node.op_type == "BatchNormalization":
             return None
         factor = step.factor * change.reshaped(change.factor)
@@ -179,7 +187,7 @@ class Absorber:
         if not wanted.scales:
             return self._replaced(step, "Add", moved, step.data, output)
         name = self.names.changed(step.data)
-        part = self.absorb(step.data, wanted, name)
+        part = yield step.data, wanted, name
         rest = self._replaced(step, "Add", moved, name, output)
         return None if part is None or rest is None else _joined(part, rest)
 
@@ -192,21 +200,21 @@ class Absorber:
         node = helper.make_node(op_type, [data, made[0]], [output], name=step.node.name)
         return Rewrite({step.node.name: (node,)}, dict([made]), {output: step.output})
 
-    def _into_sum(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+    def _into_sum(self, node: onnx.NodeProto, change: Change, output: str) -> Search:
         """Scale both sides, and shift the first that takes it."""
         other = replace(change.scaling(), shift=-change.shift) if node.op_type == "Sub" else change
         for changes in ({0: change, 1: change.scaling()}, {0: change.scaling(), 1: other}):
-            found = self._rebuilt(node, output, changes)
+            found = yield from self._rebuilt(node, output, changes)
             if found is not None or not change.shifts:
                 return found
         return None
 
-    def _into_product(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+    def _into_product(self, node: onnx.NodeProto, change: Change, output: str) -> Search:
         """Scale one side. Channels of a matrix product's side are not those of the product."""
         if change.shifts or (node.op_type == "MatMul" and not change.scalar):
             return None
-        found = (self._rebuilt(node, output, {slot: change}) for slot in (0, 1))
-        return next((rewrite for rewrite in found if rewrite is not None), None)
+        found = yield from self._rebuilt(node, output, {0: change})
+        return found if found is not None else (yield from self._rebuilt(node, output, {1: change}))
 
 
 def _joined(first: Rewrite, second: Rewrite) -> Rewrite:

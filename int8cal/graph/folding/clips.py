@@ -43,7 +43,6 @@ _INTEGERS: dict[int, Bounds] = {
     onnx.TensorProto.INT8: (-128.0, 127.0),
     onnx.TensorProto.BOOL: (0.0, 1.0),
 }
-_DEPTH = 32
 
 
 def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
@@ -56,12 +55,13 @@ def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
         index: Of the graph.
         names: Of the model.
     """
+    ranges = value_ranges(index)
     for node in index.graph.node:
         bounds = _bounds(index, node)
         if bounds is None:
             continue
         data = _data(index, node)
-        low, high = value_range(index, data)
+        low, high = ranges.get(data, _EVERYTHING)
         if bounds[0] <= low and high <= bounds[1]:
             rewrite = dropped(index, node, data)
         else:
@@ -70,25 +70,36 @@ def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
             yield rewrite
 
 
-def value_range(index: Index, tensor: str, depth: int = _DEPTH) -> Bounds:
-    """Return bounds that no finite value of a tensor can pass, as far as the ops before it tell."""
-    node = index.producer.get(tensor)
-    if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
-        return _EVERYTHING
+def value_ranges(index: Index) -> dict[str, Bounds]:
+    """Return bounds that no finite value of a tensor can pass, as far as the ops before it tell; all others are absent.
+
+    Args:
+        index: Of the graph; its nodes are in topological order.
+    """
+    found: dict[str, Bounds] = {}
+    for node in index.graph.node:
+        if node.domain in ("", "ai.onnx") and node.output:
+            bounds = _range(index, node, found)
+            if bounds != _EVERYTHING:
+                found[node.output[0]] = bounds
+    return found
+
+
+def _range(index: Index, node: onnx.NodeProto, found: dict[str, Bounds]) -> Bounds:
     if node.op_type == "Cast":
         return _INTEGERS.get(index.elem_type(str(node.input[0])), _EVERYTHING)
     if node.op_type in _KEEPING:
-        return value_range(index, str(node.input[0]), depth - 1)
+        return found.get(node.input[0], _EVERYTHING)
     if node.op_type == "Round":
-        low, high = value_range(index, str(node.input[0]), depth - 1)
+        low, high = found.get(node.input[0], _EVERYTHING)
         return float(np.rint(low)), float(np.rint(high))
     if node.op_type == "Concat":
-        ranges = [value_range(index, str(name), depth - 1) for name in node.input]
+        ranges = [found.get(name, _EVERYTHING) for name in node.input]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
     bounds = _bounds(index, node)
     if bounds is None:
         return RANGES.get(node.op_type, _EVERYTHING)
-    low, high = value_range(index, _data(index, node), depth - 1)
+    low, high = found.get(_data(index, node), _EVERYTHING)
     return min(max(low, bounds[0]), bounds[1]), max(min(high, bounds[1]), bounds[0])
 
 

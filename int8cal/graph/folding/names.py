@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from int8cal.graph.index import subgraphs
+from int8cal.graph.index import free_number
+from int8cal.protos import graphs_within
 
 if TYPE_CHECKING:
     import onnx
@@ -27,17 +28,17 @@ class Names:
 
     def fresh(self, tensor: str, what: str) -> str:
         """Return a name beside a tensor's that nobody has."""
-        name, number = f"{tensor}_{what}", 2
-        while name in self._taken:
-            name, number = f"{tensor}_{what}{number}", number + 1
+        name = f"{tensor}_{what}"
+        if name in self._taken:
+            name += str(free_number(name, self._taken, 2))
         self._taken.add(name)
         return name
 
 
 def _names_in(graph: onnx.GraphProto) -> frozenset[str]:
-    names = {value.name for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer)}
-    for node in graph.node:
-        names |= {*node.input, *node.output}
-        for inner in subgraphs(node):
-            names |= _names_in(inner)
+    names: set[str] = set()
+    for each in graphs_within(graph):
+        names.update(value.name for value in (*each.input, *each.output, *each.value_info, *each.initializer))
+        for node in each.node:
+            names.update(node.input, node.output)
     return frozenset(names)

@@ -118,7 +118,7 @@ def _side_loop(side: Any, scale: Any, codes: Any, boundaries: Any, keys: Any) ->
 
 
 def _affine_loop(low: Any, high: Any, qmin: Any, qmax: Any, symmetric: Any) -> Any:
-    # affine_from_range for low <= 0 <= high
+    # affine_from_range for low <= 0 <= high that are not both 0
     if symmetric:
         return max(np.float64(np.float32(max(-low, high) / qmax)), SMALLEST_SCALE), 0.0
     scale = max(np.float64(np.float32((high - low) / (qmax - qmin))), SMALLEST_SCALE)

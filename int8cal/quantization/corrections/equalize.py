@@ -73,9 +73,11 @@ def choose_factors(
         Accepted chains, in graph order.
     """
     index = Index(model)
-    weights = {layer.node: index.constant(layer.weight).astype(np.float64) for layer in plan.layers}
+    chains = usable_chains(model, plan, statistics, fixed)
+    touched = {layer.node: layer for chain in chains for layer in (chain.layer, *chain.readers) if layer is not None}
+    weights = {node: index.constant(layer.weight).astype(np.float64) for node, layer in touched.items()}
     accepted = []
-    for chain in usable_chains(model, plan, statistics, fixed):
+    for chain in chains:
         tensor = statistics.tensors[chain.tensor]
         if tensor.channels is None:
             continue

@@ -1,4 +1,4 @@
-"""What an error at some layers' outputs does to the outputs of the float model, everything else being exact."""
+"""What an error at some layers' outputs does where the float model is scored, everything else being exact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from onnx import helper
 
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.scoring import score_points, tensors_of, weights_of
 from int8cal.protos import copied
+from int8cal.quantization.noise import Exact, relative, scored_values
 from int8cal.runtime.batching import batch_size, make_feed
 from int8cal.runtime.sessions import Session
 
@@ -53,9 +55,11 @@ class Injected:
         self._layers = {layer.node: layer for layer in layers}
         self._opsets = model.opset_import
         self._threads = threads
-        self._outputs = [value.name for value in model.graph.output]
+        self._points = score_points(model)
+        self._names = [point.name for point in self._points]
+        self._outputs = tensors_of(self._points)
         tensors = list(dict.fromkeys(layer.input for layer in self._layers.values()))
-        injection = make_injection(model, plan, outputs=True)
+        injection = make_injection(model, plan, outputs=True, ends=self._outputs)
         self._added = {node: injection.inputs[Place(node, "output")] for node in self._layers}
         graph = injection.model.shell.graph
         given = {value.name for value in (*graph.input, *graph.output)}
@@ -65,6 +69,7 @@ class Injected:
         self._session = Session(injection.model, threads=threads)
         self._products: dict[str, Session] = {}
         self._feeds: list[dict[str, Array]] = []
+        self._samples: list[SampleLike | None] = []  # where a run is one sample
         self._inputs: list[dict[str, Array]] = []
         size, held = batch_size(signature), 0
         for start in range(0, len(samples), size):
@@ -74,8 +79,9 @@ class Injected:
             if self._inputs and held > _HELD_BYTES:
                 break
             self._feeds.append(feed)
+            self._samples.append(samples[start] if size == 1 else None)
             self._inputs.append({name: feed.get(name, values.get(name)) for name in tensors})  # type: ignore[misc]
-        self._expected = [self._run(feed, {}, self._outputs) for feed in self._feeds]
+        self._expected = [Exact.of(self._scored(run, {}), self._names) for run in range(self.runs)]
 
     @property
     def runs(self) -> int:
@@ -97,24 +103,24 @@ class Injected:
         self._products.clear()
 
     def harm(self, errors: Sequence[Mapping[str, Array]]) -> float:
-        """Add errors to layers' outputs; returns the relative squared error of the model's outputs.
+        """Add errors to layers' outputs; returns the relative squared error where the model is scored.
 
         Args:
             errors: Per run, node -> what is added, of the shape of its output.
 
         Returns:
-            Squared error over squared value, the mean over the float outputs; inf where it is not finite.
+            Squared error over squared value, the mean over the points of graph.scoring.
         """
-        noise, power = dict.fromkeys(self._outputs, 0.0), dict.fromkeys(self._outputs, 0.0)
-        for feed, expected, added in zip(self._feeds, self._expected, errors, strict=True):
-            actual = self._run(feed, added, self._outputs)
-            for name, value in expected.items():
-                if value.dtype.kind == "f":
-                    noise[name] += float(np.square(actual[name].astype(np.float64) - value).sum())
-                    power[name] += float(np.square(value, dtype=np.float64).sum())
-        ratios = [noise[name] / power[name] for name in self._outputs if power[name] > 0]
-        total = float(np.mean(ratios)) if ratios else 0.0
-        return total if np.isfinite(total) else float("inf")
+        noise = sum(
+            exact.noise(self._scored(run, added), self._names)
+            for run, (exact, added) in enumerate(zip(self._expected, errors, strict=True))
+        )
+        signal = np.sum([exact.power for exact in self._expected], axis=0) / weights_of(self._points)
+        return float(relative(np.asarray(noise), signal))
+
+    def _scored(self, run: int, added: Mapping[str, Array]) -> dict[str, Array]:
+        values = self._run(self._feeds[run], added, self._outputs)
+        return scored_values(self._points, values, self._samples[run])
 
     def _run(self, feed: dict[str, Array], added: Mapping[str, Array], names: list[str]) -> dict[str, Array]:
         inputs = {self._added[node]: error for node, error in added.items()}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import TableError
-from int8cal.numerics.affine import Affine, positive_scale
+from int8cal.numerics.affine import SMALLEST_SCALE, Affine, positive_scale
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
@@ -68,7 +68,8 @@ def with_room(affine: Affine, headroom: float = HEADROOM) -> Affine:
         headroom: The range becomes this many times as wide.
     """
     room = FACTOR // 2
-    affine = replace(affine, scale=positive_scale(affine.scale * headroom))
+    # the second plane's scale, too, must be a normal float32
+    affine = replace(affine, scale=positive_scale(max(affine.scale * headroom, SMALLEST_SCALE * FACTOR)))
     low, high = affine.zero_point - affine.dtype.qmin, affine.dtype.qmax - affine.zero_point
     if min(low, high) >= room:
         return affine

@@ -135,7 +135,7 @@ def change_of(shown: Shown, old: Document, new: Document) -> Change:
     intervals = interval_in(old, shown.name), interval_in(new, shown.name)
     pairs = [(held(shown.name, first), intervals[0]), (held(shown.name, second), intervals[1])]
     better, worse = pairs if shown.better > 0 else reversed(pairs)
-    if pairs[0][0] != first or pairs[1][0] != second:  # the interval of an exact output is around another value
+    if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
     return Change(shown, first, second, better[0] - worse[0] or 0.0, difference_interval(*better, *worse))
 

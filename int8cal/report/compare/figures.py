@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Interval = tuple[float, float] | None
 
 _ENDS = ("_ci95.lo", "_ci95.hi")
+# From here on the error is no more than float32 rounding.
+ROUNDING_DB = 120.0
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -60,8 +62,8 @@ def interval_in(document: Document, name: str) -> Interval:
 
 
 def held(name: str, value: float) -> float:
-    """Hold decibels at those of an exact output: above, they tell of rounding alone, and their changes of nothing."""
-    return min(value, wording.EXACT_DB) if name.endswith("_db") else value
+    """Hold decibels at ROUNDING_DB: above, they tell of rounding alone, and their changes of nothing."""
+    return min(value, ROUNDING_DB) if name.endswith("_db") else value
 
 
 def _part(document: Document, name: str) -> dict[str, Any] | None:

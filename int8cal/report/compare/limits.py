@@ -9,7 +9,6 @@ from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
-from int8cal.report import wording
 from int8cal.report.compare.figures import held, value_in
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ def _verdict(change: Change, is_worse: Callable[[Change, float], bool]) -> Gate 
 
 
 def _beyond_noise(change: Change, worse_by: float) -> bool:
-    if change.shown.text(change.new) == wording.EXACT:  # decibels of rounding alone
+    if change.new is not None and held(change.shown.name, change.new) != change.new:  # decibels of rounding alone
         return False
     return worse_by > 0 and (change.ci95 is None or change.ci95[0] > 0)
 

@@ -96,7 +96,8 @@ def test_shared_passes_give_the_bits_of_a_single_run(few, monkeypatch):
     assert runs == [2, 3, 7]
     for (size, method), each in made.items():
         table = int8cal.calibrate(few.path, lambda: few.calib[:size], method=method, threads=1)  # noqa: B023 - at once
-        assert each.model.SerializeToString() == int8cal.quantize(few.path, table).SerializeToString()
+        again = int8cal.quantize(few.path, replace(table, run=""))  # the model of a study is of no run
+        assert each.model.SerializeToString() == again.SerializeToString()
 
 
 def test_the_figures_are_those_of_evaluate(few):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from int8cal.calibration.choose import METHODS, candidates, choose, kl_range
-from int8cal.numerics.affine import SMALLEST_SCALE
+from int8cal.numerics.affine import SMALLEST_SCALE, ZERO_SCALE
 from int8cal.numerics.thresholds.mse import points_of, squared_error
 
 RNG = np.random.default_rng(21)
@@ -60,7 +60,7 @@ def test_only_zeros_warn(tools):
     for method in (*METHODS, "auto"):
         choice = choose(tools.count(np.zeros(4)).spectrum, method, "u8", 99.9)
         assert choice.warning == "only zeros were observed"
-        assert choice.affine.scale == SMALLEST_SCALE
+        assert choice.affine.scale == ZERO_SCALE
 
 
 def test_denormal_values_warn(tools):

@@ -185,9 +185,9 @@ def test_a_bad_weight_entry_is_named(document, change, match):
     refused(document, f"weight 'W': .*{match}")
 
 
-def test_a_weight_scale_too_small_for_a_bias_is_lifted(document):
+def test_a_weight_scale_too_small_for_a_normal_float32_is_lifted(document):
     document["weights"]["W"]["scales"] = [1e-44]
-    assert parse(document).weights["W"].scales == (2.0**-63,)
+    assert parse(document).weights["W"].scales == (2.0**-126,)
 
 
 def test_malformed_json_names_the_line():
@@ -208,8 +208,12 @@ def test_an_unknown_version_is_refused(document, version):
 
 def test_a_missing_or_binary_file_cannot_be_read(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    for path in (tmp_path / "no.json", tmp_path / "binary.json", tmp_path):
-        with pytest.raises(TableError, match="cannot be read"):
+    for path, what in (
+        (tmp_path / "no.json", "not exist"),
+        (tmp_path / "binary.json", "UTF-8"),
+        (tmp_path, "directory"),
+    ):
+        with pytest.raises(TableError, match=what):
             load_table(path)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import zipfile
 
 import numpy as np
@@ -10,6 +11,14 @@ from int8cal.errors import DataError, StatisticsError
 
 def _x(rows, start=0):
     return np.arange(start, start + rows * 3, dtype=np.float32).reshape(rows, 3)
+
+
+def message_of(action):
+    try:
+        action()
+    except DataError as error:
+        return str(error)
+    return ""
 
 
 def test_npy_batch_is_streamed_row_by_row(tmp_path, vector, feeds):
@@ -37,7 +46,7 @@ def test_npy_for_a_model_with_two_inputs_advises_npz(tmp_path, pair, feeds):
         feeds(tmp_path, pair)
 
 
-def test_big_npy_is_mapped_and_not_loaded_when_opened(tmp_path, signature, feeds):
+def test_of_a_big_npy_only_the_chosen_rows_are_read(tmp_path, signature, feeds):
     path = tmp_path / "big.npy"
     header = {"descr": "<f4", "fortran_order": False, "shape": (1_000_000, 3000)}
     with path.open("wb") as stream:
@@ -125,6 +134,24 @@ def test_corrupt_file_is_named(tmp_path, vector, feeds, name, content):
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+@pytest.mark.parametrize("text", [b"(", b"'", b"{", b"0", b"\xff", b"-", b"[", b"\x00", b"9" * 30, b"{}", b"'" * 3])
+def test_every_damage_to_a_header_is_told_or_harmless(tmp_path, vector, feeds, name, text):
+    np.save(tmp_path / "whole.npy", _x(2))
+    whole = (tmp_path / "whole.npy").read_bytes()
+    (tmp_path / "whole.npy").unlink()
+    for place in range(8, 72):
+        content = whole[:place] + text + whole[place + len(text) :]
+        if name == "a.npz":
+            with zipfile.ZipFile(tmp_path / name, "w") as archive:
+                archive.writestr("x.npy", content)
+        else:
+            (tmp_path / name).write_bytes(content)
+        # some damages leave a sound header
+        told = message_of(lambda: list(feeds(tmp_path / name, vector)))
+        assert not told or (name in told and told.isprintable())
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_file_that_is_cut_off_is_reported_when_opened(tmp_path, vector, feeds, name):
     if name == "a.npz":
         np.savez(tmp_path / name, x=_x(50))
@@ -203,3 +230,47 @@ def test_preprocess_on_arrays_is_refused_and_not_ignored(tmp_path, vector, feeds
     np.save(tmp_path / "a.npy", _x(1))
     with pytest.raises(DataError, match="applies to images"):
         feeds(tmp_path, vector, preprocess=Preprocess(scale=0.5))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", "<f2"])
+def test_an_npy_gives_its_rows_in_any_order_of_bytes_and_axes(tmp_path, vector, feeds, order, dtype):
+    np.save(tmp_path / "a.npy", np.asarray(_x(5), dtype=dtype, order=order))
+    for samples in (None, 3):
+        opened = feeds(tmp_path / "a.npy", vector, samples=samples)
+        rows = [int(sample.feed["x"][0, 0]) // 3 for sample in opened]
+        np.testing.assert_array_equal(np.concatenate([sample.feed["x"] for sample in opened]), _x(5)[rows])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_npy_that_is_cut_off_while_it_is_read_is_an_error_that_names_it(tmp_path, signature, feeds, order):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((4, 30000), np.float32, order=order))
+    opened = feeds(path, signature(x=("N", 30000)))
+    if order == "F":
+        os.truncate(path, path.stat().st_size // 2)
+
+    def read():
+        for sample in opened:
+            assert sample.feed["x"].sum() == 30000
+            os.truncate(path, path.stat().st_size // 2)
+
+    with pytest.raises(DataError, match=r"a\.npy: cannot be read: \d+ bytes are missing at its end"):
+        read()
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_a_file_that_is_replaced_by_one_with_fewer_rows_is_an_error_that_names_it(tmp_path, vector, feeds, suffix):
+    path = tmp_path / f"a.{suffix}"
+
+    def save(rows):
+        if suffix == "npy":
+            np.save(path, _x(rows))
+        else:
+            np.savez(path, x=_x(rows))
+
+    save(4)
+    opened = feeds(path, vector)
+    save(2)
+    with pytest.raises(DataError, match=rf"a\.{suffix}: cannot be read: it changed while it was in use"):
+        list(opened)

@@ -170,7 +170,14 @@ def test_finite_double_that_overflows_float32_is_refused(vector):
         take_row({"x": np.array([1.0, 1e39, 0.0])}, 0, vector, "f")
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_minus_infinity_is_let_through_since_masks_are_made_of_it(vector):
+    feed = take_row({"x": np.array([0.0, -np.inf, 1.0])}, 0, vector, "f")
+    assert feed["x"].tolist() == [[0.0, -np.inf, 1.0]]
+    with pytest.raises(DataError, match="float32 cannot hold"):
+        take_row({"x": np.array([0.0, -np.inf, -1e39])}, 0, vector, "f")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_non_finite_value_names_file_input_sample_and_place(vector, bad):
     batch = np.zeros((4, 3), np.float32)
     batch[2, 1] = bad

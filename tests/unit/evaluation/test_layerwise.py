@@ -7,6 +7,7 @@ from onnx import helper, numpy_helper, reference
 
 from int8cal.errors import ModelError
 from int8cal.evaluation import layerwise
+from int8cal.evaluation import taps as module
 from int8cal.evaluation.layerwise import EQUALIZATION_KEY, measure_layers
 from int8cal.evaluation.taps import find_layers, int8_with_taps
 from int8cal.runtime.sessions import Session
@@ -84,13 +85,21 @@ def test_the_taps_leave_the_integer_kernels_alone(fp32, int8, tmp_path):
     taps, _ = find_layers(fp32, int8)
     paths = (tmp_path / "plain.onnx", tmp_path / "tapped.onnx")
     Session(int8, optimized_path=paths[0])
-    Session(int8_with_taps(int8, taps, [f"t{i}" for i in range(len(taps))]), optimized_path=paths[1])
+    tapped, _ = int8_with_taps(int8, taps, [f"t{i}" for i in range(len(taps))])
+    Session(tapped, optimized_path=paths[1])
 
     def integer(path):
         return sorted(node.op_type for node in onnx.load(path).graph.node if node.op_type.startswith("Q"))
 
     assert integer(paths[0]) == integer(paths[1])
     assert any(op == "QLinearConv" for op in integer(paths[0]))
+
+
+def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_samples, monkeypatch):
+    samples = list(make_samples(2))
+    ours, _ = measure_layers(fp32, int8, samples)
+    monkeypatch.setattr(module, "_codes", lambda *_: None)  # then the runtime does it
+    assert measure_layers(fp32, int8, samples)[0] == ours
 
 
 def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):

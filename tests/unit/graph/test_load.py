@@ -1,7 +1,7 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from int8cal import protos
 from int8cal.errors import ModelError, OutputError
@@ -189,3 +189,34 @@ def test_a_tensor_of_an_unknown_type_is_named(tmp_path, place):
     with pytest.raises(ModelError, match="tensor 'odd' has element type 99") as caught:
         load_model(tmp_path / "m.onnx")
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (b"Relu", "op_type of a NodeProto"),
+        (b"middle", "(in|out)put of a NodeProto"),
+        (b"thenode", "name of a NodeProto"),
+        (b"alphaattr", "name of an AttributeProto"),
+        (b"weightname", "name of a TensorProto"),
+        (b"inputname", "name of a ValueInfoProto"),
+        (b"metakey", "key of a StringStringEntryProto"),
+        (b"madeby", "producer_name of a ModelProto"),
+    ],
+)
+def test_text_that_is_not_utf8_is_refused_with_its_place(tmp_path, text, what):
+    node = helper.make_node("Relu", ["inputname"], ["middle"], name="thenode", alphaattr=1)
+    graph = helper.make_graph(
+        [node, helper.make_node("Add", ["middle", "weightname"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("inputname", TensorProto.FLOAT, [1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.ones(1, np.float32), "weightname")],
+    )
+    model = helper.make_model(graph, producer_name="madeby")
+    helper.set_model_props(model, {"metakey": "1"})
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model.SerializeToString().replace(text, b"\xff" * len(text)))
+    with pytest.raises(ModelError, match=f"{what} .* is not UTF-8 text") as caught:
+        load_model(path)
+    assert str(caught.value).isprintable()

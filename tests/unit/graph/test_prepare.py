@@ -226,6 +226,19 @@ def test_a_model_without_a_layer_to_quantize_is_refused_with_reasons(bench, body
     assert caught.value.exit_code == 3
 
 
+def test_a_model_of_transposed_convolutions_alone_is_refused_where_they_run_in_float(bench):
+    model = bench.text("g (float[N,4,8,8] x) => (float[A,B,C,D] y) { y = ConvTranspose(x, W) }", W=(4, 3, 2, 2))
+    prepared = prepare(model, simplify)
+    for target in ("portable", "x86-avx2", "arm64"):
+        with pytest.raises(
+            ModelError, match=r"no integer kernel for it.*run the model in float, or .*--target"
+        ) as caught:
+            require(prepared, Selection(target=target))
+        assert caught.value.exit_code == 3
+    for target in ("openvino", "tensorrt"):
+        assert [layer.node for layer in require(prepared, Selection(target=target)).layers] == ["ConvTranspose_y"]
+
+
 @pytest.mark.parametrize("sum_", ["Add(m, B)", "Add(B, m)"])
 @pytest.mark.parametrize("shape", [(6,), (1, 6)])
 def test_a_product_of_matrices_takes_the_constant_row_behind_it_as_bias(bench, sum_, shape):

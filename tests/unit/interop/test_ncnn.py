@@ -112,7 +112,7 @@ def test_layers_without_an_int8_form_are_left_out(bench, make):
         W=(4, 5, 1, 1),
         V=(3, 5, 1, 1),
     )
-    layers = layers_of_model(bench.prepared(model).model, bench.plan(model))
+    layers = layers_of_model(bench.prepared(model).model, bench.plan(model, target="openvino"))
     assert [layer.quantizable for layer in layers] == [False, True]
     converted = to_ncnn(table_for(make, layers), layers)
     assert len(converted.content.splitlines()) == 2

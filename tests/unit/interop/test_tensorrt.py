@@ -7,7 +7,7 @@ import pytest
 
 from int8cal.errors import TableError
 from int8cal.interop.tensorrt import read_tensorrt, to_tensorrt
-from int8cal.numerics.affine import S8, SMALLEST_SCALE, Affine
+from int8cal.numerics.affine import S8, ZERO_SCALE, Affine
 
 # as TensorRT itself wrote them: a name with spaces, scales without leading zeros
 REAL = b"""TRT-7202-EntropyCalibration2
@@ -80,7 +80,7 @@ def test_numbers_that_are_no_scale_are_named_and_not_fatal():
     text = b"TRT-1-x\nnan: 7fc00000\ninf: 7f800000\nneg: bf800000\nzero: 0\nok: 3f800000\n"
     read = read_tensorrt(text, "c")
     assert read.unusable == ("nan", "inf", "neg")
-    assert read.tensors == {"zero": Affine(SMALLEST_SCALE, 0, S8), "ok": Affine(1.0, 0, S8)}
+    assert read.tensors == {"zero": Affine(ZERO_SCALE, 0, S8), "ok": Affine(1.0, 0, S8)}
     assert "'zero'" in read.losses[0]
 
 

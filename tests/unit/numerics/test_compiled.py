@@ -1,19 +1,55 @@
 import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import int8cal
 from int8cal.numerics import compiled as module
 from int8cal.numerics.compiled import compiled
 
 
 def test_without_numba_the_twin_stands_in(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "_numba", lambda: None)
     assert compiled(len, max) is max
 
 
 def test_without_numba_a_loop_without_a_twin_runs_as_it_is(monkeypatch):
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "_numba", lambda: None)
     assert compiled(len) is len
+
+
+def in_a_process(code, **variables):
+    environment = os.environ | {"PYTHONPATH": str(Path(int8cal.__file__).parents[1])} | variables
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_where_compiling_is_switched_off_the_twins_run_without_a_warning():
+    code = """
+import int8cal.numerics.warm_up as module
+from int8cal.numerics import kernels
+module.warm_up()
+print(kernels.observe is kernels.observe_twin)
+"""
+    done = in_a_process(code, NUMBA_DISABLE_JIT="1")
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+@pytest.mark.parametrize("value", ["0", "-3", "many"])
+def test_a_variable_that_numba_cannot_work_with_is_a_usage_error_that_shows_it(value):
+    pytest.importorskip("numba")
+    code = """
+from int8cal.errors import UsageError
+try:
+    import int8cal.numerics.kernels
+except UsageError as error:
+    print(error)
+"""
+    done = in_a_process(code, NUMBA_NUM_THREADS=value)
+    assert f"NUMBA_NUM_THREADS={value}" in done.stdout
+    assert done.stderr == ""
 
 
 # pickles that are cut short, of a protocol that does not exist, that are no text, that call what they must not

@@ -7,14 +7,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from int8cal.numerics.metrics import (
-    NOISE_FLOOR,
+    CLOSEST_DB,
+    EXACT_DB,
     Z95,
     ErrorSums,
     PairedCounts,
+    SampleSums,
     error_sums,
     paired_counts,
     paired_interval,
     rank_of,
+    worst_sqnr_db,
 )
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 50), elements=st.floats(-1e3, 1e3, width=32))
@@ -30,8 +33,8 @@ def test_sqnr_is_signal_over_noise_in_decibels():
 
 def test_identical_arrays_have_a_finite_sqnr_that_passes_any_gate():
     sums = error_sums(np.array([1.0, -1.0]), np.array([1.0, -1.0]))
-    assert sums.sqnr_db == pytest.approx(10 * math.log10(2 / NOISE_FLOOR))
-    assert sums.sqnr_db > 300
+    assert sums.sqnr_db == EXACT_DB
+    assert sums.exact
     assert sums.cosine == pytest.approx(1.0)
 
 
@@ -46,6 +49,66 @@ def test_an_all_zero_approximation_has_zero_decibels_and_no_cosine():
     sums = error_sums(np.ones(3), np.zeros(3))
     assert sums.sqnr_db == pytest.approx(0.0)
     assert sums.cosine is None
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-16, 1e16, 1e30])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_decibels_do_not_depend_on_the_unit(unit, dtype):
+    rng = np.random.default_rng(0)
+    x, noise = rng.normal(size=(2, 100))
+    plain = error_sums(x, x + 1e-3 * noise)
+    scaled = error_sums((unit * x).astype(dtype), (unit * (x + 1e-3 * noise)).astype(dtype))
+    assert scaled.sqnr_db == pytest.approx(plain.sqnr_db, abs=1e-3)
+    assert scaled.cosine == pytest.approx(plain.cosine)
+
+
+@given(FLOATS.map(lambda x: x.astype(np.float64)), st.integers(-1000, 1000))
+def test_a_power_of_two_as_unit_changes_nothing_at_all(x, exponent):
+    y = x + np.roll(x, 1) / 8
+    if not 1e-300 < np.abs(x).max() * 2.0**exponent < 1e300:
+        return
+    with np.errstate(under="ignore"):
+        scaled = error_sums(np.ldexp(x, exponent), np.ldexp(y, exponent))
+    plain = error_sums(x, y)
+    if np.abs(x)[x != 0].min() * 2.0**exponent > 1e-290:
+        assert scaled.sqnr_db == pytest.approx(plain.sqnr_db, abs=1e-9)
+
+
+def test_samples_of_very_different_size_add_up():
+    x = np.array([3e-200, 4e-200])
+    small, large = error_sums(x, 1.1 * x), error_sums(1e250 * x, 1.1e250 * x)
+    for total in (small + large, large + small, ErrorSums() + large + ErrorSums()):
+        assert total.sqnr_db == pytest.approx(20)
+    twice = small + small
+    assert twice.sqnr_db == pytest.approx(20)
+    assert math.ldexp(twice.signal, 2 * (twice.exponent - small.exponent)) == pytest.approx(2 * small.signal)
+
+
+def test_sums_over_samples_keep_their_products_in_one_unit():
+    x = np.array([3e-200, 4e-200])
+    parts = [error_sums(scale * x, 1.1 * scale * x) for scale in (1.0, 2.0**700, 2.0**690)]
+    sums = SampleSums()
+    for part in parts:
+        sums += part
+    assert sums.samples == 3
+    of_signal, of_both, of_noise = sums.products
+    assert of_both == pytest.approx(0.01 * of_signal)
+    assert of_noise == pytest.approx(1e-4 * of_signal)
+    assert of_signal == pytest.approx(sums.total.signal**2, rel=1e-5)
+
+
+def test_what_differs_in_a_last_bit_is_not_exact():
+    x = np.array([1.0, 1e-200])
+    nearly = error_sums(x, x * [1.0, 1.5])
+    assert not nearly.exact
+    assert nearly.sqnr_db == CLOSEST_DB < EXACT_DB
+
+
+def test_the_worst_output_that_carries_noise_decides():
+    assert worst_sqnr_db([1.0, 1.0, 5.0], [0.01, 0.1, 0.0]) == pytest.approx(10.0)
+    assert worst_sqnr_db([1.0, 5.0], [0.0, 0.0]) == EXACT_DB
+    assert worst_sqnr_db([1.0, 0.0], [0.01, 1.0]) == pytest.approx(20.0)
+    assert worst_sqnr_db([0.0], [1.0]) is None
 
 
 def test_empty_arrays_add_nothing():

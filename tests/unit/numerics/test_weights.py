@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from int8cal.errors import NonFiniteError
-from int8cal.numerics.affine import SMALLEST_SCALE
-from int8cal.numerics.weights import BIAS_LIMIT, guard_bias, quantize_bias
+from int8cal.numerics.affine import SMALLEST_SCALE, ZERO_SCALE
+from int8cal.numerics.weights import BIAS_LIMIT, guard_bias, guard_products, quantize_bias
 
 
 def test_grouped_conv_transpose_bias_takes_the_shared_scales():
@@ -17,7 +17,24 @@ def test_grouped_conv_transpose_bias_takes_the_shared_scales():
 
 
 def test_an_all_zero_channel_behind_an_all_zero_input_has_a_finite_bias():
-    assert quantize_bias(np.zeros(2), SMALLEST_SCALE, np.full(2, SMALLEST_SCALE)).tolist() == [0, 0]
+    scales, ended = guard_products(np.full(2, SMALLEST_SCALE), ZERO_SCALE, np.ones(2, np.bool_))
+    assert quantize_bias(np.zeros(2), ZERO_SCALE, scales).tolist() == [0, 0]
+    assert not ended.any()
+
+
+@pytest.mark.parametrize("input_scale", [SMALLEST_SCALE, 1e-30, ZERO_SCALE, 0.037, 3e30])
+def test_products_of_scales_are_normal_float32(input_scale):
+    input_scale = np.float32(input_scale)
+    before = np.array([SMALLEST_SCALE, 1e-30, 1e-12, 0.01], np.float32).astype(np.float64)
+    after, ended = guard_products(before, float(input_scale), np.zeros(4, np.bool_))
+    np.testing.assert_array_equal(after, after.astype(np.float32))
+    assert (input_scale * after.astype(np.float32) >= np.finfo(np.float32).tiny).all()
+    fits = (before * float(input_scale) > SMALLEST_SCALE) & (before > SMALLEST_SCALE)
+    np.testing.assert_array_equal(after[fits], before[fits])
+    assert ended.tolist() == (~fits).tolist()
+    again, still = guard_products(after, float(input_scale), np.zeros(4, np.bool_))
+    np.testing.assert_array_equal(again, after)
+    assert still.tolist() == ended.tolist()
 
 
 def test_guard_leaves_scales_alone_that_fit():

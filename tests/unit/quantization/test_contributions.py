@@ -9,7 +9,7 @@ from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization import contributions
 from int8cal.quantization.build import build_model
-from int8cal.quantization.contributions import Causes, measure_causes
+from int8cal.quantization.contributions import Causes, Measured, measure_causes
 from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.error_model import Cause, Twin
 from int8cal.runtime.sessions import Session
@@ -55,7 +55,8 @@ def test_input_and_weights_add_up_to_what_quantizing_the_layer_alone_does(case):
     prepared, plan, table, samples, elements = case
     assert tuple(layer.node for layer in plan.layers) == LAYERS
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
-    powers = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    measured = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    powers = measured.noise
     for node in LAYERS:
         both = float((powers[Cause("input", node)] + powers[Cause("weights", node)]).sum())
         assert both == pytest.approx(brute(prepared, table, samples, node), rel=0.3)
@@ -66,7 +67,8 @@ def test_chunks_do_not_change_what_is_measured(case, monkeypatch):
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
 
     def measured():
-        return measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples[:2], elements, threads=1)
+        causes = Causes(twins)
+        return measure_causes(prepared.model, plan, prepared.signature, causes, samples[:2], elements, threads=1).noise
 
     whole = measured()
     monkeypatch.setattr(contributions, "CHUNK_BYTES", 1)
@@ -83,9 +85,8 @@ def test_a_second_plane_takes_nearly_all_noise_of_an_input_away(case):
         for node in LAYERS
         for twin in (twins[Cause("input", node)],)
     }
-    powers = measure_causes(
-        prepared.model, plan, prepared.signature, Causes({**twins, **both}), samples, elements, threads=1
-    )
+    causes = Causes({**twins, **both})
+    powers = measure_causes(prepared.model, plan, prepared.signature, causes, samples, elements, threads=1).noise
     for node in LAYERS:
         assert powers[Cause("input", node, planes=True)].sum() < powers[Cause("input", node)].sum() / 20
 
@@ -99,6 +100,26 @@ def test_outputs_of_other_real_types_count_and_whole_numbers_do_not(bench, kind,
     table = bench.table(prepared, plan, samples=samples)
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
     elements = {point.tensor: 6.0 for point in plan.points}
-    powers = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    measured = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
+    powers = measured.noise
     assert {len(power) for power in powers.values()} == {0 if kind == "int64" else 1}
     assert all((power > 0).all() for power in powers.values())
+
+
+QUIET, LOUD, PLANES = Cause("weights", "quiet"), Cause("weights", "loud"), Cause("input", "loud", planes=True)
+
+
+def test_the_output_with_the_worst_sqnr_decides_what_a_layer_is_worth():
+    noise = {QUIET: np.array([1.0, 0.0, 0.0]), LOUD: np.array([0.0, 1.0, 7.0]), PLANES: np.array([0.0, 0.5, 0.0])}
+    measured = Measured(("fine", "poor", "silent"), np.array([1e6, 10.0, 0.0]), noise)
+    shares = measured.shares()
+    assert shares[QUIET] == pytest.approx(1e-5, rel=1e-3)
+    assert shares[LOUD] == pytest.approx(1.0, rel=1e-3)
+    assert shares[PLANES] == pytest.approx(shares[LOUD] / 2)
+
+
+def test_a_gate_about_one_output_makes_that_output_decide():
+    noise = {QUIET: np.array([1.0, 0.0]), LOUD: np.array([1.0, 1.0])}
+    measured = Measured(("fine", "poor"), np.array([1e6, 10.0]), noise)
+    assert measured.shares({"fine"}) == {QUIET: 0.5, LOUD: 0.5}
+    assert measured.shares({"elsewhere"}) == {QUIET: 0.0, LOUD: 0.0}

@@ -30,8 +30,8 @@ MODELS = {
     ),
     "transposed": (
         "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
-        "y = ConvTranspose <group = 2> (x, W, B)",
-        {"W": (4, 3, 2, 2), "B": (6,)},
+        "y = ConvTranspose(x, W, B)",
+        {"W": (4, 3, 2, 2), "B": (3,)},
     ),
     "branches": (
         "g (float[N,4,8,8] x, bool k) => (float[A,C,D,E] y)",
@@ -54,7 +54,8 @@ MODELS = {
 def made(request, bench):
     head, body, weights = MODELS[request.param]
     model = bench.text(f"{head} {{ {body} }}", **weights)
-    return model, *bench.quantized(model)
+    # of the targets it is openvino's that quantizes a ConvTranspose, with a bias in s32
+    return model, *bench.quantized(model, target="openvino" if request.param == "transposed" else "portable")
 
 
 def constants(model):
@@ -144,8 +145,6 @@ def test_biases_are_s32_with_the_float32_product_of_both_scales(made):
         assert codes.dtype == np.int32
         assert not zero.any()
         weight_scale = values[weight.input[1]]
-        if layer.op_type == "ConvTranspose":
-            weight_scale = np.tile(weight_scale, layer.group)
         expected = np.float32(table.tensors[layer.input].scale) * weight_scale
         assert scale.dtype == np.float32
         np.testing.assert_array_equal(scale, expected)
@@ -236,11 +235,11 @@ def test_a_convolution_of_another_domain_is_not_taken_for_onnx_s(bench):
     assert make_plan(prepared.model, Selection()).layers == ()
 
 
-def test_with_signed_activations_a_product_and_its_bias_stay_two_nodes(bench):
+def test_with_signed_activations_a_product_and_its_bias_stay_apart(bench):
     text = "g (float[N,5,4] x) => (float[N,5,8] y) { m = MatMul(x, W) y = Add(m, B) }"
     prepared = bench.prepared(bench.text(text, W=(4, 8), B=(8,)))
     plan = make_plan(prepared.model, Selection())
-    for activations, expected in (("u8", ["Reshape", "Gemm", "Reshape"]), ("s8", ["MatMul", "Add"])):
+    for activations, expected in (("u8", ["Reshape", "Gemm", "Reshape"]), ("s8", ["MatMul", "Reshape", "Add"])):
         built = build_model(prepared.model, plan, bench.table(prepared, plan, activations=activations))
         ops = [node.op_type for node in built.model.graph.node if "Linear" not in node.op_type]
         assert ops == expected

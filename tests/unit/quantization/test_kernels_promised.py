@@ -1,10 +1,16 @@
 """graph/ops.py against the installed onnxruntime: where the table promises an integer kernel, the audit finds one."""
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 import pytest
 
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.ops import ONNXRUNTIME_CPU
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.quantization.build import build_model
 
 CONV = {"W": (8, 4, 3, 3), "B": (8,)}
 BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels it leaves
@@ -82,9 +88,13 @@ def test_a_layer_alone_runs_on_integers(bench, op):
     assert found.nodes == ()
 
 
-def test_a_convolution_transpose_has_no_kernel_as_the_table_says(bench):
+def test_a_transposed_convolution_has_no_kernel_as_the_table_says(bench):
     _, found = audit(
-        bench, "g (float[N,4,8,8] x) => (float[A,C,D,E] y)", "y = ConvTranspose(x, W)", {"W": (4, 3, 2, 2)}
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "y = ConvTranspose(x, W)",
+        {"W": (4, 3, 2, 2)},
+        target="openvino",  # whose model has Q and DQ around it
     )
     assert ONNXRUNTIME_CPU["ConvTranspose"].no_kernel
     assert found.integer == 0
@@ -146,6 +156,43 @@ def test_a_concat_does_not_take_the_relu_from_a_convolution(bench, first, second
         {**CONV, "U": (8, 4, 3, 3), "V": (3, 16, 1, 1)},
     )
     assert found.nodes == ()
+
+
+ADDED = {  # what an Add behind a product adds: text, constants
+    "a graph input": ("b", {}),
+    "the product's own input": ("x", {}),
+    "a matrix": ("B", {"B": np.ones((3, 6))}),
+    "a column": ("B", {"B": np.ones((3, 1))}),
+    "a number": ("B", {"B": np.float32(1)}),
+    "a row": ("B", {"B": np.ones(6)}),
+    "a row that is not finite": ("B", {"B": np.array([0, 0, -np.inf, 0, 0, 0])}),
+}
+
+
+@pytest.mark.parametrize("activations", ["u8", "s8"])
+@pytest.mark.parametrize("exclude", [(), ("op:Add",)])
+@pytest.mark.parametrize("added", ADDED)
+@pytest.mark.parametrize("dims", ["6", "N,6", "3,6", "2,3,6", "N,2,3,6"])
+def test_a_product_runs_on_integers_whatever_is_added_to_it(bench, dims, added, exclude, activations):
+    operand, weights = ADDED[added]
+    rank = max(dims.count(",") + 1, np.ndim(weights.get("B", 0)) if operand == "B" else 0)
+    model = bench.text(
+        f"g (float[{dims}] x, float[{dims}] b) => (float[{','.join('PQRS'[:rank])}] y)"
+        f" {{ m = MatMul(x, W) a = Add(m, {operand}) y = Tanh(a) }}",
+        **{"W": (6, 6)} | weights,
+    )
+    prepared = bench.prepared(model)
+    found = {node.op_type for node in prepared.model.graph.node}
+    if "Gemm" in found and not np.isfinite(weights.get("B", 0)).all():
+        return  # there is no s32 for it
+    plan = make_plan(prepared.model, Selection((), exclude if "Add" in found else ()))
+    group = prepared.signature.batch if isinstance(prepared.signature.batch, int) else 0
+    samples = bench.samples(model, 2 * max(group, 1))
+    if group:
+        samples = [replace(each, feed={name: value[:1] for name, value in each.feed.items()}) for each in samples]
+    built = build_model(prepared.model, plan, bench.table(prepared, plan, samples=samples, activations=activations))
+    onnx.checker.check_model(built.model, full_check=True)
+    assert {node.op_type for node in audit_fusion(built.model).nodes} <= {"Add", "Tanh"}
 
 
 def test_a_dense_layer_written_as_product_and_sum_runs_on_integers(bench):

@@ -1,16 +1,16 @@
-"""Noise at outputs: what counts, and shares of it."""
+"""Noise at outputs: what counts, and how large it is."""
 
 import numpy as np
 import pytest
 
-from int8cal.quantization.noise import Exact, sample_count, share
+from int8cal.quantization.noise import Exact, relative, sample_count
 
 
-def test_a_share_is_the_mean_over_the_outputs_that_have_noise():
-    total = np.array([4.0, 4.0, 0.0])
-    assert share(np.array([1.0, 3.0, 0.0]), total) == 0.5
-    assert share(np.array([3.0, 3.0, 0.0]), total) == 0.75
-    assert share(np.array([1.0, 3.0, 0.0]), np.zeros(3)) == 0.0
+def test_noise_is_told_relative_to_the_outputs_that_have_a_signal():
+    signal = np.array([4.0, 2.0, 0.0])
+    assert relative(np.array([1.0, 1.0, 7.0]), signal) == 0.375
+    np.testing.assert_array_equal(relative(np.array([[4.0, 0.0, 1.0], [0.0, 0.0, 9.0]]), signal), [0.5, 0.0])
+    assert relative(np.array([1.0, 3.0, 0.0]), np.zeros(3)) == 0.0
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

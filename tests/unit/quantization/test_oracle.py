@@ -47,9 +47,9 @@ def dense_transposed(x, w, group, strides):
     return result
 
 
-def setup(bench, head, body, **weights):
+def setup(bench, head, body, *, target="portable", activations="u8", **weights):
     model = bench.text(f"{head} {{ {body} }}", **weights)
-    _, plan, table, built = bench.quantized(model, weights="s7")
+    _, plan, table, built = bench.quantized(model, weights="s7", target=target, activations=activations)
     (layer,) = plan.layers
     feed = {"x": np.concatenate([sample.feed["x"] for sample in bench.samples(model, 2, seed=11)])}
     source = table.tensors["x"].affine
@@ -109,6 +109,8 @@ def test_a_transposed_convolution_computes_on_the_codes_in_float(bench, group, b
         bench,
         "g (float[N,4,5,6] x) => (float[A,B,C,D] y)",
         f"y = ConvTranspose <group = {group}, strides = [2, 1]> (x, W{', B' if biased else ''})",
+        target="tensorrt",
+        activations="s8",
         **weights,
     )
     expected = dense_transposed(codes * source.scale, layer.weight * layer.scales.reshape(1, -1, 1, 1), group, [2, 1])

@@ -10,7 +10,6 @@ import pytest
 from int8cal.calibration.choose import choose
 from int8cal.calibration.table_file import load_table, save_table
 from int8cal.errors import TableError
-from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
@@ -22,6 +21,7 @@ from int8cal.quantization.corrections.injected import Injected
 from int8cal.quantization.corrections.rescale import apply_factors, as_numbers, scaled_tensors
 from int8cal.quantization.corrections.strength import measure_factors
 from int8cal.quantization.left_out import without_layers
+from int8cal.quantization.scorer import Scorer
 
 WIDTH, INNER = 32, 64
 OUTLIERS = {3: 100.0, 17: 60.0, 24: 30.0}
@@ -95,8 +95,8 @@ def judged(bench, prepared, plan, samples, chosen, statistics):
     corrections = {"equalization": {name: as_numbers(values) for name, values in factors.items()}}
     table = replace(table, tensors=tensors, corrections=corrections)
     # samples that the ranges have seen: with so few, what others clip would decide
-    judge = output_judge(prepared.model, prepared.signature, samples)
-    return judge(build_model(prepared.model, plan, table).model), table
+    scorer = Scorer(prepared.model, prepared.signature, samples)
+    return scorer(build_model(prepared.model, plan, table).model).db, table
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_reader_that_stays_float_sees_what_it_saw(bench):
     assert cut.corrections["equalization"] == table.corrections["equalization"]
     (chain,) = (chain for chain in find_chains(prepared.model, smaller) if chain.tensor == "n0")
     assert (chain.inserted, len(chain.readers)) == (True, 2)
-    judge = output_judge(prepared.model, prepared.signature, samples)
-    assert judge(build_model(prepared.model, smaller, cut).model) > before - 1
+    scorer = Scorer(prepared.model, prepared.signature, samples)
+    assert scorer(build_model(prepared.model, smaller, cut).model).db > before - 1
 
 
 def test_layers_are_compared_in_the_units_of_the_float_model(bench):

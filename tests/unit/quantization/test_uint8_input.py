@@ -13,16 +13,17 @@ from int8cal.calibration.table_file import parse_table, table_to_json
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.data.sample import Sample
 from int8cal.errors import ConfigError, DataError, ModelError, TableError, UsageError
-from int8cal.evaluation.judge import output_judge
 from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, QuantizationSettings
 from int8cal.quantization import build
-from int8cal.quantization.balance import balance
+from int8cal.quantization.balance import unscaled
 from int8cal.quantization.build import build_model
 from int8cal.quantization.correct import Kept, Start, TableSearch, find_ranges
 from int8cal.quantization.recipes import RECIPES
+from int8cal.quantization.scorer import Scorer
 from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
 from int8cal.runtime.targets import weight_range
 
@@ -83,10 +84,10 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     )
     pixels, rule = taken if uint8 else None, RECIPES["fast"]
     job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), quantization)
-    balanced = balance(prepared.model, plan, statistics, rule)
-    start = Start("ranges", balanced, find_ranges(plan, balanced, job.calibration, quantization, pixels))
-    kept = Kept(prepared.signature, (), output_judge(prepared.model, prepared.signature, samples, threads=1))
-    corrected = TableSearch(prepared.model, plan, [start], job, blank, kept, rule=rule, uint8=pixels).run()
+    plain = unscaled(prepared.model, statistics)
+    start = Start(plain, find_ranges(plan, plain, job.calibration, quantization, pixels))
+    kept = Kept(prepared.signature, (), Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1))
+    corrected = TableSearch(prepared.model, plan, statistics, start, job, blank, kept, rule=rule, uint8=pixels).run()
     return prepared, plan, samples, corrected, corrected.model
 
 
@@ -143,8 +144,8 @@ def test_the_error_is_no_larger_than_with_a_float_input(bench):
         model = net(bench, LAST if seed % 2 else NET, seed=seed)
         prepared, _, samples, _, floats = made(bench, model, IMAGENET, uint8=False)
         *_, pixels = made(bench, model, IMAGENET)
-        judge = output_judge(prepared.model, prepared.signature, samples, threads=1)
-        gains.append(judge(pixels) - judge(floats))
+        scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+        gains.append(scorer(pixels).db - scorer(floats).db)
     # a network this small has luck: single ones differ by up to 2 dB either way
     assert np.mean(gains) > -0.5
 
@@ -162,7 +163,7 @@ def test_the_table_gives_the_same_bytes_again(bench, text, scale):
 def test_equalization_of_the_first_layer_still_pays(bench):
     prepared, _, samples, corrected, int8 = made(bench, net(bench, scale=64.0), IMAGENET)
     assert "equalization" in corrected.table.corrections
-    assert output_judge(prepared.model, prepared.signature, samples, threads=1)(int8) > 25
+    assert Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)(int8).db > 25
     layers, reasons = measure_layers(prepared.model, int8, samples, threads=1)
     assert {layer.tensor for layer in layers} >= {"r", "e"}
     assert all(layer.sqnr_db > 20 for layer in layers)
@@ -208,8 +209,8 @@ def test_an_edited_input_scale_keeps_the_function(bench, name):
     document = json.loads(table_to_json(corrected.table))
     document["tensors"][name] |= {"scale": 0.25 * document["tensors"][name]["scale"], "zero_point": 100}
     edited = build_model(prepared.model, plan, parse_table(json.dumps(document), "t.json")).model
-    judge = output_judge(prepared.model, prepared.signature, samples, threads=1)
-    assert judge(edited) > judge(int8) - 3
+    scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+    assert scorer(edited).db > scorer(int8).db - 3
 
 
 REFUSALS = {

@@ -12,6 +12,7 @@ import pytest
 
 from int8cal.calibration.table import WeightEntry
 from int8cal.evaluation.result import FloatNode, Gate, LayerWeights, OutputMetrics
+from int8cal.numerics.metrics import EXACT_DB
 from int8cal.report.html import report_to_html
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -229,8 +230,8 @@ def test_the_columns_in_network_order_take_the_full_width(build, count):
     assert sum(map(float, places[-1])) == pytest.approx(100, abs=0.05)
 
 
-def test_an_almost_exact_layer_is_drawn_to_the_edge_and_named_as_it_is(report):
-    layers = tuple(replace(report.evaluation.layers[0], sqnr_db=value) for value in (30.0, 75.5, 338.0))
+def test_an_exact_layer_is_drawn_to_the_edge_and_named_as_it_is(report):
+    layers = tuple(replace(report.evaluation.layers[0], sqnr_db=value) for value in (30.0, 75.5, EXACT_DB))
     page = report_to_html(replace(report, evaluation=replace(report.evaluation, layers=layers)))
     bars = re.findall(r'x="0.0%" width="([\d.]+)%" height="100%"/></svg>\s*<span class="good">([^<]*)', page)
     assert bars == [("50.0", "30.00 dB"), ("100.0", "75.50 dB"), ("100.0", "exact")]

@@ -50,6 +50,7 @@ def test_the_keys_are_the_contracts_in_its_order(report):
         "agreement_ci95",
         "top1",
         "top5",
+        "exact_outputs",
     ]
     assert list(document["metrics"]["top1"]) == ["fp32", "int8", "drop", "drop_ci95", "samples"]
     assert list(document["layers"][0]) == ["tensor", "node", "op_type", "sqnr_db", "clipped"]
@@ -157,4 +158,4 @@ def test_a_part_that_was_not_measured_at_all_is_null(empty_report):
     document = document_of(empty_report)
     assert document["fusion"] is None
     assert document["latency_ms"] is None
-    assert document["metrics"] == dict.fromkeys(Metrics.__annotations__)
+    assert document["metrics"] == {**dict.fromkeys(Metrics.__annotations__), "exact_outputs": []}

@@ -27,6 +27,12 @@ def test_a_report_in_which_nothing_was_measured_is_read_back(empty_report, write
     assert load_report(write(report_to_json(empty_report))) == document_of(empty_report)
 
 
+def test_a_report_without_exact_outputs_is_read(report, write):
+    document = document_of(report)
+    del document["metrics"]["exact_outputs"]
+    assert "exact_outputs" not in load_report(write(document))["metrics"]
+
+
 def test_parts_beyond_the_contract_may_be_missing(report, write):
     document = document_of(report)
     for key in ("samples", "reasons", "warnings", "decisions"):
@@ -48,6 +54,8 @@ def test_parts_beyond_the_contract_may_be_missing(report, write):
         (lambda d: d["metrics"]["top1"].update(fp32=None, drop=None), "metrics.top1.fp32 is null while others"),
         (lambda d: d["metrics"].update(sqnr_db=10**400), "is not valid JSON (a whole number of 401 digits)"),
         (lambda d: d["settings"].update(x=-(10**340)), "a whole number of 342 digits"),
+        (lambda d: d["metrics"].update(exact_outputs="y"), 'metrics.exact_outputs is "y", expected list'),
+        (lambda d: d["metrics"].update(exact_outputs=[1]), "metrics.exact_outputs.0 is 1, expected str"),
         (lambda d: d["size"].update(int8_bytes=1e308), "1e+308 is too large a number"),
         (lambda d: d["layers"][3].pop("tensor"), "layers.3.tensor is missing"),
         (lambda d: d["layers"].append(7), "layers.12 is 7, expected dict"),
@@ -76,7 +84,7 @@ def test_what_is_not_a_json_report_is_refused_in_one_line(write, text):
 
 
 def test_a_missing_file_and_a_binary_file_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="does not exist"):
         load_report(tmp_path / "none.json")
     (tmp_path / "model.onnx").write_bytes(b"\x08\x0a\xff\xfe")
     with pytest.raises(ConfigError, match="not valid JSON"):

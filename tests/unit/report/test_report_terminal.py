@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion, Latency
+from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion, Latency, OutputMetrics
+from int8cal.numerics.metrics import EXACT_DB
 from int8cal.report.document import document_of
+from int8cal.report.html import report_to_html
+from int8cal.report.markdown import report_to_markdown
 from int8cal.report.terminal import report_lines, summary_lines
 
 
@@ -73,8 +76,8 @@ def test_inspect_draws_no_bar_below_zero_decibels(report):
     assert "█" not in "\n".join(report_lines(document))
 
 
-def test_an_almost_exact_layer_fills_its_bar_and_leaves_the_others_theirs(report):
-    values = (30.0, 75.5, 338.0)
+def test_an_exact_layer_fills_its_bar_and_leaves_the_others_theirs(report):
+    values = (30.0, 75.5, EXACT_DB)
     layers = tuple(replace(report.evaluation.layers[0], sqnr_db=value) for value in values)
     lines = report_lines(document_of(replace(report, evaluation=replace(report.evaluation, layers=layers))))
     bars = [line for line in lines if "█" in line]
@@ -110,7 +113,21 @@ def test_figures_and_gates_are_shown_with_their_intervals(report):
     assert "top1.drop<=1.0  (value 0.2222, 95 % interval -0.3333 to 0.7777)" in text
 
 
-def test_an_exact_output_has_no_interval_of_the_floor_that_its_error_is_held_at(report):
-    metrics = replace(report.evaluation.metrics, sqnr_db=310.0, sqnr_db_ci95=(305.0, 315.0))
+def test_an_exact_output_has_no_interval(report):
+    metrics = replace(report.evaluation.metrics, sqnr_db=EXACT_DB, sqnr_db_ci95=(EXACT_DB, EXACT_DB))
     text = "\n".join(summary_lines(replace(report, evaluation=replace(report.evaluation, metrics=metrics))))
     assert "SQNR               exact\n" in text
+
+
+def test_the_sqnr_of_several_outputs_says_of_which_it_is_and_which_are_exact(report):
+    outputs = {
+        "logits": OutputMetrics(24.61, 0.99),
+        "boxes": OutputMetrics(40.0, 0.999),
+        "ids": OutputMetrics(EXACT_DB, 1.0),
+    }
+    metrics = replace(report.evaluation.metrics, sqnr_db=24.61, exact_outputs=("ids",))
+    several = replace(report, evaluation=replace(report.evaluation, metrics=metrics, outputs=outputs))
+    text = "\n".join(summary_lines(several))
+    assert "24.61 dB (at logits, the worst of 3 outputs; exact: ids, 95 % interval" in text
+    assert "at logits, the worst of 3 outputs; exact: ids" in report_to_markdown(several)
+    assert "at logits, the worst of 3 outputs; exact: ids" in report_to_html(several)

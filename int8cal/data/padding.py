@@ -1,0 +1,111 @@
+"""What padding samples had, and what became of it: a record that adds, for statistics, tables and reports.
+
+Padding is the positions of a sequence at which a mask input is 0, to which samples are filled up; nobody reads what a
+model computes there. `data.trimming` finds it and leaves it out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from int8cal.errors import StatisticsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+Side = Literal["end", "start", "both ends", "inside"]
+How = Literal["trimmed", "masked", "kept"]
+
+
+@dataclass(frozen=True)
+class Padding:
+    """What padding samples had, and what became of it; adds with `+`.
+
+    Attributes:
+        mask: The input that is 0 there.
+        side: Where it lies in a sample.
+        how: "trimmed"; "masked" where positions are left out of each tensor; "kept" where it counts.
+        why: It was not trimmed.
+        axes: Hash of the axes of positions, where it is masked.
+        samples: How many had any.
+        positions, padding: Of these samples, and how many of them were padding.
+    """
+
+    mask: str
+    side: Side
+    how: How
+    why: str
+    samples: int
+    positions: int
+    padding: int
+    axes: str = ""
+
+    def __add__(self, other: Padding) -> Padding:
+        if (self.how, self.axes) != (other.how, other.axes):
+            same = " along other axes" if self.how == other.how else ""
+            raise StatisticsError(
+                f"shards that treat padding differently do not add ({self.mask} 0 at the {self.side} was {self.how} "
+                f"in one, {other.how}{same} in the other)",
+                do="calibrate every shard with one version and the same FP32 file",
+            )
+        return replace(
+            self,
+            why=min(self.why, other.why),  # whatever the order
+            samples=self.samples + other.samples,
+            positions=self.positions + other.positions,
+            padding=self.padding + other.padding,
+        )
+
+    @property
+    def text(self) -> str:
+        """What there was and what became of it, in words."""
+        share = 100 * self.padding / max(self.positions, 1)
+        what = f"{self.mask} is 0 at {share:.1f} % of the positions of {self.samples} samples ({self.side})"
+        if self.how == "trimmed":
+            return f"{what}: trimmed, the outputs are the same without it"
+        if self.how == "masked":
+            return f"{what}: left out of every tensor by position, the other outputs do not depend on it"
+        return f"{what} and counts in ranges and figures: {self.why}; give samples of their own length"
+
+    def __str__(self) -> str:
+        return f"padding: {self.text}"
+
+
+def tally(paddings: Iterable[Padding]) -> tuple[Padding, ...]:
+    """Add what concerns the same mask and side; in the order of these.
+
+    Raises:
+        StatisticsError: It was trimmed in one place and kept in another.
+    """
+    found: dict[tuple[str, str], Padding] = {}
+    for each in paddings:
+        key = (each.mask, each.side)
+        found[key] = found[key] + each if key in found else each
+    return tuple(found[key] for key in sorted(found))
+
+
+def record(paddings: Iterable[Padding]) -> dict[str, dict[str, dict[str, object]]]:
+    """Return paddings as plain objects for files: mask -> side -> the rest."""
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for each in paddings:
+        fields = {key: value for key, value in asdict(each).items() if value != ""}
+        found.setdefault(str(fields.pop("mask")), {})[str(fields.pop("side"))] = fields
+    return found
+
+
+def recorded(masks: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Padding, ...]:
+    """Read what `record` gave.
+
+    Raises:
+        AttributeError, KeyError, TypeError, ValueError: It is no such thing.
+    """
+    found = []
+    for mask, sides in masks.items():
+        for side, entry in sides.items():
+            if side not in get_args(Side) or entry["how"] not in get_args(How):
+                raise ValueError(f"padding {side} {entry['how']}")
+            why, axes = (str(entry.get(key, "")) for key in ("why", "axes"))
+            samples, positions, padding = (int(entry[key]) for key in ("samples", "positions", "padding"))
+            found.append(Padding(mask, cast("Side", side), entry["how"], why, samples, positions, padding, axes))
+    return tally(found)

@@ -1,0 +1,160 @@
+"""Which files are of one run: model, table, statistics and report of one calibration carry one identity.
+
+The identity is a hash of the table as calibration wrote it (so of the model's hash, the data's fingerprint, all
+settings and all ranges) and of the versions. It is the same for the same input; an edited table keeps it, and so does
+the model that `quantize` makes of it. Statistics of shards add up to the bytes of one pass over all, whatever they are
+used for: they are told by the model and the data that they were counted on, which stand in the table as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import int8cal
+from int8cal.calibration.table_file import table_to_json
+from int8cal.graph.load import save_model
+from int8cal.protos import metadata_of, set_metadata
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+    from int8cal.calibration.table import CalibrationTable
+
+RUN_KEY = "int8cal.run"
+MODEL, TABLE, STATISTICS, REPORT = ".int8.onnx", ".table.json", ".stats.npz", "report.json"
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    names = ("onnx", "onnxruntime", "numpy")
+    return {"int8cal": int8cal.__version__, **{name: importlib.metadata.version(name) for name in names}}
+
+
+def identified(table: CalibrationTable) -> CalibrationTable:
+    """Give a table that was just calibrated the identity of its run."""
+    text = table_to_json(replace(table, run="")) + json.dumps(library_versions(), sort_keys=True)
+    return replace(table, run=hashlib.sha256(text.encode()).hexdigest()[:32])
+
+
+def stamp(model: onnx.ModelProto, table: CalibrationTable) -> None:
+    """Write the identity of a table's run into the int8 model that was built of it."""
+    if table.run:
+        set_metadata(model, RUN_KEY, table.run)
+
+
+def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) -> None:
+    """Save an int8 model with the identity of its table's run; the model in memory stays as it is.
+
+    Raises:
+        OutputError: The directory cannot be written.
+    """
+    before = [(item.key, item.value) for item in model.metadata_props]
+    stamp(model, table)
+    try:
+        save_model(model, path)
+    finally:
+        del model.metadata_props[:]
+        for key, value in before:
+            model.metadata_props.add(key=key, value=value)
+
+
+def run_of(model: onnx.ModelProto) -> str:
+    """Return the identity that a model carries; "" where it has none."""
+    return metadata_of(model, RUN_KEY) or ""
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where a file says that it comes from: its run, and the model and data of its statistics; None for silence."""
+
+    run: str = ""
+    counted: tuple[Any, ...] | None = None
+
+
+def mixed_with(path: Path) -> tuple[str, ...]:
+    """Say whether a file of a run lies together with files of another run, as after a kill while they were replaced.
+
+    Args:
+        path: A file; only the names that `calibrate` gives have anything to do with each other.
+
+    Returns:
+        One sentence, or none. Files without an identity, and files that cannot be read, are not judged.
+    """
+    stem = _stem(path)
+    if stem is None:
+        return ()
+    files = {f"{stem}{ending}": read for ending, read in ((MODEL, _model), (TABLE, _table), (STATISTICS, _statistics))}
+    origins = {name: _origin(path.with_name(name), read) for name, read in files.items()}
+    if _report_stem(path.with_name(REPORT)) == stem:
+        origins[REPORT] = _origin(path.with_name(REPORT), _report)
+    runs: dict[str, list[str]] = {}
+    for name, origin in origins.items():
+        if origin.run:
+            runs.setdefault(origin.run, []).append(name)
+    told = [f"{' and '.join(names)} of run {run[:8]}" for run, names in runs.items()]
+    table, statistics = origins[f"{stem}{TABLE}"], origins[f"{stem}{STATISTICS}"]
+    if table.run and statistics.counted not in (None, table.counted):
+        told.append(f"{stem}{STATISTICS} of another model or other data")
+    if len(told) < 2:
+        return ()
+    what = f"files of different runs lie together in {path.parent}: {', '.join(told)}"
+    return (f"{what}; a run was stopped while it replaced them, or they were copied: calibrate again with --overwrite",)
+
+
+def _stem(path: Path) -> str | None:
+    if path.name == REPORT:
+        return _report_stem(path)
+    return next((path.name.removesuffix(end) for end in (MODEL, TABLE, STATISTICS) if path.name.endswith(end)), None)
+
+
+def _report_stem(path: Path) -> str | None:
+    try:
+        name = str(_document(path)["model"]["int8"])
+    except Exception:  # noqa: BLE001 - whatever is wrong with a report, its reader tells it
+        return None
+    return name.removesuffix(MODEL) if name.endswith(MODEL) else None
+
+
+def _origin(path: Path, read: Any) -> _Origin:
+    if not path.is_file():
+        return _Origin()
+    try:
+        origin: _Origin = read(path)
+    except Exception:  # noqa: BLE001 - likewise
+        return _Origin()
+    return origin
+
+
+def _model(path: Path) -> _Origin:
+    import onnx
+
+    return _Origin(run_of(onnx.load(str(path), load_external_data=False)))
+
+
+def _table(path: Path) -> _Origin:
+    document = _document(path)
+    model, data = document["model"], document["data"]
+    return _Origin(str(document.get("run", "")), (model["sha256"], data["fingerprint"], data["samples"]))
+
+
+def _statistics(path: Path) -> _Origin:
+    with np.load(path, allow_pickle=False) as arrays:
+        header = json.loads(arrays["header"].tobytes())
+    return _Origin("", (header["model_sha256"], header["fingerprint"], header["samples"]))
+
+
+def _report(path: Path) -> _Origin:
+    return _Origin(str(_document(path)["model"].get("run", "")))
+
+
+def _document(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
+    return document

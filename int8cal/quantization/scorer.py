@@ -1,0 +1,180 @@
+"""How good an int8 model is on the holdout, and whether another one is surely better: what every step is judged by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.graph.scoring import score_points, scored_int8, scored_model, weights_of
+from int8cal.numerics.intervals import student_t95
+from int8cal.numerics.metrics import sqnr_db
+from int8cal.quantization.noise import Exact, relative, scored_values
+from int8cal.runtime.batching import run_each
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import onnx
+
+    from int8cal.graph.signature import Signature
+    from int8cal.runtime.batching import SampleLike
+
+Float64 = npt.NDArray[np.float64]
+
+HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to it
+# Points with less noise than this share of the worst point's are left out of the mean over points: what is seen there,
+# as behind a saturated Softmax, is chance.
+LEAST_SEEN = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """What an int8 model does on the holdout.
+
+    Attributes:
+        noise: Squared errors, (samples, points); see graph.scoring for the points.
+        signal: Squared values of the FP32 model, likewise; over the points' weights.
+    """
+
+    noise: Float64
+    signal: Float64
+
+    @property
+    def db(self) -> float:
+        """Signal to noise in dB: the mean of noise over signal, so the worst point decides; -inf without signal."""
+        return _db(self.noise.sum(axis=0), self.signal.sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much one model scores better than another, with what samples drawn anew would change it by.
+
+    Attributes:
+        db: Difference of the scores, which the worst point decides.
+        margin_db: From it down to its one-sided 90 % bound.
+        mean_db, mean_margin_db: Likewise the mean of the differences where noise is seen; all these points count alike.
+    """
+
+    db: float
+    margin_db: float
+    mean_db: float
+    mean_margin_db: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is outside the noise of the samples: one of the two surely rises, and the other does not fall."""
+        least = min(self.db, self.mean_db)
+        return least >= 0 and (self.db > self.margin_db or self.mean_db > self.mean_margin_db)
+
+
+class Scorer:
+    """Scores int8 models of one FP32 model on the same samples.
+
+    Args:
+        fp32: The prepared model; run once, on the first call.
+        signature: Its inputs.
+        samples: The holdout, as the FP32 model takes it; as many are used as give HELD_BYTES.
+        as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    def __init__(
+        self,
+        fp32: onnx.ModelProto,
+        signature: Signature,
+        samples: Sequence[SampleLike],
+        as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples,
+        *,
+        threads: int = 0,
+    ) -> None:
+        self.points = score_points(fp32)
+        self._names = [point.name for point in self.points]
+        self._fp32, self._signature, self._samples = fp32, signature, samples
+        self._as_int8, self._threads = as_int8, threads
+        self._reference: list[Exact] = []
+
+    @property
+    def able(self) -> bool:
+        """Whether there is anything to score on."""
+        return bool(self.points) and bool(self._samples)
+
+    def __call__(self, int8: onnx.ModelProto) -> Score:
+        """Run an int8 model over the holdout.
+
+        Args:
+            int8: Built of the prepared model.
+
+        Raises:
+            StatisticsError: A kernel failed on a sample.
+        """
+        if not self._reference:
+            self._take_reference()
+        model, names = scored_int8(int8, self.points)
+        session = Session(model, threads=self._threads)
+        feeds = self._as_int8(int8, self._samples[: len(self._reference)])
+        noise = np.zeros((len(self._reference), len(self.points)))
+        for row, (_, outputs) in enumerate(run_each(session, self._signature, feeds)):
+            found = {tensor: outputs[name] for tensor, name in names.items()}
+            values = scored_values(self.points, found, self._samples[row])
+            noise[row] = self._reference[row].noise(values, self._names)
+        power = np.array([exact.power for exact in self._reference])
+        return Score(noise, power / weights_of(self.points))
+
+    def _take_reference(self) -> None:
+        session = Session(scored_model(self._fp32, self.points), threads=self._threads)
+        held = 0
+        for sample, outputs in run_each(session, self._signature, self._samples):
+            found = scored_values(self.points, outputs, sample)
+            self._reference.append(Exact.of(found, self._names))
+            held += sum(value.nbytes for value in found.values())
+            if held > HELD_BYTES:
+                break
+
+
+def gain_of(before: Score, after: Score) -> Gain:
+    """Compare two models on the same samples.
+
+    Args:
+        before, after: Of the same points and samples.
+
+    Returns:
+        How much better the second is. One sample gives no margin: both are infinite.
+
+    Numerics: jackknife over samples, and Student's t. Both models see the same samples, so what makes a sample hard for
+    both drops out.
+    """
+    signal = before.signal.sum(axis=0)
+    totals = before.noise.sum(axis=0), after.noise.sum(axis=0)
+    samples = len(before.noise)
+    ratios = np.divide(totals[0], signal, out=np.zeros_like(signal), where=signal > 0)
+    watched = (ratios > 0) & (ratios >= LEAST_SEEN * ratios.max(initial=0.0))
+    gains = np.array(_gains(*totals, signal, watched))
+    margins = np.full(2, math.inf)
+    if samples > 1:
+        # what is left when a sample is taken away from a sum may be below zero by a rounding
+        left = (np.maximum(total - each.noise, 0.0) for total, each in zip(totals, (before, after), strict=True))
+        rows = zip(*left, signal - before.signal, strict=True)
+        without = np.array([_gains(first, second, rest, watched) for first, second, rest in rows])
+        spread = np.square(without - without.mean(axis=0)).sum(axis=0)
+        margins = student_t95(samples - 1, tail=0.10) * np.sqrt((samples - 1) / samples * spread)
+    return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]))
+
+
+def _gains(before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Return what the score and the mean over points gain, from squared errors and values of the points."""
+    noisy = watched & (before > 0) & (after > 0)
+    mean = 10.0 * np.log10(before[noisy] / after[noisy]).mean() if noisy.any() else 0.0
+    if not (signal > 0).any():
+        return 0.0, 0.0
+    return _db(after, signal) - _db(before, signal), float(mean)
+
+
+def _db(noise: Float64, signal: Float64) -> float:
+    """Return the dB of squared errors and values of the points, (points,); -inf where no point has a signal."""
+    ratio = sqnr_db(float((signal > 0).any()), float(relative(noise, signal)))
+    return -math.inf if ratio is None else ratio

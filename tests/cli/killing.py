@@ -1,0 +1,112 @@
+"""Runs of int8cal that are killed at an event of the file system.
+
+As a script it is the process that runs are forked from: everything is imported there once, and no thread runs in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+
+
+class Runs:
+    """Starts runs, each in a fork of a process of its own; to be closed."""
+
+    def __init__(self, temporary: Path) -> None:
+        import int8cal
+
+        environment = os.environ | {
+            "PYTHONPATH": str(Path(int8cal.__file__).parents[1]),
+            "TMPDIR": str(temporary),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def __call__(self, folder: Path, *arguments: str, kill_at: int | None = None) -> tuple[int, int]:
+        """Run int8cal in a folder; returns its exit code (-9 when killed) and the number of events it came to."""
+        order = {"folder": str(folder), "arguments": arguments, "kill_at": kill_at}
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        code, events = json.loads(self._process.stdout.readline())
+        return code, events
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.stdin.close()
+        self._process.stdout.close()
+        self._process.wait(timeout=30)
+
+
+def _serve() -> None:
+    import onnxruntime  # noqa: F401 - imported once, for all forks
+
+    import int8cal.batch.order
+    import int8cal.pipeline  # noqa: F401 - likewise
+    from int8cal.cli.main import main
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        take, give = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(take)
+            _run(main, order, give)
+        os.close(give)
+        with os.fdopen(take) as pipe:
+            events = len(pipe.read())
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(json.dumps([os.waitstatus_to_exitcode(status), events]) + "\n")
+        sys.stdout.flush()
+
+
+def _run(main, order, give) -> None:
+    os.chdir(order["folder"])
+    log = os.open(f"{os.environ['TMPDIR']}/../log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    lock = threading.Lock()
+    count = 0
+    fsync = os.fsync
+
+    def event() -> None:
+        nonlocal count
+        with lock:
+            count += 1
+            os.write(give, b".")
+            if count == order["kill_at"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def hook(name, arguments) -> None:
+        if name in CHANGES:
+            event()
+        elif name == "open":
+            path, mode, flags = arguments
+            written = any(letter in (mode or "") for letter in "wxa+") or (flags or 0) & (os.O_WRONLY | os.O_RDWR)
+            if written and isinstance(path, (str, bytes, os.PathLike)) and os.fsdecode(path) != os.devnull:
+                event()
+
+    def counted(descriptor) -> None:
+        event()
+        fsync(descriptor)
+
+    os.fsync = counted
+    sys.addaudithook(hook)
+    code = 1
+    try:
+        code = main(order["arguments"])
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _serve()

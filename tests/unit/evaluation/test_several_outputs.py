@@ -1,0 +1,158 @@
+"""What OutputComparison says of a model with several outputs, of outputs that are dead, and of outputs of zeros."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import int8cal
+from int8cal.evaluation.gates import judge, parse_gate
+from int8cal.evaluation.outputs import OutputComparison
+from int8cal.evaluation.result import Evaluation, Saturation
+from int8cal.numerics.metrics import EXACT_DB
+
+
+@dataclass(frozen=True)
+class Bare:
+    feed: dict
+    origin: str = "sample"
+    label: int | None = None
+
+
+def compared(count=4, **made):
+    """Compare outputs made by functions of the FP32 output, float32 (1, 6)."""
+    rng = np.random.default_rng(0)
+    comparison = OutputComparison(tuple((name, name) for name in made))
+    for _ in range(count):
+        x = {name: rng.normal(size=(1, 6)).astype(np.float32) for name in made}
+        comparison.add(Bare({}), x, {name: made[name](value) for name, value in x.items()})
+    return comparison
+
+
+def noisy(share):
+    return lambda x: x + np.float32(share) * np.roll(x, 1)
+
+
+def same(x):
+    return x
+
+
+def constant(x):
+    return np.full_like(x, 0.01)
+
+
+def passed(comparison, gate):
+    metrics, outputs = comparison.metrics(), comparison.outputs()
+    evaluation = Evaluation(4, metrics, outputs, (), None, Saturation("portable", None), (1, 1), None)
+    return judge([parse_gate(gate)], evaluation)[0].passed
+
+
+def test_the_figures_are_those_of_the_worst_output():
+    comparison = compared(good=noisy(0.001), bad=noisy(0.1), exact=same)
+    metrics, outputs = comparison.metrics(), comparison.outputs()
+    assert metrics.sqnr_db == outputs["bad"].sqnr_db == pytest.approx(20, abs=0.1)
+    assert metrics.cosine == outputs["bad"].cosine
+    assert metrics.exact_outputs == ("exact",)
+
+
+def test_a_dead_output_beside_one_that_passes_through_fails_its_gate_and_is_named():
+    comparison = compared(dead=constant, through=same)
+    assert comparison.metrics().sqnr_db < 1
+    assert not passed(comparison, "sqnr_db>=40")
+    (warning,) = comparison.warnings()
+    assert warning.startswith('output "dead" does not change in the int8 model while it does in the FP32 model')
+
+
+def test_an_output_that_is_constant_in_both_models_is_not_dead():
+    comparison = OutputComparison((("y", "y"),))
+    for _ in range(3):
+        comparison.add(Bare({}), {"y": np.full((1, 4), 3.0)}, {"y": np.full((1, 4), 2.9)})
+    assert comparison.warnings() == ()
+
+
+def test_one_sample_is_enough_to_see_that_all_values_became_one():
+    assert "does not change" in compared(1, dead=constant).warnings()[0]
+    assert compared(1, fine=noisy(0.01)).warnings() == ()
+
+
+def test_a_dead_output_is_seen_where_the_runtime_writes_into_its_arrays_again():
+    comparison, rng = OutputComparison((("y", "y"),)), np.random.default_rng(0)
+    x, y = np.zeros((2, 1, 6))
+    for _ in range(3):
+        x[:] = rng.normal(size=(1, 6))
+        y[:] = np.arange(6)
+        comparison.add(Bare({}), {"y": x}, {"y": y})
+    assert "does not change" in comparison.warnings()[0]
+
+
+def test_an_output_that_is_mostly_noise_gets_a_warning():
+    assert compared(fine=noisy(0.3)).warnings() == ()
+    (warning,) = compared(fine=noisy(0.1), poor=noisy(0.5)).warnings()
+    assert warning.startswith('output "poor" has an SQNR of ')
+
+
+def test_a_model_is_exact_where_every_output_is():
+    metrics = compared(a=same, b=same).metrics()
+    assert (metrics.sqnr_db, metrics.sqnr_db_ci95) == (EXACT_DB, (EXACT_DB, EXACT_DB))
+    assert metrics.exact_outputs == ("a", "b")
+    assert compared(a=same, b=noisy(1e-7)).metrics().sqnr_db < 150
+
+
+def test_an_output_of_zeros_in_both_models_has_no_figure_and_is_not_exact():
+    comparison = OutputComparison((("zero", "zero"),))
+    for _ in range(3):
+        comparison.add(Bare({}), {"zero": np.zeros((1, 3))}, {"zero": np.zeros((1, 3))})
+    metrics = comparison.metrics()
+    assert (metrics.sqnr_db, metrics.cosine, metrics.exact_outputs) == (None, None, ())
+    reason = "output zero is zero everywhere in both models"
+    assert comparison.reasons()["metrics.sqnr_db"] == comparison.reasons()["outputs.zero"] == reason
+    assert comparison.warnings() == (f"{reason}; nothing can be said of its error",)
+
+
+def test_noise_where_there_should_be_zeros_is_not_hidden_by_a_good_output():
+    comparison = OutputComparison((("y", "y"), ("zero", "zero")))
+    for value in (1.0, 2.0):
+        x = np.full((1, 3), value)
+        comparison.add(Bare({}), {"y": x, "zero": 0 * x}, {"y": x, "zero": 0.1 * x})
+    assert comparison.metrics().sqnr_db is None
+    assert not passed(comparison, "sqnr_db>=40")
+    assert comparison.reasons()["metrics.sqnr_db"] == (
+        "output zero is zero everywhere in the FP32 model, but not in the int8 model"
+    )
+    assert comparison.metrics().exact_outputs == ("y",)
+
+
+def test_an_int8_output_of_zeros_has_zero_decibels_and_fails_a_gate_on_cosine():
+    comparison = compared(dead=np.zeros_like, through=same)
+    assert comparison.metrics().sqnr_db == pytest.approx(0.0)
+    assert comparison.metrics().cosine is None
+    assert not passed(comparison, "cosine>=0.9")
+    reasons = comparison.reasons()
+    assert reasons["metrics.cosine"] == reasons["outputs.dead.cosine"]
+    assert reasons["metrics.cosine"] == "output dead is zero everywhere in the int8 model"
+
+
+FP32 = "net (float[N,4] x) => (float[N,3] logits, float[N,4] copy, int64[N] best) {"
+LOST = f"""{FP32}
+    h = Gemm(x, W)
+    q = QuantizeLinear(h, S, Z)
+    logits = DequantizeLinear(q, S, Z)
+    copy = Identity(x)
+    best = ArgMax <axis = 1, keepdims = 0> (h)
+}}"""
+
+
+def test_a_report_on_a_model_whose_real_output_is_dead_says_so_and_fails_its_gate(bench):
+    weights = {"W": np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)}
+    fp32 = bench.text(
+        f"{FP32} logits = Gemm(x, W) copy = Identity(x) best = ArgMax <axis = 1, keepdims = 0> (logits) }}", **weights
+    )
+    int8 = bench.text(LOST, **weights, S=np.float32(1e6), Z=np.uint8(128))
+    data = [{"x": row} for row in np.random.default_rng(1).normal(size=(5, 1, 4)).astype(np.float32)]
+    report = int8cal.evaluate(fp32, int8, data, threads=1, latency=False)
+    evaluation = report.evaluation
+    assert evaluation.metrics.sqnr_db == pytest.approx(0.0, abs=0.01)
+    assert evaluation.metrics.exact_outputs == ("copy",)
+    (gate,) = judge([parse_gate("sqnr_db>=40")], evaluation)
+    assert not gate.passed
+    assert any('output "logits" does not change' in line for line in report.warnings)
