@@ -19,6 +19,8 @@ NAMES = ("resnet20", "vit", "kws_dscnn") + (
 SAFE = ("default", "s7") if LONG else ("default",)
 # Softmax alone has other float kernels on AVX2 than on AVX-512 (and Conv with 16 channels or more: none is left in float)
 FLOAT_DIFFERS = {"vit"}
+# with s8 weights half of its channels can saturate, and with these sounds none does
+SELDOM_SATURATES = {"kws_dscnn"}
 
 
 def feeds(zoo, name):
@@ -70,6 +72,8 @@ def test_safe_weights_give_the_same_answers(runs, kind):
 
 
 def test_s8_weights_give_others(runs, vnni):
+    if runs[0] in SELDOM_SATURATES:
+        pytest.skip("these weights and these sounds do not meet badly")
     run = runs[1]["s8"]
     assert len(run.changed()) > len(run.codes) / 2
     assert max(run.output_steps().values()) > 5
@@ -101,7 +105,7 @@ def test_onednn_gives_the_same_answers_with_safe_weights(onednn_runs, vnni, kind
 
 
 def test_onednn_gives_others_with_s8_weights(onednn_runs, vnni):
-    name, isa, runs = onednn_runs
-    if name == "kws_dscnn" and isa == "AVX2":
+    name, _, runs = onednn_runs
+    if name in SELDOM_SATURATES:
         pytest.skip("these weights and these sounds do not meet badly")
     assert max(runs["s8"].output_steps().values()) > 1
