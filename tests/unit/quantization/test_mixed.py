@@ -96,8 +96,8 @@ def test_the_search_finds_the_fewest_of_a_monotonic_gate(top, first):
     else:
         assert found is not None
         assert found >= first
-        if top <= 64:
-            assert found - first <= 1
+        # five steps reach the top from a sixteenth of it, and what is left halves the last of them three times
+        assert found - first < max(1, math.ceil(top / 16))
 
 
 def test_what_would_be_needed():
