@@ -26,6 +26,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.providers import CPU, resolve
+from int8cal.runtime.segments import is_long
 from int8cal.runtime.sessions import QUIET, Session, scratch_folder
 
 if TYPE_CHECKING:
@@ -105,8 +106,9 @@ def evaluate_pair(
     with scratch_folder() as folder:
         first = open_here(fp32, entries=QUIET)
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
+        opened = models[1] if is_long(models[1]) else int8
         second, unwritten = _open_written(
-            partial(open_here, int8, entries=QUIET), folder / "graph.onnx" if audits else None
+            partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
         kept = _compare((first, second), models, stream, comparison, others, parts, keep=max(layerwise_samples, 1))
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice

@@ -125,6 +125,8 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
     names: set[str] = set()
+    if not node.attribute:
+        return names
     local: list[set[str]] = []  # what each graph on the way down defines, as far as it was read
     # a graph to open or, when its nodes are done, to close; a node to read; a node behind which its outputs are known
     ways: list[tuple[str, onnx.GraphProto | onnx.NodeProto]] = [("open", graph) for graph in subgraphs(node)]

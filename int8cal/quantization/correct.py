@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-MOST_PARTS = 16  # in which corrections of layers are scored by themselves
+# Parts in which corrections of layers are scored by themselves; fewer in a deep model, whose every score takes long.
+MOST_PARTS, LEAST_PARTS, PARTS_OF = 16, 4, 8000  # layers divided by parts
 EQUALIZED_PARTS = 4  # in which rescaled chains are, where all together do not help
 JUDGE_S, LEAST_JUDGED = 0.25, 32  # estimated seconds of one verdict, and samples that are judged on where that is short
 LEAST_TUNE = 8  # samples; fewer are not worth fitting anything on
@@ -440,6 +441,7 @@ class TableSearch:
         ]
 
         def with_only(nodes: Collection[str]) -> CalibrationTable:
+            nodes = frozenset(nodes)
             mixed = {}
             for part in parts:
                 values = {node: value for node, value in plain[part].items() if node not in nodes}
@@ -450,13 +452,14 @@ class TableSearch:
 
         if not changed or self._offer(name, with_only(changed)) or len(changed) == 1:
             return
-        size = -(-len(changed) // MOST_PARTS)
+        size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
         groups = [changed[first : first + size] for first in range(0, len(changed), size)]
-        harmless = []
+        harmless: list[str] = []
         for group in groups:
             score = self._scored(build_model(self.prepared, self.plan, with_only(group)))
             if score.db >= self._scored().db:
                 harmless += group
-        dropped = [node for node in changed if node not in harmless]
+        kept = frozenset(harmless)
+        dropped = [node for node in changed if node not in kept]
         if harmless and self._offer(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless)):
             self.decisions.append(f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}")

@@ -7,9 +7,11 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import onnx
 import onnxruntime as ort
 
 from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
@@ -17,13 +19,13 @@ from int8cal.graph.load import load_model
 from int8cal.locks import new_folder, sweep
 from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
 from int8cal.runtime.providers import CPU
+from int8cal.runtime.segments import join, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
-    import onnx
 
 # what matters comes as an exception; its log goes past everything that int8cal prints
 ort.set_default_logger_severity(4)
@@ -91,51 +93,34 @@ class Session:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
             UsageError: A provider does not start here, or leaves nodes to a CPU provider that was not named.
         """
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads or cpu_count()
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        options.graph_optimization_level = _LEVELS[optimization]
-        for key, value in (entries or {}).items():
-            options.add_session_config_entry(key, value)
-        if CPU not in providers:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        common = _Options(
+            threads or cpu_count(),
+            optimization,
+            profile_prefix,
+            tuple(disabled_optimizers),
+            entries or {},
+            tuple(providers),
+        )
+        segments = []
+        if not isinstance(model, (str, Path)) and optimization == "all" and profile_prefix is None:
+            segments = segments_of(model)
+        if not segments:
+            session = _open(model, common, optimized_path)
+            self.inputs = tuple(value.name for value in session.get_inputs())
+            # a model may list an output twice
+            self.outputs = tuple(dict.fromkeys(value.name for value in session.get_outputs()))
+            self._parts = [_Part(session, self.inputs, self.outputs)]
+            return
+        paths = [optimized_path and optimized_path.with_suffix(f".{number}") for number in range(len(segments))]
+        self._parts = [
+            _Part(_open(each.model, common, path), each.inputs, each.outputs)
+            for each, path in zip(segments, paths, strict=True)
+        ]
+        self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.given))
+        self.outputs = tuple(dict.fromkeys(name for each in segments for name in each.asked))
         if optimized_path is not None:
-            options.optimized_model_filepath = str(optimized_path)
-        if profile_prefix is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(profile_prefix)
-        with loadable(model) as source:
-            try:
-                # where a provider fails, onnxruntime prints that it takes the CPU provider, and takes it
-                with nullcontext() if tuple(providers) == (CPU,) else redirect_stdout(io.StringIO()):
-                    self._session = ort.InferenceSession(
-                        source,
-                        options,
-                        providers=list(providers),
-                        disabled_optimizers=list(disabled_optimizers) or None,
-                        enable_fallback=0,
-                    )
-            except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
-                name = model_name(model)
-                if "fallback to CPU EP" in str(error):
-                    raise _left_to_cpu(providers, name) from error
-                raise ModelError(
-                    f"onnxruntime cannot load it: {first_line(error)}",
-                    where=str(name),
-                    do="check it with onnx.checker.check_model, or export it again",
-                ) from error
-        self._session.disable_fallback()
-        idle = [name for name in providers if name not in self._session.get_providers()]
-        if idle:
-            raise UsageError(
-                "onnxruntime did not start it",
-                where=f"provider {idle[0]}",
-                do="check its driver and libraries, or leave it out",
-            )
-        self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
-        # a model may list an output twice
-        self.outputs: tuple[str, ...] = tuple(dict.fromkeys(value.name for value in self._session.get_outputs()))
+            joined = join([onnx.load(str(path), load_external_data=False) for path in paths if path is not None])
+            onnx.save(joined, optimized_path)
 
     def run(
         self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
@@ -154,8 +139,11 @@ class Session:
         """
         names = list(outputs) if outputs is not None else list(self.outputs)
         try:
-            values = self._session.run(names, feed)
-        except Exception as error:  # see __init__
+            if len(self._parts) == 1:
+                values = self._parts[0].session.run(names, feed)
+            else:
+                values = _run_parts(self._parts, names, feed)
+        except Exception as error:  # see _open
             raise StatisticsError(
                 f"inference failed: {first_line(error)}",
                 do="run this feed through the FP32 model with onnxruntime alone",
@@ -164,11 +152,105 @@ class Session:
 
     def end_profiling(self) -> Path:
         """Stop the profiler; returns the trace that it wrote."""
-        return Path(self._session.end_profiling())
+        return Path(self._parts[0].session.end_profiling())
 
     def binding(self) -> Binding:
-        """Return a way to run into arrays of the caller's."""
-        return Binding(self._session)
+        """Return a way to run into arrays of the caller's.
+
+        Raises:
+            ValueError: The model runs in segments.
+        """
+        (part,) = self._parts
+        return Binding(part.session)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """An open model, or segment of one; see runtime.segments."""
+
+    session: ort.InferenceSession
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt.NDArray[Any]]) -> list[Any]:
+    """Run segments one after the other; a tensor between them is dropped behind its last reader."""
+    last = {name: place for place, part in enumerate(parts) for name in part.inputs}
+    wanted, held, found = set(names), dict(feed), dict[str, Any]()
+    for place, part in enumerate(parts):
+        asked = [name for name in part.outputs if name in wanted or last.get(name, -1) > place]
+        if not asked:  # the runtime would give all
+            continue
+        values = part.session.run(asked, {name: held[name] for name in part.inputs if name in held})
+        given = dict(zip(asked, values, strict=True))
+        found.update((name, value) for name, value in given.items() if name in wanted)
+        held = {name: value for name, value in (held | given).items() if last.get(name, -1) > place}
+    return [found[name] for name in names]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """How models are opened; see Session."""
+
+    threads: int
+    optimization: Optimization
+    profile_prefix: Path | None
+    disabled_optimizers: tuple[str, ...]
+    entries: dict[str, str]
+    providers: tuple[str, ...]
+
+    def given(self, optimized_path: Path | None) -> ort.SessionOptions:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        options.graph_optimization_level = _LEVELS[self.optimization]
+        for key, value in self.entries.items():
+            options.add_session_config_entry(key, value)
+        if CPU not in self.providers:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        if optimized_path is not None:
+            options.optimized_model_filepath = str(optimized_path)
+        if self.profile_prefix is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(self.profile_prefix)
+        return options
+
+
+def _open(
+    model: onnx.ModelProto | Graft | Path | str, common: _Options, optimized_path: Path | None
+) -> ort.InferenceSession:
+    """Open one model; see Session."""
+    options, providers = common.given(optimized_path), common.providers
+    with loadable(model) as source:
+        try:
+            # where a provider fails, onnxruntime prints that it takes the CPU provider, and takes it
+            with nullcontext() if providers == (CPU,) else redirect_stdout(io.StringIO()):
+                session = ort.InferenceSession(
+                    source,
+                    options,
+                    providers=list(providers),
+                    disabled_optimizers=list(common.disabled_optimizers) or None,
+                    enable_fallback=0,
+                )
+        except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
+            name = model_name(model)
+            if "fallback to CPU EP" in str(error):
+                raise _left_to_cpu(providers, name) from error
+            raise ModelError(
+                f"onnxruntime cannot load it: {first_line(error)}",
+                where=str(name),
+                do="check it with onnx.checker.check_model, or export it again",
+            ) from error
+    session.disable_fallback()
+    idle = [name for name in providers if name not in session.get_providers()]
+    if idle:
+        raise UsageError(
+            "onnxruntime did not start it",
+            where=f"provider {idle[0]}",
+            do="check its driver and libraries, or leave it out",
+        )
+    return session
 
 
 class Binding:

@@ -82,4 +82,4 @@ def test_nodes_go_to_the_cpu_provider_only_where_it_is_named(model):
 def test_a_kernel_that_fails_does_not_start_again_on_the_cpu(model, monkeypatch):
     """onnxruntime's own session would print that it falls back, and go on."""
     session = Session(model, providers=(CPU,))
-    assert session._session._enable_fallback is False
+    assert session._parts[0].session._enable_fallback is False

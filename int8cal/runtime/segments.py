@@ -1,0 +1,195 @@
+"""A long int8 graph as several models that run one after the other, cut where nothing but 8-bit codes passes.
+
+onnxruntime takes time by the square of its nodes to open a graph of Q and DQ: 1.5, 5.5 and 26 s of CPU time for chains
+of 600, 1,200 and 2,400 convolutions. In segments it is opened in time that grows with the graph. Integer kernels are
+made of a layer with the DQ in front of it and the Q behind it, which a cut at codes leaves together, so the segments
+compute what the whole does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import onnx
+
+from int8cal.graph.index import outer_references
+from int8cal.protos import Graft, graft
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in two seconds
+SEGMENT_NODES = 1500  # in a segment, at least
+_CODES = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A part of a graph as a model of its own.
+
+    Attributes:
+        model: Its nodes on the weights that they read.
+        inputs: Tensors that it takes: inputs of the whole, and codes of earlier segments.
+        outputs: Tensors that it gives: codes for later segments, and outputs of the whole.
+        given: Inputs of the whole.
+        asked: Outputs of the whole.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    given: tuple[str, ...]
+    asked: tuple[str, ...]
+
+
+def is_long(model: onnx.ModelProto | Graft) -> bool:
+    """Whether a model has so many nodes that it is opened in segments, where it can be cut."""
+    return len((model.shell if isinstance(model, Graft) else model).graph.node) >= LEAST_NODES
+
+
+def segments_of(model: onnx.ModelProto | Graft) -> list[Segment]:
+    """Cut a long graph at its codes.
+
+    Args:
+        model: Nodes in topological order, as ONNX has it.
+
+    Returns:
+        The segments in their order; none where the graph is not long, or where no cut between codes can be found.
+    """
+    if not is_long(model):
+        return []
+    source = model if isinstance(model, Graft) else graft(model)
+    whole = _Whole(source)
+    starts = whole.starts()
+    if len(starts) < 2 or not whole.outputs <= whole.producer.keys():
+        return []
+    ends = [*starts[1:], len(whole.nodes)]
+    return [whole.segment(first, end) for first, end in zip(starts, ends, strict=True)]
+
+
+def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
+    """Make one model of what the runtime made of the segments of another; an initializer of several stays one."""
+    result = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
+    graph = result.graph
+    made: set[str] = set()
+    given: set[str] = set()
+    weights: dict[str, onnx.TensorProto] = {}
+    opsets: dict[str, onnx.OperatorSetIdProto] = {}
+    for part in parts:
+        opsets.update((each.domain, each) for each in part.opset_import)
+        weights.update((each.name, each) for each in part.graph.initializer)
+        # copies of nodes that weights decide are in several segments
+        nodes = [node for node in part.graph.node if made.isdisjoint(node.output)]
+        graph.node.extend(nodes)
+        graph.input.extend(value for value in part.graph.input if value.name not in made and value.name not in given)
+        given.update(value.name for value in part.graph.input)
+        graph.value_info.extend([*part.graph.value_info, *part.graph.output])
+        made.update(name for node in nodes for name in node.output if name)
+    read = {name for node in graph.node for name in _read(node)}
+    graph.output.extend(value for part in parts for value in part.graph.output if value.name not in read)
+    graph.initializer.extend(weights.values())
+    result.opset_import.extend(opsets.values())
+    return result
+
+
+class _Whole:
+    """Where the tensors of a graph are made and last read; the order leaves out nodes that only constants decide."""
+
+    def __init__(self, source: Graft) -> None:
+        self.source = source
+        graph = source.shell.graph
+        self.weights = {tensor.name: tensor for tensor in (*source.weights.graph.initializer, *graph.initializer)}
+        self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
+        self.outputs = {value.name for value in graph.output}
+        self.types = {value.name: value for value in (*graph.value_info, *graph.output)}
+        # nodes that segments hold copies of, since they depend on weights alone; by their outputs the place of each
+        self.constants: list[onnx.NodeProto] = []
+        self.constant: dict[str, int] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            read = _read(node)
+            if (read or node.op_type == "Constant") and all(n in self.weights or n in self.constant for n in read):
+                self.constant.update((name, len(self.constants)) for name in node.output if name)
+                self.constants.append(node)
+            else:
+                self.nodes.append(node)
+        self.producer = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
+        self.last = {name: place for place, node in enumerate(self.nodes) for name in _read(node)}
+
+    def starts(self) -> list[int]:
+        """Return where segments begin: at each of these nodes everything that is still to be read is codes."""
+        changes = [0] * (len(self.nodes) + 1)
+        for name, place in self.producer.items():
+            last = self.last.get(name, place)
+            if last > place and not self.is_codes(name):
+                changes[place + 1] += 1
+                changes[last + 1] -= 1
+        starts = [0]
+        for place, passing in enumerate(accumulate(changes[:-1])):
+            if not passing and place - starts[-1] >= SEGMENT_NODES:
+                starts.append(place)
+        return starts
+
+    def is_codes(self, name: str) -> bool:
+        """Whether a tensor holds the 8-bit codes of a QuantizeLinear with a constant zero point."""
+        node = self.nodes[self.producer[name]]
+        if node.op_type != "QuantizeLinear" or len(node.input) < 3:
+            return False
+        zero = self.weights.get(node.input[2])
+        return zero is not None and zero.data_type in _CODES
+
+    def segment(self, first: int, end: int) -> Segment:
+        """Make a model of the nodes from `first` to before `end`."""
+        nodes = self.nodes[first:end]
+        made = {name for node in nodes for name in node.output if name}
+        read = list(dict.fromkeys(name for node in nodes for name in _read(node)))
+        inputs = tuple(name for name in read if name in self.inputs or self.producer.get(name, end) < first)
+        outputs = tuple(
+            name
+            for name in (name for node in nodes for name in node.output if name)
+            if name in self.outputs or self.last.get(name, -1) >= end
+        )
+        copies = self._copies(name for name in read if name not in made)
+        shell = self.source.shell
+        model = onnx.ModelProto(ir_version=shell.ir_version)
+        model.opset_import.extend(shell.opset_import)
+        model.functions.extend(shell.functions)
+        graph = model.graph
+        graph.name = f"{shell.graph.name} from node {first}"
+        graph.node.extend([*copies, *nodes])
+        graph.input.extend(self.inputs.get(name) or self._codes_info(name) for name in inputs)
+        # the runtime infers type and shape of an output that states none
+        graph.output.extend(self.types.get(name) or onnx.ValueInfoProto(name=name) for name in outputs)
+        needed = dict.fromkeys(name for node in graph.node for name in _read(node) if name in self.weights)
+        graph.initializer.extend(self.weights[name] for name in needed)
+        graph.value_info.extend(self.types[name] for name in sorted(made - set(outputs)) if name in self.types)
+        given = tuple(name for name in inputs if name in self.inputs)
+        return Segment(model, inputs, outputs, given, tuple(name for name in outputs if name in self.outputs))
+
+    def _copies(self, names: Iterable[str]) -> Sequence[onnx.NodeProto]:
+        """Return the constant nodes that decide tensors, in their order."""
+        found: set[int] = set()
+        waiting = [self.constant[name] for name in names if name in self.constant]
+        while waiting:
+            place = waiting.pop()
+            if place not in found:
+                found.add(place)
+                waiting += [self.constant[name] for name in _read(self.constants[place]) if name in self.constant]
+        return [self.constants[place] for place in sorted(found)]
+
+    def _codes_info(self, name: str) -> onnx.ValueInfoProto:
+        """Return type and, where it is known, shape of codes: that of what they are codes of."""
+        node = self.nodes[self.producer[name]]
+        info = onnx.ValueInfoProto(name=name)
+        info.type.tensor_type.elem_type = self.weights[node.input[2]].data_type
+        real = self.inputs.get(node.input[0]) or self.types.get(node.input[0])
+        if real is not None and real.type.tensor_type.HasField("shape"):
+            info.type.tensor_type.shape.CopyFrom(real.type.tensor_type.shape)
+        return info
+
+
+def _read(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that a node reads, in its subgraphs too."""
+    return [*filter(None, node.input), *sorted(outer_references(node))]

@@ -1,0 +1,134 @@
+"""A long int8 graph in segments: cut at codes alone, and to the bit what the whole gives."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from int8cal.evaluation.fusion import audit_file
+from int8cal.protos import graft
+from int8cal.runtime import segments
+from int8cal.runtime.segments import segments_of
+from int8cal.runtime.sessions import Session
+
+LAYERS = 40
+CHANNELS = 4
+
+
+class Chain:
+    """Quantized convolutions in a row; every fifth adds what the layer two before gave."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(5)
+        self.nodes, self.weights = [], []
+        self.dequantized = [self.quantized("x", 0)]
+        for number in range(1, LAYERS + 1):
+            self.dequantized.append(self.quantized(self.layer(number), number))
+
+    def constant(self, name, value):
+        self.weights.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def quantized(self, tensor, number):
+        scale = self.constant(f"s{number}", np.float32(0.02))
+        zero = self.constant(f"z{number}", np.uint8(128))
+        self.nodes.append(helper.make_node("QuantizeLinear", [tensor, scale, zero], [f"q{number}"]))
+        self.nodes.append(helper.make_node("DequantizeLinear", [f"q{number}", scale, zero], [f"d{number}"]))
+        return f"d{number}"
+
+    def layer(self, number):
+        codes = self.rng.integers(-60, 60, (CHANNELS, CHANNELS, 1, 1)).astype(np.int8)
+        scale = self.constant(f"ws{number}", np.full(CHANNELS, 0.01, np.float32))
+        # all weights at the very start, as some tools write them
+        weight = helper.make_node(
+            "DequantizeLinear", [self.constant(f"w{number}", codes), scale], [f"wd{number}"], axis=0
+        )
+        self.nodes.insert(0, weight)
+        self.nodes.append(helper.make_node("Conv", [self.dequantized[-1], f"wd{number}"], [f"c{number}"]))
+        if number % 5:
+            return f"c{number}"
+        skipped = self.quantized(f"c{number}", f"c{number}")
+        earlier = [name.replace("d", letter) for letter in "qsz" for name in self.dequantized[-3:-2]]
+        self.nodes.append(helper.make_node("DequantizeLinear", earlier, [f"e{number}"]))
+        self.nodes.append(helper.make_node("Add", [skipped, f"e{number}"], [f"a{number}"]))
+        return f"a{number}"
+
+    def model(self, outputs=()):
+        shape = ["N", CHANNELS, 3, 3]
+        outputs = [*outputs, f"d{LAYERS}"]
+        graph = helper.make_graph(
+            self.nodes,
+            "chain",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs],
+            self.weights,
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        onnx.checker.check_model(model)
+        return model
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(segments, "LEAST_NODES", 20)
+    monkeypatch.setattr(segments, "SEGMENT_NODES", 16)
+
+
+@pytest.fixture
+def feed():
+    return {"x": np.random.default_rng(1).normal(size=(1, CHANNELS, 3, 3)).astype(np.float32)}
+
+
+def test_segments_give_the_bits_of_the_whole(short, feed, monkeypatch):
+    model = Chain().model(["d7", "c20"])
+    cut = Session(model)
+    found = cut.run(feed)
+    assert len(segments_of(model)) > 4
+    assert segments_of(graft(model)) != []
+    monkeypatch.setattr(segments, "LEAST_NODES", 10_000)
+    whole = Session(model)
+    assert (cut.inputs, cut.outputs) == (whole.inputs, ("d7", "c20", f"d{LAYERS}"))
+    for name, value in whole.run(feed).items():
+        np.testing.assert_array_equal(found[name], value)
+    np.testing.assert_array_equal(cut.run(feed, ["c20"])["c20"], found["c20"])
+
+
+def test_only_codes_pass_from_one_segment_to_another(short):
+    parts = segments_of(Chain().model())
+    assert all(name == "x" or name.startswith("q") for part in parts for name in part.inputs)
+    assert parts[0].inputs == ("x",)
+    # what is added two layers later passes too
+    assert any(len(part.inputs) > 1 for part in parts)
+    for part in parts:
+        assert {value.name for value in part.model.graph.input} == set(part.inputs)
+
+
+def test_every_weight_is_in_the_segment_that_reads_it_alone(short):
+    model = Chain().model()
+    held = [tensor.name for part in segments_of(model) for tensor in part.model.graph.initializer]
+    weights = [f"w{number}" for number in range(1, LAYERS + 1)]
+    assert sorted(name for name in held if name in weights) == sorted(weights)
+
+
+def test_a_graph_that_is_not_long_or_has_no_codes_stays_whole(short):
+    nodes = [helper.make_node("Neg", [f"t{number}"], [f"t{number + 1}"]) for number in range(50)]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("t0", "t50")]
+    floats = helper.make_model(helper.make_graph(nodes, "floats", info[:1], info[1:]))
+    assert segments_of(floats) == []
+    model = Chain().model()
+    segments.LEAST_NODES = len(model.graph.node) + 1
+    assert segments_of(model) == []
+
+
+def test_the_optimized_graph_of_segments_tells_the_same_kernels(short, tmp_path, monkeypatch):
+    model = Chain().model()
+    Session(model, optimized_path=tmp_path / "cut.onnx")
+    monkeypatch.setattr(segments, "LEAST_NODES", 10_000)
+    Session(model, optimized_path=tmp_path / "whole.onnx")
+    cut, whole = (
+        [node.op_type for node in onnx.load(tmp_path / name).graph.node if node.op_type.startswith("QLinear")]
+        for name in ("cut.onnx", "whole.onnx")
+    )
+    assert sorted(cut) == sorted(whole)
+    assert len(cut) > LAYERS
+    assert audit_file(tmp_path / "cut.onnx", model).float_ == audit_file(tmp_path / "whole.onnx", model).float_
