@@ -100,7 +100,7 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]):
         calibrated, _ = calibrate_model(job, _model(model), stream=stream)
-    return identified(calibrated.corrected.table)
+    return identified(calibrated.result.table)
 
 
 def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:

@@ -31,7 +31,6 @@ from int8cal.evaluating import (
 )
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
-from int8cal.evaluation.leave_float import leave_slow_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
 from int8cal.evaluation.runtimes import further, told_of_speed, told_of_target
@@ -43,30 +42,25 @@ from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.identity import identified, mixed_with, stamp
-from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Alone, Clock, Progress, silent
-from int8cal.quantization.balance import unscaled
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model, followers, strangers
-from int8cal.quantization.correct import (
-    Corrected,
-    Kept,
-    Start,
-    TableSearch,
-    explained,
-    find_ranges,
-    split_kept,
-)
 from int8cal.quantization.left_out import left_of, target_of
-from int8cal.quantization.recipes import PLAIN, RECIPES, RecipeRule
-from int8cal.quantization.scorer import Scorer
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.weights import weights_of
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
+from int8cal.search.candidate import Inputs
+from int8cal.search.goals.budget import Desk, kept_samples, spend_budget
+from int8cal.search.goals.leave_float import leave_slow_layers
+from int8cal.search.holdout import Holdout, split_samples
+from int8cal.search.recipes import PLAIN, RECIPES, Recipe
+from int8cal.search.run import run_recipe
+from int8cal.search.scorer import Scorer
+from int8cal.search.search import Result, explained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,9 +72,11 @@ if TYPE_CHECKING:
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
     from int8cal.data.trimming import Trimmer
+    from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
     from int8cal.quantization.build import Built
+    from int8cal.quantization.uint8_input import Uint8Input
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class Calibrated:
     """What calibration found out; the models themselves are not kept."""
 
     statistics: Statistics
-    corrected: Corrected
+    result: Result
     skipped: tuple[str, ...]
     timing_s: dict[str, float]
     optimize: Optimization | None = None
@@ -165,51 +161,53 @@ def calibrate_model(
             threads=job.calibration.threads,
             keep=kept_samples(job, rule),
         )
-    blank = blank_table(job, prepared, collected.statistics)
-    threads = job.calibration.threads
-    elements = {name: each.count / collected.statistics.samples for name, each in collected.statistics.tensors.items()}
-    run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
-    judged, tune = split_kept(collected.kept, rule, run_s)
-    scorer = Scorer(prepared.model, prepared.signature, judged, feeds_for, threads=threads)
-    kept = Kept(prepared.signature, tune, scorer if scorer.able else None, judged, feeds_for, threads)
-
-    def tabulated(rule: RecipeRule, method: Method = job.calibration.method) -> Corrected:
-        with clock.station("thresholds"):
-            plain, calibration = unscaled(prepared.model, collected.statistics), replace(job.calibration, method=method)
-            start = Start(plain, find_ranges(plan, plain, calibration, job.quantization, uint8))
-        with clock.station("quantize"):
-            return TableSearch(
-                prepared.model, plan, collected.statistics, start, job, blank, kept, rule=rule, uint8=uint8
-            ).run()
-
-    corrected = tabulated(rule)
+    inputs = _search_inputs(job, prepared, plan, collected, uint8, rule)
+    result = run_recipe(inputs, clock)
     desk = desk or Desk()
-    desk.latest = (corrected, collected.statistics)
+    desk.latest = (result, collected.statistics)
     if job.quantization.explain:
-        corrected = explained(prepared.model, corrected, _plain_steps(job, tabulated, kept))
+        result = explained(prepared.model, result, _plain_steps(inputs, clock))
     found = None
     if job.quantization.optimize == "latency":
-        tables = (corrected, corrected)
-        if corrected.table.corrections.get("equalization"):
-            tables = (corrected, tabulated(PLAIN))
-        with clock.station("optimize"), alone(threads) as every:
+        tables = (result, result)
+        if result.table.corrections.get("equalization"):
+            tables = (result, run_recipe(replace(inputs, recipe=PLAIN), clock))
+        with clock.station("optimize"), alone(job.calibration.threads) as every:
             faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=every)
-            corrected, found = faster.corrected, faster.found
+            result, found = faster.result, faster.found
     mixed = None
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
-            corrected, mixed = spend_budget(job, source, prepared, selection, corrected, collected, stream, trim, desk)
+            result, mixed = spend_budget(job, source, prepared, selection, result, collected, stream, trim, desk)
     skipped = tuple(feeds.skipped)
-    calibrated = Calibrated(collected.statistics, corrected, skipped, clock.seconds, found, mixed, collected.remark)
-    return calibrated, corrected.model
+    calibrated = Calibrated(collected.statistics, result, skipped, clock.seconds, found, mixed, collected.remark)
+    return calibrated, result.model
 
 
-def _plain_steps(job: Job, tabulated: Callable[[RecipeRule, Method], Corrected], kept: Kept) -> tuple[Step, ...]:
-    """Judge what there would be without the recipe: ranges alone, first the widest."""
-    if kept.scorer is None:
+def _search_inputs(
+    job: Job, prepared: Prepared, plan: Plan, collected: Collected, uint8: Uint8Input | None, recipe: Recipe
+) -> Inputs:
+    """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
+    statistics, threads = collected.statistics, job.calibration.threads
+    elements = {name: each.count / statistics.samples for name, each in statistics.tensors.items()}
+    run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
+    judged, tune = split_samples(collected.kept, recipe, run_s)
+    scorer = Scorer(prepared.model, prepared.signature, judged, feeds_for, threads=threads)
+    holdout = Holdout(prepared.signature, tune, scorer if scorer.able else None, judged, feeds_for, threads)
+    blank = blank_table(job, prepared, statistics)
+    return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, uint8)
+
+
+def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[Step, ...]:
+    """Score what there would be without the recipe: ranges alone, first the widest."""
+    scorer = inputs.holdout.scorer
+    if scorer is None:
         return ()
-    methods = dict.fromkeys(("max", job.calibration.method))
-    scores = [kept.scorer(tabulated(PLAIN, method).model).db for method in methods]
+    methods: dict[Method, None] = dict.fromkeys(("max", inputs.job.calibration.method))
+    scores = []
+    for method in methods:
+        job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
+        scores.append(scorer(run_recipe(replace(inputs, job=job, recipe=PLAIN), clock).model).db)
     return tuple(
         Step(f"ranges by {method}", before, score, kept=True)
         for method, before, score in zip(methods, (None, *scores), scores, strict=False)
@@ -289,12 +287,12 @@ def _calibrate_into(
     if found.error is not None and desk.latest is None:
         raise found.error
     if desk.latest is not None and not results:
-        corrected, statistics = desk.latest
-        results.append((Calibrated(statistics, corrected, (), {}), corrected.model))
+        result, statistics = desk.latest
+        results.append((Calibrated(statistics, result, (), {}), result.model))
     desk.latest = None
     calibrated, int8 = results.pop()
-    table = identified(calibrated.corrected.table)
-    calibrated = replace(calibrated, corrected=replace(calibrated.corrected, table=table))
+    table = identified(calibrated.result.table)
+    calibrated = replace(calibrated, result=replace(calibrated.result, table=table))
     clock = Clock(calibrated.timing_s)
 
     def evaluated(file: Path) -> Evaluation:
@@ -415,7 +413,7 @@ def _stem(job: Job) -> str:
 
 
 def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, alone: Alone) -> Evaluation:
-    entries = calibrated.corrected.table.tensors
+    entries = calibrated.result.table.tensors
     return evaluate_pair(
         job.model,
         int8,
@@ -434,7 +432,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
 def _report(
     job: Job, calibrated: Calibrated, evaluation: Evaluation, paddings: Sequence[Padding], timing: dict[str, float]
 ) -> Report:
-    table = calibrated.corrected.table
+    table = calibrated.result.table
     warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
@@ -447,7 +445,7 @@ def _report(
     if job.quantization.optimize is None:
         warnings += told_of_speed(job.quantization.target, evaluation.latency)
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
-    stay = (item for item in calibrated.corrected.plan.left if item.node not in gone)
+    stay = (item for item in calibrated.result.plan.left if item.node not in gone)
     if job.evaluation.data is not None:
         warnings += padding_lines(paddings, counted=True)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
@@ -470,15 +468,15 @@ def _report(
         warnings=tuple(warnings),
         decisions=(
             *padding_lines(calibrated.statistics.padding, counted=False),
-            *calibrated.corrected.decisions,
+            *calibrated.result.decisions,
             *left,
         ),
         histograms=tensor_histograms(
-            calibrated.corrected.tensors, table, job.quantization.activations, job.calibration.percentile
+            calibrated.result.tensors, table, job.quantization.activations, job.calibration.percentile
         ),
         optimize=calibrated.optimize,
-        steps=calibrated.corrected.steps if job.quantization.explain else (),
+        steps=calibrated.result.steps if job.quantization.explain else (),
         mixed=calibrated.mixed,
         tensors=table.tensors,
-        weights=weights_of(calibrated.corrected.plan, table),
+        weights=weights_of(calibrated.result.plan, table),
     )

@@ -43,7 +43,7 @@ def collect_and_choose(request: Request) -> Measured:
     from int8cal.data.ahead import read_ahead
     from int8cal.data.feeds import feeds_of
     from int8cal.job import CalibrationSettings, QuantizationSettings
-    from int8cal.quantization.recipes import RECIPES
+    from int8cal.search.recipes import RECIPES
 
     found, samples = _data(request)
     ready = _prepare(found.path)

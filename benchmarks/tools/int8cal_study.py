@@ -132,7 +132,7 @@ def quantized(
     require_available(job)
     calibrated, int8 = calibrate_model(job, model, stream=lambda: feeds, engine=passes)
     seen = [tensor.count for tensor in calibrated.statistics.tensors.values()]
-    table = calibrated.corrected.table
+    table = calibrated.result.table
     widths = {name: entry.high - entry.low for name, entry in table.tensors.items()}
     return Quantized(int8, table, widths, statistics.median(seen))
 

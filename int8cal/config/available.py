@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError, UsageError
 from int8cal.evaluation.gates import on_outputs, parse_gate
-from int8cal.quantization.recipes import RECIPES
 from int8cal.runtime.targets import TARGETS
+from int8cal.search.recipes import RECIPES
 
 if TYPE_CHECKING:
     from int8cal.job import Job

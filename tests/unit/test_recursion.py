@@ -11,7 +11,7 @@ import int8cal
 
 PACKAGE = Path(int8cal.__file__).parent
 # The stations that hold graphs, or what was made of them; the others handle YAML, options and arrays.
-STATIONS = ("graph", "runtime", "data", "calibration", "quantization", "interop", "evaluation", "report")
+STATIONS = ("graph", "runtime", "data", "calibration", "quantization", "interop", "evaluation", "report", "search")
 MODULES = sorted(
     [path for station in STATIONS for path in (PACKAGE / station).rglob("*.py")]
     + [path for path in PACKAGE.glob("*.py") if path.name not in {"__init__.py", "__main__.py"}]
@@ -25,16 +25,15 @@ ALLOWED = {
     "data/feeds.py": ({"read"}, "the source's method"),
     "data/find.py": ({"visible_files"}, "nesting of folders, which the length of a path limits"),
     "evaluation/changes.py": ({"add"}, "the accumulator's method for one model"),
-    "evaluation/gate_judge.py": ({"fingerprint"}, "the function of this name for one sample"),
+    "search/goals/gate_judge.py": ({"fingerprint"}, "the function of this name for one sample"),
     "evaluation/outputs.py": ({"add"}, "the accumulators' methods"),
     "evaluation/runtimes.py": ({"add", "reasons", "warnings"}, "the comparison's methods"),
     "evaluation/saturation/linear.py": ({"restore", "rows"}, "the reduction's methods"),
-    "evaluation/search_state.py": ({"get"}, "the dictionary's method"),
+    "search/goals/search_state.py": ({"get"}, "the dictionary's method"),
     "graph/scoring.py": ({"seen"}, "the point's method"),
     "interop/foreign.py": ({"read_bytes"}, "the path's method"),
     "output_paths.py": ({"exists"}, "the path's method"),
-    "quantization/balance.py": ({"equalized"}, "the statistics' method"),
-    "quantization/corrections/strength.py": ({"harm"}, "the reader's method"),
+    "search/steps/measured_equalization.py": ({"harm"}, "the reader's method"),
     "report/document.py": ({"_plain", "_sorted"}, "nesting of a report"),
     "report/reading.py": ({"flat"}, "nesting of a report"),
     "report/screen.py": ({"aligned"}, "the function of this name in wording"),

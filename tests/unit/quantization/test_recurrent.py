@@ -17,7 +17,7 @@ from int8cal.graph.select import Selection
 from int8cal.numerics.reference.cells import Cell, dynamic_products, float_products, run_cell
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.recurrent import FORMS_KEY
-from int8cal.quantization.recurrent_choice import ENOUGH_DB, LOSS_DB, choose_forms
+from int8cal.search.steps.recurrent import ENOUGH_DB, LOSS_DB, choose_forms
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 TOLERANCE = 3e-6

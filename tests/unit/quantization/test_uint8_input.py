@@ -18,14 +18,16 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, QuantizationSettings
+from int8cal.progress import Clock
 from int8cal.quantization import build
-from int8cal.quantization.balance import unscaled
 from int8cal.quantization.build import build_model
-from int8cal.quantization.correct import Kept, Start, TableSearch, find_ranges
-from int8cal.quantization.recipes import RECIPES
-from int8cal.quantization.scorer import Scorer
 from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
 from int8cal.runtime.targets import weight_range
+from int8cal.search.candidate import Inputs
+from int8cal.search.holdout import Holdout
+from int8cal.search.recipes import RECIPES
+from int8cal.search.run import run_recipe
+from int8cal.search.scorer import Scorer
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 NET = """g (float[N,3,8,8] x) => (float[A,B] y) {
@@ -84,10 +86,9 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     )
     pixels, rule = taken if uint8 else None, RECIPES["fast"]
     job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), quantization)
-    plain = unscaled(prepared.model, statistics)
-    start = Start(plain, find_ranges(plan, plain, job.calibration, quantization, pixels))
-    kept = Kept(prepared.signature, (), Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1))
-    corrected = TableSearch(prepared.model, plan, statistics, start, job, blank, kept, rule=rule, uint8=pixels).run()
+    scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+    holdout = Holdout(prepared.signature, (), scorer)
+    corrected = run_recipe(Inputs(prepared.model, plan, statistics, job, blank, holdout, rule, pixels), Clock())
     return prepared, plan, samples, corrected, corrected.model
 
 

@@ -1,0 +1,143 @@
+"""A budget being spent: the search for layers outside int8, with its best result on disk all the time."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from int8cal.calibration.statistics_file import save_statistics
+from int8cal.calibration.table_file import save_table
+from int8cal.data.feeds import feeds_of, open_feeds
+from int8cal.evaluation.gates import parse_gate
+from int8cal.identity import identified, save_stamped
+from int8cal.search.goals.gate_judge import GateJudge
+from int8cal.search.goals.reach_gates import Course, GateSearch
+from int8cal.search.goals.search_state import SearchState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    import onnx
+
+    from int8cal.atomic import OutputDirectory
+    from int8cal.calibration.engines.kept import Collected
+    from int8cal.calibration.statistics import Statistics
+    from int8cal.data.sample import Sample
+    from int8cal.data.trimming import Trimmer
+    from int8cal.evaluation.result import MixedPrecision
+    from int8cal.graph.prepared import Prepared
+    from int8cal.graph.select import Selection
+    from int8cal.job import Job
+    from int8cal.search.recipes import Recipe
+    from int8cal.search.search import Result
+
+SAMPLES = 8  # calibration samples that are kept at least, to measure the layers' noise on
+
+
+def kept_samples(job: Job, recipe: Recipe) -> int:
+    """Return how many calibration samples are kept for what comes after statistics."""
+    if job.quantization.budget is not None:
+        return max(recipe.judge_samples + recipe.tune_samples, SAMPLES)
+    return recipe.judge_samples + recipe.tune_samples or (1 if job.quantization.optimize else 0)
+
+
+@dataclass
+class Desk:
+    """Where results lie while a search goes on; nowhere for one in memory.
+
+    Attributes:
+        output: The output directory.
+        names: Of the model, the table and the statistics.
+        stale: Files of an earlier run that describe another model; they go with the first result.
+        state: The file that remembers what was measured.
+        latest: The best table and model so far, and the statistics, should what comes after them fail.
+    """
+
+    output: OutputDirectory | None = None
+    names: tuple[str, str, str] = ("", "", "")
+    stale: tuple[str, ...] = ()
+    state: str = ""
+    latest: tuple[Result, Statistics] | None = field(default=None, init=False, repr=False)
+    _begun: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def state_path(self) -> Path | None:
+        """The file that remembers what was measured; None in memory."""
+        return None if self.output is None else self.output.path / self.state
+
+    def publish(self, result: Result, statistics: Statistics) -> None:
+        """Put a result in the place of the one before.
+
+        Raises:
+            OutputError: The directory cannot be written.
+        """
+        self.latest = (result, statistics)
+        if self.output is None:
+            return
+        table = identified(result.table)
+        with self.output.stage() as stage:
+            save_stamped(result.model, table, stage / self.names[0])
+            save_table(table, stage / self.names[1])
+            if not self._begun:
+                save_statistics(statistics, stage / self.names[2])
+        if not self._begun:
+            for name in self.stale:
+                (self.output.path / name).unlink(missing_ok=True)
+        self._begun = True
+
+
+def spend_budget(
+    job: Job,
+    source: Path | onnx.ModelProto,
+    prepared: Prepared,
+    selection: Selection,
+    result: Result,
+    collected: Collected,
+    stream: Callable[[], object] | None,
+    trim: Trimmer,
+    desk: Desk,
+) -> tuple[Result, MixedPrecision]:
+    """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
+
+    Args:
+        job: With a budget and such a gate.
+        source: The FP32 model.
+        prepared, selection: As planned.
+        result: With every layer in int8.
+        collected: What calibration gave.
+        stream: Yields feed dicts, in place of the job's data path.
+        trim: Takes the padding off samples.
+        desk: Where results go.
+
+    Raises:
+        Int8calError: Of evaluating or writing.
+    """
+    threads = job.calibration.threads
+
+    def samples() -> Iterable[Sample]:
+        if stream is not None and job.evaluation.data is None:
+            return feeds_of(stream, prepared.signature, job.data.samples, trim)
+        return open_feeds(job.evaluation.data or job.data, prepared.signature, trim=trim)
+
+    judge = GateJudge(source, samples, target=job.quantization.target, threads=threads)
+    desk.publish(result, collected.statistics)
+    key = {
+        "model": prepared.sha256,
+        "samples": judge.fingerprint(),
+        "threads": str(threads),
+        **{name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy")},
+    }
+    course = Course(
+        gates=[parse_gate(text) for text in job.evaluation.gates],
+        settings=job.quantization,
+        judge=judge,
+        state=SearchState(desk.state_path, key),
+        publish=lambda better: desk.publish(better, collected.statistics),
+        threads=threads,
+    )
+    elements = {
+        name: each.count / max(collected.statistics.samples, 1) for name, each in collected.statistics.tensors.items()
+    }
+    return GateSearch(prepared, selection, result, collected.kept, elements, course).run()

@@ -1,0 +1,59 @@
+"""Makes models in which some layers stay float and the inputs of others come in two planes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from int8cal.graph.prepared import require_layers
+from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.left_out import left_of, without_noise_of
+
+if TYPE_CHECKING:
+    from int8cal.graph.prepared import Prepared
+    from int8cal.graph.select import Selection
+    from int8cal.search.goals.mixed import Rung
+    from int8cal.search.search import Result
+
+REASON = "in float so that the gates hold"
+
+
+@dataclass(frozen=True)
+class Mixer:
+    """Builds models from one calibrated table.
+
+    Args:
+        prepared: The prepared model.
+        allowed: What the user allows.
+        whole: The table with every layer in int8.
+    """
+
+    prepared: Prepared
+    allowed: Selection
+    whole: Result
+
+    @property
+    def selection(self) -> Selection:
+        """What the whole table's plan was made with."""
+        return replace(self.allowed, left=left_of(self.whole.table))
+
+    def mixed(self, rung: Rung) -> Result:
+        """Build the model of a rung.
+
+        Raises:
+            TableError: The rung leaves no layer in int8.
+        """
+        plan, table, tensors = self.whole.plan, self.whole.table, self.whole.tensors
+        if rung.planes:
+            table = with_planes(table, plan, rung.planes)
+        smaller = plan
+        if rung.floats:
+            left = dict.fromkeys(rung.floats, REASON)
+            selection = replace(self.selection, left=(*self.selection.left, *left.items()))
+            smaller = require_layers(self.prepared, selection)
+            table = without_noise_of(table, (plan, smaller), left)
+            tensors = {name: each for name, each in tensors.items() if name in table.tensors}
+        built = build_model(self.prepared.model, smaller, table)
+        table = with_weights(table, smaller, built)
+        return replace(self.whole, table=table, tensors=tensors, plan=smaller, model=built.model)

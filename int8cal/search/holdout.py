@@ -1,0 +1,68 @@
+"""Calibration samples that were kept: those that steps are fitted on, and the holdout that they are scored on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import onnx
+
+    from int8cal.graph.signature import Signature
+    from int8cal.runtime.batching import SampleLike
+    from int8cal.search.recipes import Recipe
+    from int8cal.search.scorer import Scorer
+
+S = TypeVar("S")
+
+SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
+LEAST_TUNE = 8  # samples; fewer are not worth fitting anything on
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """The kept samples.
+
+    Attributes:
+        signature: The model's inputs.
+        tune: Samples to fit on; empty where there are too few to keep both apart.
+        scorer: Scores an int8 model on `judged`; None where nothing can be scored, then no step is taken.
+        judged: The samples that are scored on, which nothing is fitted on.
+        as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    signature: Signature
+    tune: Sequence[SampleLike]
+    scorer: Scorer | None
+    judged: Sequence[SampleLike] = ()
+    as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples
+    threads: int = 0
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether there are enough samples to fit something on, and others to score it."""
+        return self.scorer is not None and len(self.tune) >= LEAST_TUNE
+
+
+def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> tuple[tuple[S, ...], tuple[S, ...]]:
+    """Split kept samples into those to score on and those to fit on.
+
+    The recipe's numbers; with fewer samples about half each; and with so few that nothing can be fitted, all are there
+    to score on. A score of a few samples is a poor one, so there are as many as run in SCORING_S.
+
+    Args:
+        samples: The kept samples.
+        recipe: How many of each at most.
+        run_s: Estimated time of one inference.
+    """
+    judged = recipe.judge_samples
+    if run_s > 0:
+        judged = min(judged, max(int(SCORING_S / run_s), LEAST_SCORED))
+    if recipe.tune_samples and len(samples) >= 2 * LEAST_TUNE:
+        fitted = min(recipe.tune_samples, len(samples) // 2)
+        judged = min(judged, len(samples) - fitted)
+        return tuple(samples[:judged]), tuple(samples[judged : judged + recipe.tune_samples])
+    return tuple(samples[:judged]), tuple(samples[judged:])

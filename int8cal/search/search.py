@@ -1,0 +1,247 @@
+"""The search for a table: steps propose, the holdout decides, and what is surely better is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from int8cal.calibration.table import Step as StepResult
+from int8cal.quantization.build import build_model, weight_entries, with_weights
+from int8cal.search.candidate import first_table, pixel_note
+from int8cal.search.scorer import gain_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import onnx
+
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.plan import Plan
+    from int8cal.quantization.build import Built
+    from int8cal.search.candidate import Candidate, Inputs
+    from int8cal.search.scorer import Score
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The best table so far.
+
+    Attributes:
+        plan: What is quantized; smaller than the first plan where nodes were left in float for accuracy.
+        table: Every scale and zero point, and the corrections.
+        built: The int8 model of the table.
+        candidate: The model and the ranges that the table was made of.
+        score: Of the int8 model on the holdout; None before it is asked for.
+        notes: What was decided, in lines.
+        results: What each proposal gave.
+        warnings: Of building, of every table that was in force.
+    """
+
+    plan: Plan
+    table: CalibrationTable
+    built: Built
+    candidate: Candidate
+    score: Score | None = None
+    notes: tuple[str, ...] = ()
+    results: tuple[StepResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """Another table, to be built and scored.
+
+    Attributes:
+        name: For the report.
+        table: With the change.
+        plan: Where it is another one.
+        least_db: By how much more than that the score must rise.
+        candidate: Where the table was made of another one; its weights' scales are then written into the table.
+        notes: Lines to add where it is kept.
+    """
+
+    name: str
+    table: CalibrationTable
+    plan: Plan | None = None
+    least_db: float = 0.0
+    candidate: Candidate | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Lines for the report that no proposal carries."""
+
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A state that a step has scored by a rule of its own; it replaces the one before."""
+
+    state: State
+
+
+Proposals = Generator[Proposal | Remark | Settled, State, None]
+
+
+class Step(Protocol):
+    """Something that may make a table better."""
+
+    def __call__(self, state: State, inputs: Inputs) -> Proposals:
+        """Propose tables one after the other.
+
+        Args:
+            state: The state before the first proposal.
+            inputs: What stays the same.
+
+        Yields:
+            A proposal, and is sent the state after its verdict: the old one with a line more where it was dropped.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished table.
+
+    Attributes:
+        table: Every scale and zero point, and the corrections.
+        tensors: The statistics that its ranges come from (none for raw pixels).
+        decisions: What was decided, in lines.
+        plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
+        model: The int8 model.
+        steps: What each step gave.
+    """
+
+    table: CalibrationTable
+    tensors: dict[str, TensorStatistics]
+    decisions: tuple[str, ...]
+    plan: Plan
+    model: onnx.ModelProto
+    steps: tuple[StepResult, ...] = ()
+
+
+def first_state(inputs: Inputs, candidate: Candidate) -> State:
+    """Build the table of a candidate, before any step."""
+    table = first_table(inputs, candidate)
+    built = build_model(inputs.prepared, inputs.plan, table)
+    # scales of weights are searched for once; a step that changes weights drops their entries
+    table = replace(table, weights=weight_entries(inputs.plan, built.layers))
+    notes = (*candidate.notes, *pixel_note(inputs))
+    return State(inputs.plan, table, built, candidate, notes=notes, warnings=built.warnings)
+
+
+def search(state: State, steps: Iterable[Step], inputs: Inputs) -> State:
+    """Let every step propose, once, and keep what the holdout finds surely better.
+
+    Args:
+        state: Where to begin.
+        steps: In their order.
+        inputs: What stays the same.
+    """
+    for step in steps:
+        proposals = step(state, inputs)
+        proposal = next(proposals, None)
+        while proposal is not None:
+            if isinstance(proposal, Settled):
+                state = proposal.state
+            elif isinstance(proposal, Remark):
+                state = replace(state, notes=(*state.notes, *proposal.lines))
+            else:
+                state = _decide(state, proposal, inputs)
+            try:
+                proposal = proposals.send(state)
+            except StopIteration:
+                break
+    return state
+
+
+def propose_candidate(state: State, inputs: Inputs, name: str, candidate: Candidate, least_db: float = 0.0) -> Proposal:
+    """Propose the table of another candidate; what was searched for of unchanged weights is kept.
+
+    Args:
+        state: The state in force.
+        inputs: What stays the same.
+        name: For the report.
+        candidate: With ranges.
+        least_db: By how much more than that the score must rise.
+    """
+    rescaled = candidate.model is not state.candidate.model
+    changed = candidate.rescaled | state.candidate.rescaled if rescaled else frozenset[str]()
+    stale = {state.plan.weight_key(each.node, each.weight) for each in state.plan.layers if each.node in changed}
+    weights = {key: entry for key, entry in state.table.weights.items() if key not in stale}
+    table = replace(first_table(inputs, candidate), weights=weights)
+    notes = candidate.notes if rescaled else ()
+    return Proposal(name, table, least_db=least_db, candidate=candidate, notes=notes)
+
+
+def scored(state: State, inputs: Inputs) -> Score:
+    """Return the score of a state's model on the holdout.
+
+    Raises:
+        ValueError: There is no scorer.
+    """
+    if inputs.holdout.scorer is None:
+        raise ValueError("nothing can be scored without a holdout")
+    return state.score or inputs.holdout.scorer(state.built.model)
+
+
+def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
+    """Build and score a proposal; it is kept if it is surely better."""
+    plan = proposal.plan or state.plan
+    built = build_model(inputs.prepared, plan, proposal.table)
+    before = scored(state, inputs)
+    after = scored(replace(state, built=built, score=None), inputs)
+    gain = gain_of(before, after)
+    kept = gain.sure and gain.db > proposal.least_db
+    verdict = "kept" if kept else "dropped"
+    noise = f"{gain.db:+.2f} ± {gain.margin_db:.2f}, mean {gain.mean_db:+.2f} ± {gain.mean_margin_db:.2f}"
+    if gain.margin_db == math.inf:
+        noise = "one sample cannot tell a gain from noise"
+    figures = f"{before.db:.2f} dB without, {after.db:.2f} dB with, on the holdout ({noise})"
+    if before.db == -math.inf:
+        figures = "nothing on the holdout has a signal to score by"
+    notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
+    results = (*state.results, StepResult(proposal.name, before.db, after.db, kept))
+    if not kept:
+        return replace(state, score=before, notes=notes, results=results)
+    table = proposal.table
+    if proposal.candidate is not None:
+        table = replace(table, weights=weight_entries(plan, built.layers))
+    return State(
+        plan,
+        table,
+        built,
+        proposal.candidate or state.candidate,
+        after,
+        (*notes, *proposal.notes),
+        results,
+        (*state.warnings, *built.warnings),
+    )
+
+
+def finished(state: State, inputs: Inputs) -> Result:
+    """Write the weights' scales and all warnings into the table."""
+    warnings = tuple(dict.fromkeys((*state.table.warnings, *state.warnings)))
+    table = with_weights(replace(state.table, warnings=warnings), state.plan, state.built)
+    raw = inputs.uint8.tensors if inputs.uint8 is not None else ()
+    known = {*table.tensors} - {*raw}
+    tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
+    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results)
+
+
+def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:
+    """Write down what each step gave, in the table and in the model.
+
+    Args:
+        prepared: The prepared model.
+        result: A finished table.
+        before: What was scored without the recipe; the recipe's own steps follow.
+    """
+    steps = (*before, *result.steps)
+    settings = {**result.table.settings, "steps": [asdict(step) for step in steps]}
+    table = replace(result.table, settings=settings)
+    return replace(result, table=table, model=build_model(prepared, result.plan, table).model, steps=steps)

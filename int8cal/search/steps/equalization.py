@@ -1,0 +1,265 @@
+"""Step: range equalization by powers of two: channels of very different size in one tensor are brought together.
+
+With factors 2**e the float function stays the same to the last bit, and a log-linear histogram only shifts by octaves,
+so the statistics already collected stay exact: no second pass over the data. What a choice is worth is predicted here,
+which orders the tries; the holdout decides. `measured_equalization` measures it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.graph.chains import Chain, find_chains
+from int8cal.graph.index import Index
+from int8cal.quantization.corrections.rescale import input_channels_first, scale_inputs, scale_outputs
+from int8cal.search.candidate import rescaled_candidate, with_ranges
+from int8cal.search.search import propose_candidate
+from int8cal.search.steps import widest_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Sequence
+
+    import onnx
+
+    from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
+    from int8cal.graph.plan import Plan
+    from int8cal.search.candidate import Inputs
+    from int8cal.search.search import Proposal, Proposals, State
+
+Float64 = npt.NDArray[np.float64]
+
+STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # how far towards equal activations (1) rather than equal weights (0)
+MAX_EXPONENT = 30
+# A chain is offered whose predicted gain is at least this: the predictor is a model of uniform rounding noise, so small
+# predicted gains are not trusted.
+LEAST_PROMISED_DB = 3.0
+PARTS = 4  # in which rescaled chains are offered, where all together do not help
+
+
+@dataclass(frozen=True)
+class Equalization:
+    """Factors of one chain: exponents (C,), and the gain at its readers' outputs in dB.
+
+    Attributes:
+        chain: What is rescaled.
+        exponents: float64 (C,), whole or multiples of 1 / 16.
+        gain_db: Predicted, or measured on samples.
+        how: "predicted" or "measured", and what else a report should say of the choice.
+    """
+
+    chain: Chain
+    exponents: Float64
+    gain_db: float
+    how: str = "predicted"
+
+    @property
+    def decision(self) -> str:
+        """Say in one line what was decided."""
+        chain = self.chain
+        readers = ", ".join(layer.node for layer in chain.readers)
+        kind = "powers of two" if (self.exponents == np.rint(self.exponents)).all() else "factors"
+        where = "a Mul in front of" if chain.inserted else f"{chain.node} and"
+        return f"equalized {where} {readers}: {kind} per channel, {self.how} gain {self.gain_db:.1f} dB"
+
+
+def propose(state: State, inputs: Inputs) -> Proposals:
+    """Offer the channels rescaled where much is promised, and else part by part, what promises most first."""
+    if inputs.holdout.scorer is None:
+        return
+    promised = choose_factors(
+        inputs.prepared,
+        inputs.plan,
+        inputs.statistics,
+        least_gain_db=LEAST_PROMISED_DB,
+        fixed=inputs.job.quantization.ranges,
+    )
+    name = "channels rescaled where much is promised"
+    state, kept = yield from propose_rescaled(state, inputs, name, promised)
+    if kept or len(promised) < 2:
+        return
+    place = {each.chain.tensor: position for position, each in enumerate(promised)}
+    promising = sorted(promised, key=lambda each: -each.gain_db)
+    size = -(-len(promising) // PARTS)
+    held: list[Equalization] = []
+    for first in range(0, len(promising), size):
+        tried = sorted([*held, *promising[first : first + size]], key=lambda each: place[each.chain.tensor])
+        name = f"channels of {len(tried)} of {len(promised)} chains rescaled"
+        state = yield propose_candidate(state, inputs, name, rescaled_candidate(inputs, tried))
+        if state.results[-1].kept:
+            held = tried
+
+
+def propose_rescaled(
+    state: State, inputs: Inputs, name: str, chosen: Sequence[Equalization], least_db: float = 0.0
+) -> Generator[Proposal, State, tuple[State, bool]]:
+    """Offer rescaled channels, with the job's ranges and, where it leaves the method open, with the widest.
+
+    Returns:
+        The state, and whether any of them was kept.
+    """
+    if not chosen:
+        return state, False
+    candidate = rescaled_candidate(inputs, chosen)
+    state = yield propose_candidate(state, inputs, name, candidate, least_db)
+    kept = state.results[-1].kept
+    if inputs.job.calibration.method == "auto":
+        candidate = with_ranges(inputs, candidate, "max")
+        least_db = max(widest_ranges.LEAST_GAIN_DB, least_db)
+        state = yield propose_candidate(state, inputs, f"{name}, all ranges by max", candidate, least_db)
+        kept |= state.results[-1].kept
+    return state, kept
+
+
+def choose_factors(
+    model: onnx.ModelProto, plan: Plan, statistics: Statistics, *, least_gain_db: float, fixed: Collection[str] = ()
+) -> tuple[Equalization, ...]:
+    """Choose powers of two per channel for each chain where they pay.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        statistics: With per-channel figures of every chain's tensor.
+        least_gain_db: A chain is left alone below this predicted gain.
+        fixed: Tensors whose range the user gives; their chains are left alone.
+
+    Returns:
+        Accepted chains, in graph order.
+    """
+    index = Index(model)
+    chains = usable_chains(model, plan, statistics, fixed)
+    touched = {layer.node: layer for chain in chains for layer in (chain.layer, *chain.readers) if layer is not None}
+    weights = {node: index.constant(layer.weight).astype(np.float64) for node, layer in touched.items()}
+    accepted = []
+    for chain in chains:
+        tensor = statistics.tensors[chain.tensor]
+        if tensor.channels is None:
+            continue
+        by_input = [input_channels_first(weights[layer.node], layer) for layer in chain.readers]
+        exponents, gain = best_exponents(tensor, tensor.channels, by_input)
+        if gain < least_gain_db:
+            continue
+        accepted.append(Equalization(chain, exponents, gain))
+        factors = np.exp2(exponents)
+        if chain.layer is not None:
+            weights[chain.node] = scale_outputs(weights[chain.node], chain.layer, factors)
+        for layer in chain.readers:
+            weights[layer.node] = scale_inputs(weights[layer.node], layer, 1 / factors)
+    return tuple(accepted)
+
+
+def usable_chains(
+    model: onnx.ModelProto, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+) -> tuple[Chain, ...]:
+    """Return the chains with two channels or more, all of whose planned tensors have per-channel histograms.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        statistics: Those collected before these chains were known are without histograms.
+        fixed: Tensors that must stay as they are.
+    """
+
+    def seen(name: str) -> bool:
+        tensor = statistics.tensors.get(name)
+        return tensor is not None and tensor.count > 0 and tensor.by_channel
+
+    return tuple(
+        chain
+        for chain in find_chains(model, plan)
+        if chain.channels > 1
+        and not set(fixed) & set(chain.tensors)
+        and all(seen(name) for name in chain.tensors if plan.point(name) is not None)
+    )
+
+
+def wishes(size: Float64, strength: Float64, alpha: float) -> Float64:
+    """Return the exponents that a strength asks for, before rounding.
+
+    Args:
+        size: Of each channel of the activations, (C,), at least 0.
+        strength: Largest weight that reads each channel, (C,).
+        alpha: 1 makes the activations equal, 0 the weights.
+
+    Returns:
+        log2 of the factors, (C,). The largest channel stays where it is; dead channels are not moved.
+    """
+    alive = (size > 0) & (strength > 0)
+    wish = np.zeros(len(size))
+    if alive.any():
+        wish[alive] = (1 - alpha) * np.log2(strength[alive]) - alpha * np.log2(size[alive])
+        wish[alive] -= wish[alive][np.argmax(size[alive])]
+    return np.clip(wish, -MAX_EXPONENT, MAX_EXPONENT)
+
+
+def largest_weights(by_input: list[list[Float64]]) -> Float64:
+    """Return the largest magnitude with which any reader weighs each channel, (C,)."""
+    return np.max([[np.abs(rows).max(initial=0.0) for rows in reader] for reader in by_input], axis=0)  # type: ignore[no-any-return]
+
+
+def best_exponents(
+    tensor: TensorStatistics, channels: ChannelStatistics, by_input: list[list[Float64]]
+) -> tuple[Float64, float]:
+    """Choose powers of two for a tensor.
+
+    Args:
+        tensor, channels: Its statistics.
+        by_input: For each reader, see `input_channels_first`.
+
+    Returns:
+        Exponents (C,), all 0 where nothing is gained, and the predicted gain in dB.
+    """
+    amax, power = channels.amax, channels.mean_square
+    strength = largest_weights(by_input)
+    none = np.zeros(len(amax))
+    if ((amax > 0) & (strength > 0)).sum() < 2:
+        return none, 0.0
+    signed = tensor.minimum < 0
+    before = [predicted_noise(amax, power, reader, none, signed=signed) for reader in by_input]
+    if min(before) <= 0:
+        return none, 0.0
+    best, least = none, 1.0
+    for alpha in STRENGTHS:
+        exponents = np.rint(wishes(amax, strength, alpha))
+        # each reader counts alike, whatever the size of its output
+        noise = np.mean(
+            [
+                predicted_noise(amax, power, reader, exponents, signed=signed) / own
+                for reader, own in zip(by_input, before, strict=True)
+            ]
+        )
+        if noise < least:
+            best, least = exponents, float(noise)
+    return best, float(-10 * np.log10(least)) if least > 0 else 0.0
+
+
+def predicted_noise(
+    amax: Float64, power: Float64, by_input: list[Float64], exponents: Float64, *, signed: bool
+) -> float:
+    """Predict the squared error at a reader's output per position, from rounding its input and its weights.
+
+    Args:
+        amax, power: Largest magnitude and mean square of each channel before rescaling, (C,).
+        by_input: Per input channel the weights that read it, (outputs, taps) with the output's row index kept; see
+            `input_channels_first`.
+        exponents: Of the factors, (C,).
+        signed: The tensor has negative values (its step is twice as wide).
+
+    Numerics: a uniform rounding error has variance step**2 / 12.
+    """
+    factor = np.exp2(exponents)
+    step = (amax * factor).max() * (2 if signed else 1) / 255
+    energy = np.array([np.square(rows).sum() for rows in by_input])
+    from_input = step**2 / 12 * (energy / factor**2).sum()
+    outputs = by_input[0].shape[0]
+    largest = np.zeros(outputs)
+    spread = np.zeros(outputs)
+    for channel, rows in enumerate(by_input):
+        reads = np.abs(rows).max(axis=1)
+        largest = np.maximum(largest, reads / factor[channel])
+        spread += power[channel] * factor[channel] ** 2 * np.count_nonzero(rows, axis=1)
+    from_weights = ((largest / 127) ** 2 / 12 * spread).sum()
+    return float(from_input + from_weights)

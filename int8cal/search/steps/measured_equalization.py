@@ -1,0 +1,325 @@
+"""How far to equalize each chain, decided by what it does on samples.
+
+Moving range trouble from activations into weights nearly always pays, but how much is a matter of the data: so several
+strengths are tried, the input is quantized with the range that the threshold method chooses for the scaled tensor, the
+weights are rounded as they will be, and what comes out at the readers is compared with float. The best of these are
+followed on to the outputs of the model, all else exact: channels of a reader's output do not matter alike.
+
+Weights have one scale per output channel, so the factors of a chain do not change the error of its own layer, and
+chains can be decided one by one: nothing has to settle.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.calibration.choose import choose
+from int8cal.calibration.ranges import group_spectrum
+from int8cal.graph.index import Index
+from int8cal.numerics.affine import fake_quantized
+from int8cal.numerics.gram import some_of
+from int8cal.numerics.pairs import Rows
+from int8cal.numerics.rounding import choose_scales, round_codes
+from int8cal.quantization.corrections.rescale import STEPS, input_channels_first, scale_inputs
+from int8cal.quantization.layers import finite_weight, lay_out, layer_weights
+from int8cal.runtime.sessions import cpu_count
+from int8cal.runtime.targets import weight_range
+from int8cal.search.injected import Injected
+from int8cal.search.layer_rows import read_rows
+from int8cal.search.steps.equalization import (
+    Equalization,
+    best_exponents,
+    largest_weights,
+    propose_rescaled,
+    usable_chains,
+    wishes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.graph.chains import Chain
+    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.signature import Signature
+    from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.numerics.affine import Affine
+    from int8cal.quantization.layers import LayerWeights
+    from int8cal.runtime.batching import SampleLike
+    from int8cal.search.candidate import Inputs
+    from int8cal.search.layer_rows import LayerRows
+    from int8cal.search.search import Proposals, State
+
+Float64 = npt.NDArray[np.float64]
+Float32 = npt.NDArray[np.float32]
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0)  # 1 leaves all range trouble to the weights
+SAMPLES = 8  # whose rows are enough to tell candidates apart
+FINALISTS = 2  # candidates whose error is followed to the model's outputs
+RUNS = 8  # with which it is
+LEAST_GAIN_DB = 0.1
+INSERTED_GAIN_DB = 1.0  # a Mul of its own takes time
+_OUTPUTS, _FEWEST = 64, 16  # output channels that stand for all
+_WEIGHTS = 1 << 17  # and how many weights they may have
+
+
+# By how much the holdout must find channels rescaled by measured strength better. Where all channels are made equally
+# large, all of them reach the end of the range, and unseen data is clipped more often: a small gain on samples that the
+# ranges have seen is none.
+LEAST_SCORED_DB = 1.0
+
+
+def propose(state: State, inputs: Inputs) -> Proposals:
+    """Offer the channels rescaled as far as measured errors say."""
+    if inputs.holdout.scorer is None or not inputs.holdout.tune:
+        return
+    measured = measure_factors(
+        inputs.prepared,
+        inputs.plan,
+        inputs.statistics,
+        inputs.holdout.signature,
+        inputs.holdout.tune,
+        inputs.job.calibration,
+        inputs.job.quantization,
+    )
+    name = "channels rescaled by measured strength"
+    yield from propose_rescaled(state, inputs, name, measured, LEAST_SCORED_DB)
+
+
+def measure_factors(
+    model: onnx.ModelProto,
+    plan: Plan,
+    statistics: Statistics,
+    signature: Signature,
+    samples: Sequence[SampleLike],
+    calibration: CalibrationSettings,
+    quantization: QuantizationSettings,
+    *,
+    least_gain_db: float = LEAST_GAIN_DB,
+    inserted_gain_db: float = INSERTED_GAIN_DB,
+) -> tuple[Equalization, ...]:
+    """Choose factors per channel for each chain where they lower the measured error.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        statistics: With per-channel histograms of every chain's tensors.
+        signature: Of the model's inputs.
+        samples: To tune on; the first few are used.
+        calibration: Threshold method and threads.
+        quantization: Type of activations, range of weights, target; a tensor with a user's range is left alone.
+        least_gain_db: A chain is left alone below this gain.
+        inserted_gain_db: Likewise, where a Mul has to be inserted.
+
+    Returns:
+        Accepted chains, in graph order.
+
+    Raises:
+        StatisticsError: A kernel failed.
+        NonFiniteError: A weight holds NaN or infinity.
+    """
+    chains = list(usable_chains(model, plan, statistics, quantization.ranges))
+    if not chains or not samples:
+        return ()
+    layers = [layer for chain in chains for layer in chain.readers]
+    rows = read_rows(model, signature, layers, samples[:SAMPLES], threads=calibration.threads)
+    search = _Search(Index(model), plan, statistics.tensors, chains, rows, calibration, quantization)
+    chains = [chain for chain in chains if all(layer.node in rows for layer in chain.readers)]
+    with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-equalize") as pool:
+        finalists = list(pool.map(search.finalists, chains))
+    injected = Injected(model, plan, signature, layers, samples[:RUNS], threads=calibration.threads)
+    found = []
+    for chain, candidates in zip(chains, finalists, strict=True):
+        best = _least_harm(search, injected, chain, candidates)
+        injected.close_layers()
+        if best is not None and best.gain_db >= (inserted_gain_db if chain.inserted else least_gain_db):
+            found.append(best)
+    return tuple(found)
+
+
+def _least_harm(
+    search: _Search, injected: Injected, chain: Chain, candidates: list[tuple[str, Float64]]
+) -> Equalization | None:
+    """Return the candidate with which a chain's rounding disturbs the model's outputs least."""
+    if not candidates:
+        return None
+    before = search.harm(injected, chain, np.zeros(chain.channels))
+    after = [search.harm(injected, chain, exponents) for _, exponents in candidates]
+    least = int(np.argmin(after))
+    if not 0 < after[least] < before:
+        return None
+    name, exponents = candidates[least]
+    return Equalization(chain, exponents, float(10 * np.log10(before / after[least])), f"{name}, measured")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """One layer, ready to be measured: some of its outputs, and what they should be."""
+
+    rows: LayerRows
+    weights: Float64  # (groups, outputs per group, K)
+    expected: Float32  # (groups, rows, outputs per group)
+    importance: Float64  # (groups, 1, outputs per group)
+    source: LayerWeights  # as stored
+
+    def error(self, factor: Float64, affine: Affine) -> float:
+        """Squared error of the outputs with input and weights quantized, channels times factor in between."""
+        columns = factor[self.rows.channels]
+        values = fake_quantized(self.rows.values * columns[:, None].astype(np.float32), affine)
+        weights = self.weights / columns[:, None]
+        rounded = _rounded(weights.reshape(-1, 1, weights.shape[-1]), self.source).reshape(weights.shape)
+        actual = values @ rounded.transpose(0, 2, 1)
+        return float((np.square(actual - self.expected, dtype=np.float64).sum(axis=1) * self.importance[:, 0]).sum())
+
+
+def _rounded(values: Float64, source: LayerWeights) -> Float32:
+    """Return rows of a weight as their codes will stand for them.
+
+    Args:
+        values: (rows, 1, K).
+        source: The weight that they stand in for.
+    """
+    rows = Rows(values, source.rows.channels, source.rows.kernel)
+    scales = choose_scales(rows, source.dtype, source.links)
+    codes = round_codes(rows, scales, source.dtype, source.links)
+    return (codes * scales[:, None, None]).astype(np.float32)
+
+
+class _Search:
+    def __init__(
+        self,
+        index: Index,
+        plan: Plan,
+        tensors: Mapping[str, TensorStatistics],
+        chains: Sequence[Chain],
+        rows: Mapping[str, LayerRows],
+        calibration: CalibrationSettings,
+        quantization: QuantizationSettings,
+    ) -> None:
+        self.index, self.plan, self.tensors, self.rows = index, plan, tensors, rows
+        self.calibration, self.quantization = calibration, quantization
+        self.behind = {chain.layer.node: chain for chain in chains if chain.layer is not None}
+
+    def finalists(self, chain: Chain) -> list[tuple[str, Float64]]:
+        """Return the candidates that make the least error at the readers, and the one that recipe fast would take."""
+        readers = [self._reader(layer) for layer in chain.readers]
+        before = self._errors(chain, np.zeros(chain.channels), readers)
+        if min(before) <= 0:
+            return []
+        ranked = []
+        for number, (name, exponents) in enumerate(self._candidates(chain)):
+            after = self._errors(chain, exponents, readers)
+            # each reader counts alike, whatever the size of its output
+            ratio = float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
+            ranked.append((ratio, number, name, exponents))
+        # the numbers tell equal ratios apart: exponents have no order
+        best = [(name, exponents) for ratio, _, name, exponents in sorted(ranked)[:FINALISTS] if ratio < 1]
+        tensor = self.tensors[chain.tensor]
+        if best and tensor.channels is not None:
+            exponents, gain = best_exponents(tensor, tensor.channels, self._by_input(chain))
+            best += [("as predicted", exponents)] if gain > 0 else []
+        return best
+
+    def harm(self, injected: Injected, chain: Chain, exponents: Float64) -> float:
+        """Return what a chain's quantized input and weights do to the model's outputs."""
+        affines, factor = self._affines(chain, exponents), np.exp2(exponents)
+        errors: list[dict[str, Float32]] = [{} for _ in range(injected.runs)]
+        for layer in chain.readers:
+            weight = finite_weight(self.index, layer.weight, layer.node)
+            rounded = self._rounded(layer, scale_inputs(weight.astype(np.float64), layer, 1 / factor))
+            shape = (-1, *[1] * (weight.ndim - 2)) if layer.op_type == "Conv" else (-1,)
+            columns = factor.astype(np.float32).reshape(shape)
+            for run, added in enumerate(errors):
+                values = injected.read(layer.node, run)
+                expected = injected.product(layer.node, values, weight)
+                near = fake_quantized(values * columns, affines[layer.input])
+                added[layer.node] = injected.product(layer.node, near, rounded) - expected
+        return injected.harm(errors)
+
+    def _rounded(self, layer: Layer, weight: Float64) -> Float32:
+        """Return a layer's weight as its codes will stand for it."""
+        source = lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)
+        threads = self.calibration.threads or cpu_count()
+        with ThreadPoolExecutor(threads, "int8cal-equalize") as pool:  # rows do not depend on each other
+            parts = [part for part in np.array_split(source.rows.values, threads) if len(part)]
+            rounded = pool.map(_rounded, parts, itertools.repeat(source))
+            return source.reduction.restore(np.concatenate(list(rounded)), source.shape)
+
+    def _candidates(self, chain: Chain) -> list[tuple[str, Float64]]:
+        channels = self.tensors[chain.tensor].channels
+        if channels is None:
+            return []
+        strength = largest_weights(self._by_input(chain))
+        sizes = {"range": channels.amax, "power": np.sqrt(channels.mean_square)}
+        found: dict[bytes, tuple[str, Float64]] = {}
+        for kind, size in sizes.items():
+            for alpha in ALPHAS:
+                exponents = np.rint(wishes(size, strength, alpha) * STEPS) / STEPS
+                if exponents.any():
+                    found.setdefault(exponents.tobytes(), (f"{kind} {alpha:g}", exponents))
+        return list(found.values())
+
+    def _by_input(self, chain: Chain) -> list[list[Float64]]:
+        weights = [self.index.constant(layer.weight).astype(np.float64) for layer in chain.readers]
+        return [input_channels_first(w, layer) for w, layer in zip(weights, chain.readers, strict=True)]
+
+    def _affines(self, chain: Chain, exponents: Float64) -> dict[str, Affine]:
+        """Return what the threshold method chooses for each reader's input once the channels are scaled."""
+        scaled = {
+            name: self.tensors[name].equalized(exponents) for name in chain.tensors if self.plan.point(name) is not None
+        }
+        by_group: dict[str, Affine] = {}
+        result = {}
+        for layer in chain.readers:
+            point = self.plan.point(layer.input)
+            if point is None:  # what a layer reads is always planned
+                continue
+            if point.group not in by_group:
+                # only what passes values on shares a scale with a chain's tensor, and is one of its tensors too
+                seen = group_spectrum(self.plan, {**self.tensors, **scaled}, point.group)
+                activations, percentile = self.quantization.activations, self.calibration.percentile
+                by_group[point.group] = choose(seen, self.calibration.method, activations, percentile).affine
+            result[layer.input] = by_group[point.group]
+        return result
+
+    def _errors(self, chain: Chain, exponents: Float64, readers: list[_Reader]) -> list[float]:
+        affines, factor = self._affines(chain, exponents), np.exp2(exponents)
+        return [
+            reader.error(factor, affines[layer.input]) for layer, reader in zip(chain.readers, readers, strict=True)
+        ]
+
+    def _reader(self, layer: Layer) -> _Reader:
+        span, target = weight_range(self.quantization), self.quantization.target
+        source = layer_weights(self.index, layer, span, target, double=False)
+        outputs = len(source.rows.values)
+        per_group = outputs // layer.group
+        grouped = source.rows.values.astype(np.float64).reshape(layer.group, per_group, -1)
+        enough = int(np.clip(_WEIGHTS // grouped.shape[-1], _FEWEST, _OUTPUTS))
+        some = some_of(per_group, max(enough // layer.group, 1))
+        weights = grouped[:, some]
+        seen = self.rows[layer.node]
+        importance = self._importance(layer, outputs).reshape(layer.group, 1, per_group)[:, :, some]
+        expected = seen.values @ weights.astype(np.float32).transpose(0, 2, 1)
+        return _Reader(seen, weights, expected, importance, source)
+
+    def _importance(self, layer: Layer, outputs: int) -> Float64:
+        """How much an error of each output channel matters: as much as the next layers weigh it, where they are known.
+
+        That keeps the choice the same for any scaling of the outputs that the next layers undo.
+        """
+        chain = self.behind.get(layer.node)
+        if chain is None:
+            return np.ones(outputs)
+        energy = np.zeros(outputs)
+        for reader in chain.readers:
+            weight = self.index.constant(reader.weight).astype(np.float64)
+            energy += [np.square(rows).sum() for rows in input_channels_first(weight, reader)]
+        return energy if energy.any() else np.ones(outputs)

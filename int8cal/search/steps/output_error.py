@@ -1,0 +1,87 @@
+"""Step: other ranges, residual codes and float between layers, by the error that each makes at the outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from int8cal.graph.chains import find_chains
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
+from int8cal.search.precision import Precision
+from int8cal.search.search import Proposal, Remark
+
+if TYPE_CHECKING:
+    from int8cal.graph.plan import Plan
+    from int8cal.numerics.affine import Affine
+    from int8cal.search.candidate import Inputs
+    from int8cal.search.search import Proposals, State
+
+
+def propose(state: State, inputs: Inputs) -> Proposals:
+    """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for."""
+    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit:
+        return
+    job, holdout = inputs.job, inputs.holdout
+    precision = Precision(
+        state.candidate.model,
+        inputs.ranged_plan,
+        holdout.signature,
+        state.candidate.tensors,
+        holdout.tune,
+        seen=state.table.data["samples"],
+        seconds=inputs.recipe.sweep_s,
+        threads=holdout.threads,
+    )
+    sweep = precision.sweep(_affines(state, inputs))
+    ranges = state.candidate.ranges
+    better, lines = precision.better_ranges(sweep, ranges, job.calibration, job.quantization)
+    if lines:
+        state = yield Remark(lines)
+        precision.sensitivity.close()  # scoring opens models of its own
+        entries = state.table.tensors | better.entries
+        state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
+        if state.results[-1].kept:
+            sweep = precision.sweep(_affines(state, inputs))
+    precision.sensitivity.close()
+    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations == "u8"
+    taken, lines = precision.upgrades(sweep, allowance, planes=unsigned)
+    state = yield Remark(lines)
+    planes = [node for each in taken for node in each.planes]
+    if planes:
+        state = yield Proposal("second planes of inputs", with_planes(state.table, state.plan, planes))
+    left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
+    if left and (proposal := _floats(state, inputs, left)) is not None:
+        yield proposal
+
+
+def _affines(state: State, inputs: Inputs) -> dict[str, Affine]:
+    return {point.tensor: state.table.tensors[point.tensor].affine for point in inputs.ranged_plan.points}
+
+
+def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | None:
+    """Propose to leave nodes between layers in float; None where that would take away what the table relies on.
+
+    Args:
+        state: The state in force.
+        inputs: What stays the same.
+        left: Node -> why.
+    """
+    asked = inputs.job.quantization
+    smaller = make_plan(inputs.prepared, Selection(asked.include, asked.exclude, tuple(left.items()), asked.target))
+    # without factors on either side: no chain of the smaller plan may have lost one
+    lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
+    lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}
+    known, needed = (_tensors(plan) for plan in (state.plan, smaller))
+    if lost & set(state.table.corrections.get("equalization", {})) or not known >= needed:
+        return None
+    # raw pixels have entries that no plan of the prepared model knows, and lack some that it has
+    tensors = {name: entry for name, entry in state.table.tensors.items() if name not in known - needed}
+    settings = {**state.table.settings, LEFT_FOR_ACCURACY: left}
+    return Proposal("float between layers", replace(state.table, settings=settings, tensors=tensors), smaller)
+
+
+def _tensors(plan: Plan) -> set[str]:
+    return {point.tensor for point in plan.points}

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from int8cal.graph.chains import find_chains
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.quantization.corrections.rescale import apply_factors, scaled_tensors
+from int8cal.search.steps.equalization import choose_factors
+
+IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
+ROWS = "g (float[N,4] x) => (float[N,3] y)"
+PAIRS = {
+    "conv conv": (
+        IMAGE,
+        "c = Conv(x, W, B) r = Relu(c) y = Conv(r, V)",
+        {"W": (8, 4, 3, 3), "B": (8,), "V": (3, 8, 3, 3)},
+    ),
+    "conv depthwise conv": (
+        IMAGE,
+        "c = Conv(x, W, B) r = LeakyRelu(c) d = Conv <group = 8> (r, D, K) s = Relu(d) y = Conv(s, V)",
+        {"W": (8, 4, 1, 1), "B": (8,), "D": (8, 1, 3, 3), "K": (8,), "V": (3, 8, 1, 1)},
+    ),
+    "grouped": (
+        IMAGE,
+        "c = Conv <group = 2> (x, W) m = MaxPool <kernel_shape = [2, 2]> (c) y = Conv <group = 4> (m, V)",
+        {"W": (8, 2, 3, 3), "V": (12, 2, 3, 3)},
+    ),
+    "depthwise with a multiplier": (
+        IMAGE,
+        "c = Conv(x, W) d = Conv <group = 4> (c, D) y = Conv(d, V)",
+        {"W": (4, 4, 1, 1), "D": (8, 1, 3, 3), "V": (3, 8, 1, 1)},
+    ),
+    "average pools": (
+        IMAGE,
+        "c = Conv(x, W) a = AveragePool <kernel_shape = [2, 2]> (c) g = GlobalAveragePool(a) y = Conv(g, V)",
+        {"W": (8, 4, 3, 3), "V": (3, 8, 1, 1)},
+    ),
+    "gemm gemm": (ROWS, "c = Gemm(x, W, B) r = Relu(c) y = Gemm(r, V)", {"W": (4, 8), "B": (8,), "V": (8, 3)}),
+    "gemm gemm transposed": (
+        ROWS,
+        "c = Gemm <transB = 1> (x, W, B) r = Relu(c) y = Gemm <transB = 1> (r, V)",
+        {"W": (8, 4), "B": (8,), "V": (3, 8)},
+    ),
+    "gemm with one bias for all": (
+        ROWS,
+        "c = Gemm(x, W, B) y = Gemm(c, V)",
+        {"W": (4, 8), "B": (1,), "V": (8, 3)},
+    ),
+    "matmul matmul": (ROWS, "c = MatMul(x, W) r = Relu(c) y = MatMul(r, V)", {"W": (4, 8), "V": (8, 3)}),
+}
+
+
+def ready(bench, name, **changed):
+    head, body, weights = PAIRS[name]
+    prepared = bench.prepared(bench.text(f"{head} {{ {body} }}", **{**weights, **changed}))
+    return prepared, make_plan(prepared.model, Selection())
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_powers_of_two_leave_every_bit_of_the_output(bench, name, seed):
+    prepared, plan = ready(bench, name)
+    rng = np.random.default_rng(seed)
+    factors = {chain.tensor: rng.integers(-6, 7, chain.channels) for chain in find_chains(prepared.model, plan)}
+    assert len(factors) == (2 if "depthwise" in name else 1)
+    before = prepared.model.SerializeToString(deterministic=True)
+    scaled = apply_factors(prepared.model, plan, factors)
+    assert prepared.model.SerializeToString(deterministic=True) == before
+    for sample in bench.samples(prepared.model, 2):
+        expected, actual = (bench.run(model, sample.feed)["y"] for model in (prepared.model, scaled))
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_the_tensors_between_are_the_ones_that_scale(bench):
+    prepared, plan = ready(bench, "conv conv")
+    exponents = np.arange(8) - 4
+    scaled = apply_factors(prepared.model, plan, {"r": exponents})
+    assert {name: list(value) for name, value in scaled_tensors(prepared.model, plan, {"r": exponents}).items()} == {
+        "c": list(exponents),
+        "r": list(exponents),
+    }
+    feed = bench.samples(prepared.model, 1)[0].feed
+    taps = (Tap("c"), Tap("r"))
+    before, after = (bench.run(tapped_model(model, taps), feed) for model in (prepared.model, scaled))
+    for name in ("c", "r"):
+        np.testing.assert_array_equal(after[name], before[name] * np.exp2(exponents).reshape(1, -1, 1, 1))
+
+
+def imbalanced(name, seed=3):
+    """A pair whose channels differ by octaves, undone in the second layer."""
+    rng = np.random.default_rng(seed)
+    exponents = np.array([0, -6, -3, -7, 0, -5, -1, -4])
+    factor = np.exp2(exponents)
+    weights = {key: rng.normal(scale=0.5, size=shape) for key, shape in PAIRS[name][2].items()}
+    if name == "conv conv":
+        weights["W"] *= factor.reshape(-1, 1, 1, 1)
+        weights["V"] /= factor.reshape(1, -1, 1, 1)
+    elif name == "gemm gemm transposed":
+        weights["W"] *= factor.reshape(-1, 1)
+        weights["V"] /= factor.reshape(1, -1)
+    else:
+        weights["W"] *= factor
+        weights["V"] /= factor.reshape(-1, 1)
+    if "B" in weights:
+        weights["B"] *= factor
+    return exponents, weights
+
+
+@pytest.mark.parametrize("name", ["conv conv", "gemm gemm", "gemm gemm transposed", "matmul matmul"])
+def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, name):
+    exponents, weights = imbalanced(name)
+    prepared, plan = ready(bench, name, **weights)
+    (found,) = choose_factors(
+        prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)), least_gain_db=3.0
+    )
+    restored = exponents + found.exponents
+    # what random weights and data differ by is left
+    assert np.std(restored) < np.std(exponents) * 0.75
+    assert found.gain_db > 10
+    scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
+    balanced = type(prepared)(scaled, prepared.signature, prepared.sha256, prepared.name, prepared.where)
+    statistics = bench.statistics(balanced, plan, bench.samples(scaled, 64))
+    assert choose_factors(scaled, plan, statistics, least_gain_db=3.0) == ()
+
+
+def test_equalization_helps_where_it_predicts_to(bench):
+    name = "conv conv"
+    _, weights = imbalanced(name)
+    prepared, plan = ready(bench, name, **weights)
+    samples = bench.samples(prepared.model, 16)
+    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, samples), least_gain_db=3.0)
+    scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
+    noise = []
+    for model in (prepared.model, scaled):
+        built = bench.quantized(model)[3].model
+        noise.append(
+            sum(
+                np.square(bench.run(built, s.feed)["y"] - bench.run(prepared.model, s.feed)["y"]).sum() for s in samples
+            )
+        )
+    assert noise[1] < noise[0] / 2
+
+
+def test_dead_channels_stay_where_they_are(bench):
+    exponents, weights = imbalanced("gemm gemm")
+    weights["W"][:, 2] = 0
+    weights["B"][2] = 0
+    weights["V"][5] = 0
+    prepared, plan = ready(bench, "gemm gemm", **weights)
+    (found,) = choose_factors(
+        prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)), least_gain_db=3.0
+    )
+    assert found.exponents[[2, 5]].tolist() == [0, 0]
+    assert len(exponents) == len(found.exponents)
+    for tensor in apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents}).graph.initializer:
+        assert np.isfinite(numpy_helper.to_array(tensor)).all()

@@ -1,0 +1,311 @@
+"""Where eight bits are too few: what is measured, what is chosen, and what is never touched."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import int8cal
+from int8cal.calibration.ranges import choose_ranges
+from int8cal.calibration.table_file import table_to_json
+from int8cal.data.sample import Sample
+from int8cal.errors import TableError
+from int8cal.graph.costs import inference_us
+from int8cal.graph.index import Index
+from int8cal.job import CalibrationSettings, QuantizationSettings
+from int8cal.quantization.corrections.remainder import CORRECTION, FACTOR
+from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
+from int8cal.search.holdout import split_samples
+from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of
+from int8cal.search.recipes import PLAIN, Recipe
+
+MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"
+RESIDUAL = """g (float[N,3,8,8] x) => (float[N,4] y) {
+    h = Conv <pads = [1, 1, 1, 1]> (x, W, B) r = Relu(h)
+    i = Conv <pads = [1, 1, 1, 1]> (r, U) a = Add(r, i)
+    j = Conv <pads = [1, 1, 1, 1]> (a, T) b = Add(a, j)
+    p = GlobalAveragePool(b) f = Flatten(p) y = Gemm(f, V)
+}"""
+ATTENTIVE = "g (float[N,256,16,16] x) => (float[N,4] y) {{ c = Conv(x, W) s = {}(c) f = Flatten(s) y = Gemm(f, V) }}"
+
+
+def mlp(bench, kind="float", width=8, last="Identity(z)"):
+    rng = np.random.default_rng(1)
+    weights = {"W": rng.normal(size=(32, 32)) / 5, "B": (32,), "V": rng.normal(size=(32, 8)) / 5}
+    return bench.text(MLP.format(kind, width, last), **weights)
+
+
+def residual(bench):
+    return bench.text(RESIDUAL, W=(8, 3, 3, 3), B=(8,), U=(8, 8, 3, 3), T=(8, 8, 3, 3), V=(8, 4))
+
+
+def feeds(count, *shape, seed=6):
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.normal(size=(1, *shape)).astype(np.float32)} for _ in range(count)]
+
+
+def rare_peaks(bench, op):
+    """A tensor `c` whose values are small but for one in two thousand, sixteen times the others' deviation."""
+    rng = np.random.default_rng(2)
+    weight = rng.choice([-0.2, 0.2], size=(8, 256, 1, 1))
+    data = []
+    for _ in range(72):
+        x = rng.choice([-1.0, 1.0], size=(1, 256, 16, 16)).astype(np.float32)
+        row, column = rng.integers(16, size=2)
+        x[0, :, row, column] = np.sign(weight[0, :, 0, 0]) * rng.uniform(0.9, 1.0)
+        data.append({"x": x})
+    return bench.text(ATTENTIVE.format(op), W=weight, V=(8 * 256, 4)), data
+
+
+def measured(bench, model, data, **quantization):
+    """Model -> (Precision, ranges, settings)."""
+    samples = [Sample(feed, str(index)) for index, feed in enumerate(data)]
+    prepared, plan = bench.prepared(model), bench.plan(model)
+    statistics = bench.statistics(prepared, plan, samples)
+    settings = CalibrationSettings(), QuantizationSettings(**quantization)
+    ranges = choose_ranges(plan, statistics.tensors, *settings)
+    precision = Precision(
+        prepared.model, plan, prepared.signature, statistics.tensors, samples, seen=len(samples), seconds=3.0, threads=1
+    )
+    return precision, ranges, settings
+
+
+def affines(ranges):
+    return {name: entry.affine for name, entry in ranges.entries.items()}
+
+
+def test_shares_add_up_to_all_the_noise(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    sweep = precision.sweep(affines(ranges))
+    assert set(sweep.groups) == set(precision.plan.groups)
+    assert sum(sweep.groups.values()) == pytest.approx(1.0)
+    assert min(sweep.groups.values()) > 0
+    assert all(0 < share < 1.5 for share in sweep.floats.values())
+    assert sweep.samples <= 8
+
+
+def test_a_tensor_with_a_coarse_range_has_most_of_the_noise(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    known = affines(ranges)
+    group = next(point.group for point in precision.plan.points if point.tensor == "r")
+    for point in precision.plan.members(group):
+        known[point.tensor] = replace(known[point.tensor], scale=known[point.tensor].scale * 16)
+    assert precision.sweep(known).groups[group] > 0.8
+
+
+def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    known = affines(ranges)
+    group = next(point.group for point in precision.plan.points if point.tensor == "r")
+    for point in precision.plan.members(group):
+        known[point.tensor] = replace(known[point.tensor], scale=known[point.tensor].scale * 16)
+    precision.seconds = 2.5 * precision.run_s
+    sweep = precision.sweep(known)
+    assert (set(sweep.groups), sweep.floats, sweep.samples) == (set(precision.plan.groups), {}, 1)
+    assert sum(share > 0 for share in sweep.groups.values()) == 2 < len(sweep.groups)
+    assert sweep.groups[group] > 0.8
+
+
+def test_a_dominating_input_gets_a_second_plane_and_pays_for_it(bench):
+    precision, ranges, _ = measured(bench, mlp(bench), feeds(8, 32))
+    sweep = precision.sweep(affines(ranges))
+    taken, lines = precision.upgrades(sweep, math.inf)
+    assert next(each.planes for each in taken if each.planes) == ("Gemm_h",)
+    assert all(each.us > 0 and each.gain > 0 for each in taken)
+    assert len(lines) == 2
+    nothing, lines = precision.upgrades(sweep, 0.0)
+    assert nothing == ()
+    assert all(line.endswith(("beyond the allowance", "too little")) for line in lines)
+    assert precision.upgrades(sweep, math.inf, planes=False) == ((), ())
+
+
+def test_the_allowance_is_not_exceeded(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    sweep = precision.sweep(affines(ranges))
+    everything = sum(each.us for each in precision.upgrades(sweep, math.inf)[0])
+    whole = everything / 2
+    allowance = whole / inference_us(precision.model, precision.plan, precision.elements)
+    some, lines = precision.upgrades(sweep, allowance)
+    assert sum(each.us for each in some) <= whole
+    assert any(line.endswith("beyond the allowance") for line in lines)
+
+
+def test_no_second_plane_where_integer_nodes_read_the_first(bench):
+    text = "g (float[N,4,8,8] x) => (float[A,C,D,E] y) { a = Conv(x, W) s = Add(x, a) y = Conv(s, V) }"
+    model = bench.text(text, W=(4, 4, 1, 1), V=(4, 4, 1, 1))
+    precision, ranges, _ = measured(bench, model, feeds(8, 4, 8, 8))
+    taken, _ = precision.upgrades(precision.sweep(affines(ranges)), math.inf)
+    assert not any(each.planes for each in taken)
+
+
+def test_optional_nodes_that_hand_on_to_each_other_are_one_region(bench):
+    precision, _, _ = measured(bench, residual(bench), feeds(2, 3, 8, 8))
+    assert optional_regions(Index(precision.model), precision.plan) == (
+        ("Add_a", "Add_b", "GlobalAveragePool_p", "Flatten_f"),
+    )
+
+
+def test_the_owner_of_a_tensor_is_the_kernel_that_writes_it_activation_and_all(bench):
+    precision, _, _ = measured(bench, residual(bench), feeds(2, 3, 8, 8))
+    index = Index(precision.model)
+    owners = {name: owner_of(index, precision.plan, name) for name in ("x", "r", "a", "f", "y", "h")}
+    assert owners == {"x": "", "r": "Conv_h", "a": "Add_a", "f": "Flatten_f", "y": "", "h": ""}
+
+
+def test_clipping_that_does_no_harm_narrows_a_range(bench):
+    precision, ranges, settings = measured(bench, *rare_peaks(bench, "Sigmoid"))
+    better, lines = precision.better_ranges(precision.sweep(affines(ranges)), ranges, *settings)
+    assert better.entries["c"].method == "percentile"
+    assert better.entries["c"].high < 0.75 * ranges.entries["c"].high
+    assert better.entries["c"].clipped > 0
+    assert any(line.startswith("range of c: percentile") for line in lines)
+
+
+def test_rare_values_that_matter_keep_their_range(bench):
+    precision, ranges, settings = measured(bench, *rare_peaks(bench, "LeakyRelu <alpha = 0.9> "))
+    better, _ = precision.better_ranges(precision.sweep(affines(ranges)), ranges, *settings)
+    assert better.entries["c"] == ranges.entries["c"]
+
+
+@pytest.mark.parametrize("fixed", ["method", "range"])
+def test_what_the_user_fixed_stays(bench, fixed):
+    given = {"ranges": {"c": (-50.0, 50.0)}} if fixed == "range" else {}
+    precision, ranges, (calibration, quantization) = measured(bench, *rare_peaks(bench, "Sigmoid"), **given)
+    calibration = replace(calibration, method="max" if fixed == "method" else "auto")
+    better, _ = precision.better_ranges(precision.sweep(affines(ranges)), ranges, calibration, quantization)
+    assert better.entries["c"] == ranges.entries["c"]
+
+
+def test_few_samples_say_nothing_about_ranges(bench):
+    model, data = rare_peaks(bench, "Sigmoid")
+    precision, ranges, settings = measured(bench, model, data[: LEAST_SAMPLES - 1])
+    assert precision.better_ranges(precision.sweep(affines(ranges)), ranges, *settings) == (ranges, ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "last"),
+    [("int64", 1, "ArgMax <axis = 1> (z)"), ("float", 8, "Log(q)"), ("float16", 8, "Cast <to = 10> (z)")],
+)
+def test_no_figure_is_ever_not_a_number(bench, kind, width, last):
+    model = mlp(bench, kind, width, last)
+    if last == "Log(q)":
+        model = mlp(bench, kind, width, "Identity(z)")
+        model.graph.node[-1].CopyFrom(bench.text(MLP.format(kind, width, "Log(z)"), W=(1,)).graph.node[-1])
+    precision, ranges, _ = measured(bench, model, feeds(8, 32))
+    sweep = precision.sweep(affines(ranges))
+    figures = [*sweep.groups.values(), *sweep.floats.values(), sweep.total, *sweep.signal]
+    assert np.isfinite(figures).all()
+    taken, _ = precision.upgrades(sweep, math.inf)
+    assert taken
+
+
+# The whole flow
+
+
+@pytest.fixture(scope="module")
+def flow(bench):
+    return mlp(bench), feeds(70, 32)
+
+
+def test_the_default_flow_takes_planes_when_it_may_and_none_without_an_allowance(flow):
+    table = int8cal.calibrate(*flow, latency_allowance=1000)
+    assert table.corrections[CORRECTION]["Gemm_h"] == FACTOR
+    assert table.settings["latency_allowance"] == 1000
+    frugal = int8cal.calibrate(*flow, latency_allowance=0)
+    assert CORRECTION not in frugal.corrections
+    assert LEFT_FOR_ACCURACY not in frugal.settings
+
+
+def test_the_same_data_gives_the_same_table_on_any_number_of_threads(flow):
+    tables = [int8cal.calibrate(*flow, latency_allowance=1000, threads=threads) for threads in (1, 1, 2)]
+    texts = [table_to_json(replace(table, settings={**table.settings, "threads": 0})) for table in tables]
+    assert texts[0] == texts[1] == texts[2]
+    models = [int8cal.quantize(flow[0], table).SerializeToString(deterministic=True) for table in tables]
+    assert models[0] == models[1] == models[2]
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_few_samples_fit_nothing(flow, count):
+    table = int8cal.calibrate(flow[0], flow[1][:count], latency_allowance=1000)
+    assert CORRECTION not in table.corrections
+
+
+def test_a_range_that_the_user_gave_is_as_wide_in_two_planes(flow):
+    table = int8cal.calibrate(*flow, latency_allowance=1000, ranges={"x": (-3.0, 3.0)})
+    entry = table.tensors["x"]
+    assert "Gemm_h" in table.corrections[CORRECTION]
+    np.testing.assert_allclose([entry.low, entry.high], [-3.0, 3.0], atol=entry.scale)
+
+
+def test_signed_activations_get_no_second_plane(flow):
+    assert CORRECTION not in int8cal.calibrate(*flow, latency_allowance=1000, activations="s8").corrections
+
+
+def test_an_excluded_layer_gets_no_second_plane(flow):
+    table = int8cal.calibrate(*flow, latency_allowance=1000, exclude=["Gemm_h"])
+    assert set(table.corrections[CORRECTION]) == {"Gemm_z"}
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+def test_optional_nodes_stay_float_where_it_is_allowed_and_the_table_says_so(bench, pixels):
+    rng = np.random.default_rng(8)
+    data = [{"x": rng.integers(0, 256, (1, 3, 8, 8)).astype(np.float32)} for _ in range(70)]
+    shapes = {"W": (8, 3, 3, 3), "B": (8,), "U": (8, 8, 3, 3), "T": (8, 8, 3, 3), "V": (8, 4)}
+    # weights without rounding errors: all the noise is that of activations
+    model = bench.text(RESIDUAL, **{name: rng.choice([-0.5, 0.5], size=shape) for name, shape in shapes.items()})
+    table = int8cal.calibrate(model, data, latency_allowance=1000, uint8_input=pixels)
+    assert {"Add_a", "Add_b"} <= set(table.settings[LEFT_FOR_ACCURACY])
+    built = int8cal.quantize(model, table)
+    types = [node.op_type for node in built.graph.node]
+    assert "QuantizeLinear" not in types[types.index("GlobalAveragePool") : types.index("Flatten")]
+    assert bench.run(built, {"x": data[0]["x"].astype(np.uint8) if pixels else data[0]["x"]})["y"].shape == (1, 4)
+
+
+@pytest.mark.parametrize("kind", ["argmax", "shape"])
+def test_models_whose_outputs_cannot_be_compared_are_scored_in_front_of_what_decides(bench, kind):
+    if kind == "argmax":
+        model = mlp(bench, "int64", 1, "ArgMax <axis = 1> (z)")
+    else:
+        text = "g (float[N,32] x) => (float[A] y) { h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) n = NonZero(z) "
+        text += "f = Cast <to = 1> (n) y = ReduceSum <keepdims = 0> (f, axis) }"
+        model = bench.text(text, W=(32, 32), B=(32,), V=(32, 8), axis=np.array([0]))
+    table = int8cal.calibrate(model, feeds(70, 32), latency_allowance=1000)
+    assert table.corrections[CORRECTION]["Gemm_h"] == FACTOR
+
+
+@pytest.mark.parametrize(
+    ("count", "judge", "tune"),
+    [(0, 0, 0), (1, 1, 0), (3, 3, 0), (15, 15, 0), (16, 8, 8), (17, 9, 8), (64, 32, 32), (80, 32, 32)],
+)
+def test_kept_samples_are_split_and_none_is_used_twice(count, judge, tune):
+    rule = Recipe((), judge_samples=32, tune_samples=32)
+    judged, fitted = split_samples(range(count), rule)
+    assert (len(judged), len(fitted)) == (judge, tune)
+    assert [*judged, *fitted] == list(range(judge + tune))
+
+
+@pytest.mark.parametrize(("run_s", "judge"), [(1e-5, 128), (0.25 / 50, 50), (0.1, 32)])
+def test_where_inference_takes_long_fewer_are_judged_on(run_s, judge):
+    rule = Recipe((), judge_samples=128, tune_samples=32)
+    judged, fitted = split_samples(range(200), rule, run_s)
+    assert (len(judged), len(fitted)) == (judge, 32)
+    assert not {*judged} & {*fitted}
+
+
+def test_without_samples_to_fit_on_all_are_judged_on():
+    rule = Recipe((), judge_samples=32)
+    assert split_samples(range(10), rule) == (tuple(range(10)), ())
+    assert split_samples((), PLAIN) == ((), ())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_layer_that_takes_raw_pixels_has_no_second_plane(bench, channels):
+    rng = np.random.default_rng(8)
+    data = [{"x": rng.integers(0, 256, (1, channels, 8, 8)).astype(np.float32)} for _ in range(4)]
+    text = f"g (float[N,{channels},8,8] x) => (float[A,C,D,E] y) {{ h = Conv(x, W, B) y = Tanh(h) }}"
+    model = bench.text(text, W=(4, channels, 3, 3), B=(4,))
+    table = int8cal.calibrate(model, data, uint8_input=True)
+    table = replace(table, corrections={**table.corrections, CORRECTION: {"Conv_h": FACTOR}})
+    with pytest.raises(TableError, match="names 'Conv_h', which is no layer with an input of its own in float"):
+        int8cal.quantize(model, table)

@@ -1,0 +1,155 @@
+"""A score, what is a sure gain, and that recipes score where something can be seen."""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+
+import int8cal
+from int8cal.data.sample import Sample
+from int8cal.search.scorer import Score, Scorer, gain_of
+
+
+def score(noise, signal=None):
+    noise = np.asarray(noise, np.float64)
+    return Score(noise, np.ones_like(noise) if signal is None else np.asarray(signal, np.float64))
+
+
+def test_the_worst_point_decides():
+    assert score([[1e-2, 0.0]]).db == pytest.approx(20 + 10 * math.log10(2))
+    assert score([[1e-2, 1e-9]]).db == pytest.approx(score([[1e-2, 0.0]]).db, abs=1e-5)
+
+
+def test_points_without_a_signal_do_not_count():
+    assert score([[1e-3, 5.0]], [[1.0, 0.0]]).db == pytest.approx(30)
+
+
+def test_an_exact_model_has_a_finite_score():
+    assert score([[0.0]]).db == pytest.approx(320)
+
+
+def test_one_sample_cannot_tell_a_gain_from_noise():
+    gain = gain_of(score([[1.0]]), score([[0.1]]))
+    assert gain.db == pytest.approx(10)
+    assert not gain.sure
+
+
+def test_a_gain_in_every_sample_is_sure_and_one_by_a_single_sample_is_not():
+    rng = np.random.default_rng(1)
+    before = rng.uniform(0.5, 2.0, size=(32, 1))
+    everywhere = gain_of(score(before), score(0.9 * before))
+    assert everywhere.db == pytest.approx(-10 * math.log10(0.9))
+    assert everywhere.sure
+    loud = before.copy()
+    loud[0] = 20.0
+    once = gain_of(score(loud), score(before))
+    assert once.db > everywhere.db
+    assert not once.sure
+
+
+def test_a_point_that_shows_next_to_no_noise_decides_nothing():
+    rng = np.random.default_rng(3)
+    noise = np.stack([rng.uniform(0.5, 2.0, size=32), 1e-9 * rng.uniform(0.5, 2.0, size=32)], axis=1)
+    gain = gain_of(score(noise), score(noise * [0.9, 8.0]))
+    assert gain.mean_db == pytest.approx(-10 * math.log10(0.9))
+    assert gain.sure
+
+
+def test_of_models_that_differ_by_nothing_few_are_called_better():
+    rng = np.random.default_rng(2)
+    better = total = 0
+    for _ in range(2000):
+        common = rng.gamma(4.0, size=(16, 1))
+        first, second = (common * rng.gamma(20.0, size=(16, 1)) for _ in range(2))
+        gain = gain_of(score(first), score(second))
+        better += gain.sure
+        total += gain.db > gain.margin_db
+    assert 0.07 < total / 2000 < 0.13
+    assert better / 2000 < 0.13
+
+
+# A word spotter as they are trained: nearly every sample has one class at probability 1.
+
+
+@dataclass(frozen=True)
+class Spotter:
+    model: onnx.ModelProto
+    calibration: list
+    test: dict
+
+
+def sounds(rng, count, centres, spread):
+    classes = rng.integers(len(centres), size=count)
+    return centres[classes] + spread * rng.normal(size=(count, centres.shape[1])), classes
+
+
+def trained(rng, x, classes, widths):
+    """Weights and biases of a ReLU network after plain gradient descent on cross entropy."""
+    sizes = [x.shape[1], *widths, classes.max() + 1]
+    weights = [rng.normal(size=pair) * math.sqrt(2 / pair[0]) for pair in itertools.pairwise(sizes)]
+    biases = [np.zeros(size) for size in sizes[1:]]
+    target = np.eye(sizes[-1])[classes]
+    for _ in range(400):
+        values = [x]
+        for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+            values.append(np.maximum(values[-1] @ weight + bias, 0))
+        logits = values[-1] @ weights[-1] + biases[-1]
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        slope = (odds / odds.sum(axis=1, keepdims=True) - target) / len(x)
+        for layer in reversed(range(len(weights))):
+            step = values[layer].T @ slope, slope.sum(axis=0)
+            slope = (slope @ weights[layer].T) * (values[layer] > 0)
+            weights[layer] -= 0.5 * step[0]
+            biases[layer] -= 0.5 * step[1]
+    return weights, biases
+
+
+@pytest.fixture(scope="module")
+def spotter(bench):
+    rng = np.random.default_rng(11)
+    centres = 2 * rng.normal(size=(4, 24))
+    weights, biases = trained(rng, *sounds(rng, 600, centres, 0.9), (32, 32))
+    weights[-1], biases[-1] = 6 * weights[-1], 6 * biases[-1]  # a long training
+    text = """g (float[N,24] x) => (float[N,4] y) {
+        a = Gemm(x, W0, B0) b = Relu(a) c = Gemm(b, W1, B1) d = Relu(c) z = Gemm(d, W2, B2) y = Softmax <axis = 1> (z) }"""
+    named = {f"W{i}": w for i, w in enumerate(weights)} | {f"B{i}": b for i, b in enumerate(biases)}
+    # the world is noisier than the studio
+    studio, world = (sounds(rng, *each)[0].astype(np.float32) for each in ((160, centres, 0.9), (8000, centres, 1.1)))
+    return Spotter(bench.text(text, **named), [{"x": row[None]} for row in studio], {"x": world})
+
+
+def unseen(bench, spotter, recipe):
+    """SQNR in dB of probabilities and of logits on data from another world, and how often the model is certain."""
+    table = int8cal.calibrate(spotter.model, spotter.calibration, recipe=recipe)
+    models = [onnx.ModelProto(), int8cal.quantize(spotter.model, table)]
+    models[0].CopyFrom(spotter.model)
+    for model in models:
+        model.graph.output.append(onnx.helper.make_tensor_value_info("z", 1, ["N", 4]))
+    exact, rounded = (bench.run(model, spotter.test) for model in models)
+    figures = [
+        10 * math.log10(np.square(exact[name], dtype=np.float64).sum() / np.square(exact[name] - rounded[name]).sum())
+        for name in ("y", "z")
+    ]
+    return figures, (exact["y"].max(axis=1) > 0.999).mean()
+
+
+def test_accurate_is_better_than_fast_where_probabilities_are_saturated(bench, spotter):
+    fast, certain = unseen(bench, spotter, "fast")
+    accurate, _ = unseen(bench, spotter, "accurate")
+    assert certain > 0.99
+    assert accurate[0] > fast[0]
+    assert accurate[1] > fast[1] + 1
+
+
+def test_in_front_of_saturated_probabilities_noise_is_seen(bench, spotter):
+    samples = [Sample(feed, "") for feed in spotter.calibration[:64]]
+    prepared, _, _, built = bench.quantized(spotter.model, method="max", samples=samples)
+    scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
+    found = scorer(built.model)
+    assert [point.name for point in scorer.points] == ["y", "z"]
+    outputs, logits = found.noise.sum(axis=0) / found.signal.sum(axis=0)
+    assert logits > 10 * outputs
+    assert found.db == pytest.approx(-10 * math.log10((outputs + logits) / 2))
