@@ -1,0 +1,166 @@
+"""The one loop that decides: what a step proposes is built, scored on the holdout, and kept where it is surely better."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
+from int8cal.progress import Clock
+from int8cal.quantization.blank_table import blank_table
+from int8cal.quantization.build import build_model
+from int8cal.search.candidate import Inputs, plain_candidate, with_ranges
+from int8cal.search.holdout import Holdout
+from int8cal.search.recipes import RECIPES, Recipe
+from int8cal.search.run import run_recipe
+from int8cal.search.scorer import Scorer
+from int8cal.search.search import Proposal, Remark, Settled, finished, first_state, propose_candidate, search
+from int8cal.search.steps import STEPS
+
+CONV = "agraph (float[N, 2, 6, 6] x) => (float[N, 3, 6, 6] y) {c = Conv(x, w, b) y = Relu(c)}"
+
+
+@pytest.fixture
+def inputs(bench):
+    rng = np.random.default_rng(8)
+    weights = {"w": rng.normal(size=(3, 2, 1, 1)).astype(np.float32), "b": np.ones(3, np.float32)}
+    model = bench.text(CONV, **weights)
+    prepared = bench.prepared(model)
+    plan = bench.plan(prepared.model)
+    samples = list(bench.samples(prepared.model, 16))
+    statistics = bench.statistics(prepared, plan, samples)
+    job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), QuantizationSettings())
+    holdout = Holdout(prepared.signature, (), Scorer(prepared.model, prepared.signature, samples, threads=1), samples)
+    return Inputs(
+        prepared.model, plan, statistics, job, blank_table(job, prepared, statistics), holdout, Recipe((), 16)
+    )
+
+
+@pytest.fixture
+def state(inputs):
+    return first_state(inputs, plain_candidate(inputs))
+
+
+def scaled(table, factor):
+    """The table with the range of the input so many times as wide."""
+    entry = table.tensors["x"]
+    affine = replace(entry.affine, scale=entry.scale * factor)
+    return replace(table, tensors={**table.tensors, "x": entry.with_affine(affine)})
+
+
+def test_a_table_that_is_surely_better_is_kept_and_what_follows_builds_on_it(inputs, state):
+    worse = replace(state, table=scaled(state.table, 16), built=None)
+    worse = first_of(inputs, worse)
+    seen = []
+
+    def step(before, _):
+        seen.append(before)
+        after = yield Proposal("a fitting range", state.table, notes=("it fits",))
+        seen.append(after)
+        seen.append((yield Proposal("a bad range again", scaled(state.table, 16))))
+
+    found = search(worse, [step], inputs)
+    before, better, last = seen
+    assert before is worse
+    assert better.table is state.table
+    assert better.results[0].kept
+    assert [(each.name, each.kept) for each in found.results] == [
+        ("a fitting range", True),
+        ("a bad range again", False),
+    ]
+    assert found.results[0].after_db == found.results[1].before_db > found.results[0].before_db + 6
+    assert found.notes[0].startswith("a fitting range kept: ")
+    assert found.notes[1] == "it fits"
+    assert found.notes[2].startswith("a bad range again dropped: ")
+    assert last.table is better.table
+    assert last.built is better.built
+
+
+def first_of(inputs, state):
+    """A state with the model of its table."""
+    return replace(state, built=build_model(inputs.prepared, inputs.plan, state.table))
+
+
+def test_a_gain_below_what_the_proposal_asks_for_is_not_kept(inputs, state):
+    worse = first_of(inputs, replace(state, table=scaled(state.table, 2)))
+
+    def step(_state, _inputs):
+        yield Proposal("somewhat better", state.table, least_db=30.0)
+
+    found = search(worse, [step], inputs)
+    (result,) = found.results
+    assert result.after_db > result.before_db
+    assert not result.kept
+    assert found.table is worse.table
+
+
+def test_the_same_table_again_is_no_gain(inputs, state):
+    def step(before, _):
+        yield Proposal("nothing", before.table)
+
+    found = search(state, [step, step], inputs)
+    assert [each.kept for each in found.results] == [False, False]
+
+
+def test_remarks_and_settled_states_need_no_score(inputs, state):
+    scorer = inputs.holdout.scorer
+    without = replace(inputs, holdout=replace(inputs.holdout, scorer=None))
+
+    def step(before, _):
+        after = yield Remark(("first", "second"))
+        assert after.notes[-2:] == ("first", "second")
+        yield Settled(replace(after, notes=(*after.notes, "third")))
+
+    found = search(state, [step], without)
+    assert found.notes[-3:] == ("first", "second", "third")
+    assert found.results == ()
+    assert scorer.able
+
+
+def test_a_step_that_proposes_nothing_changes_nothing(inputs, state):
+    assert search(state, [lambda _state, _inputs: iter(())], inputs) is state
+
+
+def test_another_candidate_comes_with_its_ranges_and_the_scales_of_its_weights(inputs, state):
+    narrow = with_ranges(replace(inputs, job=percentile(inputs.job, 60.0)), state.candidate, "percentile")
+    start = first_state(inputs, narrow)
+
+    def step(before, _):
+        yield propose_candidate(before, inputs, "wide", plain_candidate(inputs))
+
+    found = search(start, [step], inputs)
+    assert found.results[-1].kept
+    assert found.candidate.ranges.entries["x"].high > narrow.ranges.entries["x"].high
+    assert found.table.weights.keys() == state.table.weights.keys()
+
+
+def percentile(job, percent):
+    return replace(job, calibration=replace(job.calibration, method="percentile", percentile=percent))
+
+
+def test_the_finished_table_tells_all_warnings_once(inputs, state):
+    warned = replace(state, warnings=("twice", "twice", "once"))
+    assert finished(warned, inputs).table.warnings[-2:] == ("twice", "once")
+
+
+def test_every_step_of_a_recipe_is_there():
+    assert {name for recipe in RECIPES.values() for name in recipe.steps} == STEPS.keys()
+
+
+def test_a_recipe_is_its_steps_in_their_order(inputs, monkeypatch):
+    called = []
+
+    def noted(name):
+        def step(_state, _inputs):
+            called.append(name)
+            yield from ()
+
+        return step
+
+    for name in STEPS:
+        monkeypatch.setitem(STEPS, name, noted(name))
+    for recipe in RECIPES.values():
+        called.clear()
+        run_recipe(replace(inputs, recipe=recipe), Clock())
+        assert tuple(called) == recipe.steps
