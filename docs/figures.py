@@ -174,12 +174,12 @@ def _sample() -> Figure:
 
     model = ROOT / "sample_data" / "model.onnx"
     calibrated, _ = calibrate_model(Job(model, DataSettings(str(ROOT / "sample_data" / "calib"))), model)
-    spectrum = calibrated.statistics.tensors["/block3/Add_output"].spectrum
+    histogram = calibrated.statistics.tensors["/block3/Add_output"].histogram
     figure, (axes,) = _panels(1)
-    bins = np.linspace(*spectrum.observed, 160)
-    axes.hist(spectrum.centers, bins=bins, weights=spectrum.counts, color=GREY, log=True)
+    bins = np.linspace(*histogram.observed, 160)
+    axes.hist(histogram.centers, bins=bins, weights=histogram.counts, color=GREY, log=True)
     colours = dict(zip(("kl", "percentile", "mse", "max"), (BROWN, GREEN, BLUE, "#222222"), strict=True))
-    for name, (low, high) in candidates(spectrum, "u8", 99.99).items():
+    for name, (low, high) in candidates(histogram, "u8", 99.99).items():
         axes.axvline(low, color=colours[name], lw=1.3, label=f"{name}: {low:.2f} to {high:.2f}")
         axes.axvline(high, color=colours[name], lw=1.3)
     axes.set(xlabel="value", ylabel="values per bin", title="/block3/Add_output of the sample, 200 images")

@@ -17,7 +17,7 @@ from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
@@ -86,7 +86,7 @@ def evaluate_files(
             require_labels=need_labels(parsed),
             progress=progress,
         )
-        report = replace(report, gates=judge(parsed, report.evaluation))
+        report = replace(report, gates=check_gates(parsed, report.evaluation))
         if place is not None:
             with place.stage() as stage:
                 write_reports(report, stage)

@@ -30,10 +30,10 @@ from int8cal.evaluating import (
     versions,
 )
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
-from int8cal.evaluation.gates import judge, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, MixedPrecision, Optimization, Report
-from int8cal.evaluation.runtimes import further, told_of_speed, told_of_target
+from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
 from int8cal.finishing import REPORT_FILES, Caught, Finisher
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
@@ -46,7 +46,7 @@ from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Alone, Clock, Progress, silent
 from int8cal.quantization.blank_table import blank_table
-from int8cal.quantization.build import build_model, followers, strangers
+from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
 from int8cal.quantization.left_out import left_of, target_of
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
@@ -54,7 +54,7 @@ from int8cal.report.weights import weights_of
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
 from int8cal.search.candidate import Inputs
-from int8cal.search.goals.budget import Desk, kept_samples, spend_budget
+from int8cal.search.goals.budget import BestResult, kept_samples, spend_budget
 from int8cal.search.goals.leave_float import leave_slow_layers
 from int8cal.search.holdout import Holdout, split_samples
 from int8cal.search.recipes import PLAIN, RECIPES, Recipe
@@ -117,7 +117,7 @@ def calibrate_model(
     stream: Callable[[], object] | None = None,
     engine: Callable[..., Collected] | None = None,
     ready: Callable[[Signature, Trimmer], object] | None = None,
-    desk: Desk | None = None,
+    best_result: BestResult | None = None,
     alone: Alone = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
@@ -129,7 +129,7 @@ def calibrate_model(
         stream: Yields feed dicts, in place of the job's data path.
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         ready: Called with the model's signature, and what takes padding off samples, before the pass over the data.
-        desk: Where a job with a budget keeps its best result; None for memory alone.
+        best_result: Where a job with a budget keeps its best result; None for memory alone.
         alone: Keeps other jobs from running while speed is measured.
 
     Raises:
@@ -163,8 +163,8 @@ def calibrate_model(
         )
     inputs = _search_inputs(job, prepared, plan, collected, uint8, rule)
     result = run_recipe(inputs, clock)
-    desk = desk or Desk()
-    desk.latest = (result, collected.statistics)
+    best_result = best_result or BestResult()
+    best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
         result = explained(prepared.model, result, _plain_steps(inputs, clock))
     found = None
@@ -178,7 +178,7 @@ def calibrate_model(
     mixed = None
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
-            result, mixed = spend_budget(job, source, prepared, selection, result, collected, stream, trim, desk)
+            result, mixed = spend_budget(job, source, prepared, selection, result, collected, stream, trim, best_result)
     skipped = tuple(feeds.skipped)
     calibrated = Calibrated(collected.statistics, result, skipped, clock.seconds, found, mixed, collected.remark)
     return calibrated, result.model
@@ -272,7 +272,7 @@ def _calibrate_into(
 ) -> CalibrationOutcome:
     gates = [parse_gate(text) for text in job.evaluation.gates]
     names = (files[0], files[1], files[2])
-    desk = Desk(place, names, REPORT_FILES, f"{_stem(job)}.search.json")
+    best_result = BestResult(place, names, REPORT_FILES, f"{_stem(job)}.search.json")
     judged: list[Feeds] = []
     watched = Watched(job.model)
     found = Caught()
@@ -283,13 +283,15 @@ def _calibrate_into(
         judged.append(open_feeds(data, signature, require_labels=need_labels(gates), trim=trim))
 
     with found.catching():
-        results.append(calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, alone=alone))
-    if found.error is not None and desk.latest is None:
+        results.append(
+            calibrate_model(job, job.model, progress=show, ready=open_judged, best_result=best_result, alone=alone)
+        )
+    if found.error is not None and best_result.latest is None:
         raise found.error
-    if desk.latest is not None and not results:
-        result, statistics = desk.latest
+    if best_result.latest is not None and not results:
+        result, statistics = best_result.latest
         results.append((Calibrated(statistics, result, (), {}), result.model))
-    desk.latest = None
+    best_result.latest = None
     calibrated, int8 = results.pop()
     table = identified(calibrated.result.table)
     calibrated = replace(calibrated, result=replace(calibrated.result, table=table))
@@ -303,7 +305,7 @@ def _calibrate_into(
 
     def reported(evaluation: Evaluation) -> Report:
         report = _report(job, calibrated, evaluation, judged[0].padding, clock.seconds)
-        return replace(report, gates=judge(gates, evaluation))
+        return replace(report, gates=check_gates(gates, evaluation))
 
     def missing(file: Path, error: BaseException) -> Evaluation:
         return nothing_measured(job.model, file, job.quantization.target, error)
@@ -313,8 +315,8 @@ def _calibrate_into(
     report, written = Finisher(place, names, evaluated, missing, reported).finish(
         models, table, calibrated.statistics, found
     )
-    if desk.state_path is not None and calibrated.mixed is not None:
-        desk.state_path.unlink(missing_ok=True)
+    if best_result.state_path is not None and calibrated.mixed is not None:
+        best_result.state_path.unlink(missing_ok=True)
     return CalibrationOutcome(place.path, report, written)
 
 
@@ -356,7 +358,14 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
         error.where = error.where or where
         raise
     stamp(built.model, table)
-    return replace(built, warnings=(*built.warnings, *followers(plan, table), *strangers(prepared.model, table)))
+    return replace(
+        built,
+        warnings=(
+            *built.warnings,
+            *shared_scale_warnings(plan, table),
+            *unknown_tensor_warnings(prepared.model, table),
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -437,13 +446,13 @@ def _report(
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
-    warnings += told_of_target(job.quantization.target, job.evaluation.runtimes)
+    warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)
     else:
         warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
     if job.quantization.optimize is None:
-        warnings += told_of_speed(job.quantization.target, evaluation.latency)
+        warnings += speed_warnings(job.quantization.target, evaluation.latency)
     gone = table.corrections.get(CORRECTION, {}).get("folded", ())
     stay = (item for item in calibrated.result.plan.left if item.node not in gone)
     if job.evaluation.data is not None:

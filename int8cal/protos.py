@@ -24,7 +24,7 @@ _ALIGNMENT = 4096
 
 
 @dataclass(frozen=True)
-class Graft:
+class ModelView:
     """A model with other nodes or outputs, on the weights of the model that it was made from; nothing is copied.
 
     Attributes:
@@ -63,9 +63,9 @@ def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
     entry.value = value
 
 
-def graft(model: onnx.ModelProto) -> Graft:
+def view_of(model: onnx.ModelProto) -> ModelView:
     """Start a graft that equals the model; change its shell."""
-    return Graft(without_weights(model), model)
+    return ModelView(without_weights(model), model)
 
 
 def weight_bytes(model: onnx.ModelProto) -> int:
@@ -99,7 +99,7 @@ def outline(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def write_split(model: onnx.ModelProto | Graft, path: Path, data: Path, location: str) -> None:
+def write_split(model: onnx.ModelProto | ModelView, path: Path, data: Path, location: str) -> None:
     """Write a model whose large tensors are in a second file, holding one of them in memory at a time.
 
     Args:
@@ -108,7 +108,7 @@ def write_split(model: onnx.ModelProto | Graft, path: Path, data: Path, location
         data: Receives the tensors, each at a multiple of 4096 bytes.
         location: What the graph calls the second file.
     """
-    source = model if isinstance(model, Graft) else graft(model)
+    source = model if isinstance(model, ModelView) else view_of(model)
     result = onnx.ModelProto()
     result.CopyFrom(source.shell)
     with data.open("wb") as stream:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.commands import options
-from benchmarks.spectra import activation
+from benchmarks.histograms import activation
 from benchmarks.table import Spread
 from benchmarks.table import markdown as table
 
@@ -44,9 +44,9 @@ def command(
     from benchmarks.tools.int8cal_numerics import METHODS, spectrum_of, threshold
 
     values = [activation(index, size - size % 10) for index in range(tensors)]
-    spectra = [spectrum_of(each) for each in values]
+    histograms = [spectrum_of(each) for each in values]
     jobs: dict[str, tuple[Callable[[Any], object], Sequence[Any]]] = {
-        f"int8cal {method}": (threshold(method), spectra) for method in METHODS
+        f"int8cal {method}": (threshold(method), histograms) for method in METHODS
     }
     for bins in PEER_BINS:
         count = tensors if bins == PEER_BINS[0] else min(tensors, peer_tensors)

@@ -57,7 +57,7 @@ def collect_and_choose(request: Request) -> Measured:
         read_ahead(feeds, settings.batch_size),
         model_sha256=ready.prepared.sha256,
         threads=request.threads,
-        keep=RECIPES[quantization.recipe].judge_samples,
+        keep=RECIPES[quantization.recipe].validation_samples,
     ).statistics
     collected = time.perf_counter()
     choose_ranges(ready.plan, statistics.tensors, settings, quantization)

@@ -1,4 +1,4 @@
-"""int8cal's numerics as the micro-benchmarks see them: kernels on prepared arrays, spectra, threshold methods."""
+"""int8cal's numerics as the micro-benchmarks see them: kernels on prepared arrays, histograms, threshold methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.numerics.loglinear import Spectrum
+    from int8cal.numerics.loglinear import Histogram
 
     Float32 = npt.NDArray[np.float32]
 
@@ -23,19 +23,19 @@ METHODS = (*SEARCHES, "auto")
 PERCENTILE = 99.99
 
 
-def spectrum_of(values: Float32) -> Spectrum:
+def spectrum_of(values: Float32) -> Histogram:
     """Count values (N,) as calibration does."""
     bits = values.view(np.uint32)
     bins, counts = np.unique(bits[values != 0] >> np.uint32(loglinear.SHIFT), return_counts=True)
     zeros = int(np.count_nonzero(values == 0))
-    return loglinear.spectrum(
+    return loglinear.histogram(
         bins.astype(np.int64), counts.astype(np.int64), zeros, (float(values.min()), float(values.max()))
     )
 
 
-def threshold(method: str) -> Callable[[Spectrum], object]:
+def threshold(method: str) -> Callable[[Histogram], object]:
     """Return the search of one method, for u8 activations."""
-    return lambda spectrum: choose(spectrum, method, "u8", PERCENTILE)  # type: ignore[arg-type]
+    return lambda histogram: choose(histogram, method, "u8", PERCENTILE)  # type: ignore[arg-type]
 
 
 def kernel_calls(values: Float32) -> dict[str, Callable[[], object]]:

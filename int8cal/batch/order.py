@@ -37,7 +37,7 @@ class Teller(Protocol):
 
 
 @dataclass(frozen=True)
-class Course:
+class GateGoal:
     """How a batch is run.
 
     Attributes:
@@ -68,7 +68,7 @@ class Outcome:
     interrupted: KeyboardInterrupt | None = None
 
 
-def run_batch(tasks: Sequence[Task], course: Course, endings: Endings, progress: Progress, tell: Teller) -> Outcome:
+def run_batch(tasks: Sequence[Task], course: GateGoal, endings: Endings, progress: Progress, tell: Teller) -> Outcome:
     """Run the jobs of a batch.
 
     Args:
@@ -117,7 +117,7 @@ class _Told(Protocol):
 
 
 def _together(
-    tasks: Sequence[Task], decisions: Sequence[Decision], course: Course, endings: Endings, told: _Told
+    tasks: Sequence[Task], decisions: Sequence[Decision], course: GateGoal, endings: Endings, told: _Told
 ) -> None:
     """Run several jobs at a time; those that need not run are told first, in order."""
     size = min(course.at_a_time, sum(decision.action == "run" for decision in decisions))

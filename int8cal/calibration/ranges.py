@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.plan import Plan
     from int8cal.job import CalibrationSettings, QuantizationSettings
-    from int8cal.numerics.loglinear import Spectrum
+    from int8cal.numerics.loglinear import Histogram
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Ranges:
     warnings: tuple[str, ...]
 
 
-def group_spectrum(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Spectrum:
+def group_histogram(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Histogram:
     """Return the values of a group: those of its sources together, since the others only pass them on."""
     sources = [tensors[point.tensor] for point in plan.members(group) if point.source]
     if len(sources) == 1:
-        return sources[0].spectrum
+        return sources[0].histogram
     merged = _bare(sources[0])
     for tensor in sources[1:]:
         merged = merged + _bare(tensor)
-    return merged.spectrum
+    return merged.histogram
 
 
 def choose_ranges(
@@ -94,14 +94,14 @@ def _choose_group(
     if fixed:
         choice = _user_choice(fixed, quantization)
     else:
-        spectrum = group_spectrum(plan, tensors, group)
-        choice = choose(spectrum, calibration.method, quantization.activations, calibration.percentile)
+        histogram = group_histogram(plan, tensors, group)
+        choice = choose(histogram, calibration.method, quantization.activations, calibration.percentile)
     entries = {}
     for point in members:
         source = "calibrated" if point.tensor == group and not fixed else "shared"
         if point.tensor in fixed:
             source = "user"
-        own = spectrum if not fixed and len(members) == 1 else tensors[point.tensor].spectrum
+        own = histogram if not fixed and len(members) == 1 else tensors[point.tensor].histogram
         entries[point.tensor] = _entry(choice.affine, choice.method, own, source)
     return choice, entries
 
@@ -123,7 +123,7 @@ def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice
         raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
 
 
-def _entry(affine: Affine, method: str, spectrum: Spectrum, source: str) -> TensorEntry:
+def _entry(affine: Affine, method: str, histogram: Histogram, source: str) -> TensorEntry:
     return TensorEntry(
         dtype=affine.dtype.name,
         scale=affine.scale,
@@ -131,16 +131,16 @@ def _entry(affine: Affine, method: str, spectrum: Spectrum, source: str) -> Tens
         low=affine.low,
         high=affine.high,
         method=method,
-        amax=spectrum.amax,
-        observed=spectrum.observed,
-        clipped=clipped_by(spectrum, affine),
+        amax=histogram.amax,
+        observed=histogram.observed,
+        clipped=clipped_by(histogram, affine),
         source=source,
     )
 
 
-def clipped_by(spectrum: Spectrum, affine: Affine) -> float:
+def clipped_by(histogram: Histogram, affine: Affine) -> float:
     """Return the fraction of values that an affine clips; one within half a step of the end is rounded to it."""
-    return spectrum.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2)
+    return histogram.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2)
 
 
 def _bare(tensor: TensorStatistics) -> TensorStatistics:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from int8cal.data.padding import tally
 from int8cal.errors import StatisticsError
 from int8cal.numerics import exactsum
-from int8cal.numerics.loglinear import SHIFT, Spectrum, spectrum
+from int8cal.numerics.loglinear import SHIFT, Histogram, histogram
 from int8cal.numerics.rescaled import add_counts, moved
 
 if TYPE_CHECKING:
@@ -113,11 +113,11 @@ class TensorStatistics:
         return int(self.counts.sum()) + self.zeros
 
     @property
-    def spectrum(self) -> Spectrum:
+    def histogram(self) -> Histogram:
         """The tensor's values for the threshold methods; an unseen tensor is a single zero."""
         if self.count == 0:
-            return spectrum(self.bins, self.counts, 1, (0.0, 0.0))
-        return spectrum(self.bins, self.counts, self.zeros, (self.minimum, self.maximum), SHIFT)
+            return histogram(self.bins, self.counts, 1, (0.0, 0.0))
+        return histogram(self.bins, self.counts, self.zeros, (self.minimum, self.maximum), SHIFT)
 
     def equalized(self, exponents: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> TensorStatistics:
         """Return the statistics of the tensor whose channel c is multiplied by 2**exponents[c].

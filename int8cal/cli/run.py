@@ -97,7 +97,7 @@ def command(
     if dry_run:
         return _dry_run(selected, rerun=rerun)
     from int8cal.batch.junit import suite_of_result
-    from int8cal.batch.order import Course, run_batch
+    from int8cal.batch.order import GateGoal, run_batch
     from int8cal.batch.summary import counted, default_summary, read_by, require_summary
     from int8cal.batch.task import Endings
     from int8cal.report.batch_lines import COLUMNS
@@ -113,7 +113,7 @@ def command(
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
     outcome = run_batch(
         selected,
-        Course(at_a_time, keep_going, rerun, path),
+        GateGoal(at_a_time, keep_going, rerun, path),
         Endings(require_gates, keep_crash),
         Progress(quiet=quiet),
         _teller({task.job.name for task in selected if task.job.quiet}, width),

@@ -20,7 +20,7 @@ from int8cal.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from int8cal.config.locate import Document, Loc, Place
+    from int8cal.config.locate import Document, ErrorSite, Loc
     from int8cal.job import Job
 
 _BATCH_KEYS = ("defaults", "jobs", "matrix")
@@ -41,7 +41,7 @@ class Expanded:
     """
 
     layer: Layer
-    place: Place
+    place: ErrorSite
     loc: Loc
     suffix: str
 
@@ -129,10 +129,10 @@ def _combinations(document: Document, config: ConfigFile, base: Path) -> Iterato
         yield layer, "".join(f"-{slug}" for _, slug, _ in combination if slug), locs
 
 
-def _matrix_place(document: Document, path: str, matrix_loc: Loc) -> Callable[[Loc, bool], Place]:
+def _matrix_place(document: Document, path: str, matrix_loc: Loc) -> Callable[[Loc, bool], ErrorSite]:
     depth = len(path.split("."))
 
-    def place(loc: Loc, at_key: bool) -> Place:
+    def place(loc: Loc, at_key: bool) -> ErrorSite:
         if len(loc) <= depth and at_key:  # the key path itself is wrong
             return document.place(matrix_loc[:2], at_key=True)
         return document.place((*matrix_loc, *loc[depth:]), at_key=at_key)

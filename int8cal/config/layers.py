@@ -25,7 +25,7 @@ from int8cal.runtime.targets import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from int8cal.config.locate import Place
+    from int8cal.config.locate import ErrorSite
     from int8cal.config.schema import Section
 
 Layer = dict[str, Any]
@@ -88,7 +88,7 @@ def _below(base: Path, text: str, key: str) -> str:
     return str(base / Path(text).expanduser())
 
 
-def job_of(layer: Layer, place: Place, *, name: str = "") -> Job:
+def job_of(layer: Layer, place: ErrorSite, *, name: str = "") -> Job:
     """Make a job from fully merged settings.
 
     Args:
@@ -145,7 +145,7 @@ def job_of(layer: Layer, place: Place, *, name: str = "") -> Job:
     )
 
 
-def _missing(place: Place, key: str, example: str) -> ConfigError:
+def _missing(place: ErrorSite, key: str, example: str) -> ConfigError:
     return ConfigError(f"{key} is missing", do=f'add "{example}"', where=place.text, key=key, line=place.line)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
 from int8cal.config.layers import Layer, job_of, layer_of, nest
-from int8cal.config.locate import Document, Loc, Place, key_path, read_document
+from int8cal.config.locate import Document, ErrorSite, Loc, key_path, read_document
 from int8cal.config.messages import validate
 from int8cal.config.schema import JobLayer
 from int8cal.errors import ConfigError
@@ -50,7 +50,7 @@ class Located:
     document: Document
     loc: Loc
 
-    def place(self, key: str) -> Place:
+    def place(self, key: str) -> ErrorSite:
         """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
         keys = tuple(key.split("."))
         locs: tuple[Loc, ...] = (("matrix", key), (*self.loc, *keys), ("defaults", *keys))
@@ -86,7 +86,7 @@ def job_from_options(
     """
     layer = _command_line(options, flags or {})
     if config is None:
-        return job_of(layer, Place(_COMMAND_LINE, ""))
+        return job_of(layer, ErrorSite(_COMMAND_LINE, ""))
     expanded = expand(read_document(config), layer)
     if len(expanded) != 1:
         raise ConfigError(
@@ -103,11 +103,11 @@ def job_from_options(
 def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:
     """Check the command line like a layer of YAML; a message names the option rather than a line."""
 
-    def place(loc: Loc, _at_key: bool) -> Place:
+    def place(loc: Loc, _at_key: bool) -> ErrorSite:
         keys = [step for step in loc if isinstance(step, str)]
         names = (flags.get(".".join(keys[:length])) for length in range(len(keys), 0, -1))
         flag = next((name for name in names if name), None)
-        return Place(flag or f"{_COMMAND_LINE}: {key_path(loc)}", key_path(loc))
+        return ErrorSite(flag or f"{_COMMAND_LINE}: {key_path(loc)}", key_path(loc))
 
     return layer_of(validate(JobLayer, nest(options), place), Path())
 

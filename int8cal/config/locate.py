@@ -30,7 +30,7 @@ _SYNTAX_ADVICE = {
 
 
 @dataclass(frozen=True)
-class Place:
+class ErrorSite:
     """Where a setting came from: `text` starts a message; line and column count from 1, 0 when not from a file."""
 
     text: str
@@ -47,7 +47,7 @@ class Document:
     root: yaml.MappingNode
     values: dict[str, object]
 
-    def place(self, loc: Loc, *, at_key: bool = False) -> Place:
+    def place(self, loc: Loc, *, at_key: bool = False) -> ErrorSite:
         """Find the line and column of a value.
 
         Args:
@@ -67,7 +67,7 @@ class Document:
             mark = (key_node if at_key else node).start_mark
         key = key_path(loc)
         text = f"{self.path}:{mark.line + 1}:{mark.column + 1}"
-        return Place(f"{text}: {key}" if key else text, key, mark.line + 1, mark.column + 1)
+        return ErrorSite(f"{text}: {key}" if key else text, key, mark.line + 1, mark.column + 1)
 
     def has(self, loc: Loc) -> bool:
         """Tell whether the file itself holds a value at `loc`."""

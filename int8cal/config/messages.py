@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-    from int8cal.config.locate import Loc, Place
+    from int8cal.config.locate import ErrorSite, Loc
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -42,7 +42,7 @@ _EXPECTED = {
 }
 
 
-def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool], Place]) -> SectionT:
+def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool], ErrorSite]) -> SectionT:
     """Check a layer of settings against the schema.
 
     Args:

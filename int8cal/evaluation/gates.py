@@ -170,7 +170,7 @@ def figure_named(text: str) -> str:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 
 
-def judge(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
+def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
     """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
     return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
 

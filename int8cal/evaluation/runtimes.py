@@ -37,7 +37,7 @@ def further(names: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def told_of_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
+def target_warnings(target: str, names: Sequence[str]) -> tuple[str, ...]:
     """Warn where speed and integer kernels were measured in a runtime that the model is not for.
 
     Args:
@@ -50,7 +50,7 @@ def told_of_target(target: str, names: Sequence[str]) -> tuple[str, ...]:
     return (f"target {target}: latency and fusion are those of onnxruntime on this CPU{there}",)
 
 
-def told_of_speed(target: str, latency: Latency | None) -> tuple[str, ...]:
+def speed_warnings(target: str, latency: Latency | None) -> tuple[str, ...]:
     """Say so where the int8 model is surely slower than the FP32 model, and its target is a CPU like this one.
 
     Args:

@@ -15,7 +15,7 @@ from onnx import helper
 from int8cal.evaluation.saturation.constants import Constants
 from int8cal.graph.index import Index, attribute, derived_constants
 from int8cal.graph.ops import CLIPPING
-from int8cal.protos import Graft, graft
+from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
 
 def fp32_with_taps(
     model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
-) -> tuple[Graft, tuple[str, ...]]:
+) -> tuple[ModelView, tuple[str, ...]]:
     """Copy the FP32 model with each tapped tensor as an output; returns the names of these outputs too.
 
     They keep their names, since the runtime needs several times as long to open a graph with an Identity behind each of
@@ -100,7 +100,7 @@ def fp32_with_taps(
     return result, tuple(outputs)
 
 
-def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> Graft:
+def fp32_with_sizes(model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]) -> ModelView:
     """Copy the FP32 model with the element count of each tapped tensor as an output of the given name."""
     nodes = [helper.make_node("Size", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
     return _with_outputs(model, nodes)
@@ -141,7 +141,7 @@ class DequantizedTap:
 
 def int8_with_taps(
     model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
-) -> tuple[Graft, tuple[DequantizedTap, ...]]:
+) -> tuple[ModelView, tuple[DequantizedTap, ...]]:
     """Copy the int8 model with the codes of each tapped tensor as outputs; says how real values are made of them.
 
     The graph's own Q and DQ nodes stay as they are, and with them the integer kernels that the runtime makes of their
@@ -193,8 +193,8 @@ def _dequantized(quantize: onnx.NodeProto, output: str) -> onnx.NodeProto:
     return node
 
 
-def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> Graft:
-    result = graft(model)
+def _with_outputs(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> ModelView:
+    result = view_of(model)
     result.shell.graph.node.extend(nodes)
     # the runtime infers type and shape of an output that states none
     result.shell.graph.output.extend(onnx.ValueInfoProto(name=node.output[0]) for node in nodes)

@@ -14,19 +14,19 @@ from onnx import helper, numpy_helper
 
 from int8cal.graph.plan import data_slots
 from int8cal.graph.taps import Tap, tapped_model
-from int8cal.protos import copied, graft, graphs_within
+from int8cal.protos import copied, graphs_within, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from int8cal.graph.plan import Plan
-    from int8cal.protos import Graft
+    from int8cal.protos import ModelView
 
 Readers = Literal["layers", "others", "output"]
 
 
 @dataclass(frozen=True)
-class Place:
+class ErrorSite:
     """Where an error enters.
 
     Attributes:
@@ -43,8 +43,8 @@ class Place:
 class Injection:
     """The model, and the name of the optional input of each place."""
 
-    model: Graft
-    inputs: dict[Place, str]
+    model: ModelView
+    inputs: dict[ErrorSite, str]
 
 
 def make_injection(
@@ -62,7 +62,7 @@ def make_injection(
     return Injection(builder.build(), builder.inputs)
 
 
-def rounded_places(model: onnx.ModelProto, plan: Plan) -> frozenset[Place]:
+def rounded_places(model: onnx.ModelProto, plan: Plan) -> frozenset[ErrorSite]:
     """Return where quantized values of a plan are read."""
     return frozenset(_Builder(model, plan, outputs=False, ends=None).wanted())
 
@@ -76,13 +76,13 @@ class _Builder:
         exclusive = {point.tensor for point in plan.points if point.exclusive}
         self.outputs = ends
         self.ends = set([value.name for value in model.graph.output] if ends is None else ends) & exclusive
-        self.inputs: dict[Place, str] = {}
+        self.inputs: dict[ErrorSite, str] = {}
         self.nodes: list[onnx.NodeProto] = []
         self.mark = _mark(model.graph)
 
-    def build(self) -> Graft:
+    def build(self) -> ModelView:
         taps = () if self.outputs is None else tuple(Tap(name) for name in self.outputs)
-        result = graft(self.model) if self.outputs is None else tapped_model(self.model, taps)
+        result = view_of(self.model) if self.outputs is None else tapped_model(self.model, taps)
         graph = result.shell.graph
         wanted = self.wanted()
         for value in self.model.graph.input:
@@ -99,7 +99,7 @@ class _Builder:
             if node.name in self.behind:
                 raw = copy.output[0]
                 copy.output[0] = f"{raw}{self.mark}product"
-                self._add(Place(node.name, "output"), copy.output[0], raw)
+                self._add(ErrorSite(node.name, "output"), copy.output[0], raw)
             for name in node.output:
                 self._after(name, wanted)
         del graph.node[:]
@@ -113,33 +113,33 @@ class _Builder:
             graph.input.append(value)
         return result
 
-    def wanted(self) -> set[Place]:
+    def wanted(self) -> set[ErrorSite]:
         """Return the places where quantized values are read."""
-        return {Place(name, "others") for name in self.ends} | {
+        return {ErrorSite(name, "others") for name in self.ends} | {
             place
             for node in self.model.graph.node
             for slot, name in enumerate(node.input)
             if (place := self._place(node, slot, name)) is not None
         }
 
-    def _place(self, node: onnx.NodeProto, slot: int, name: str) -> Place | None:
+    def _place(self, node: onnx.NodeProto, slot: int, name: str) -> ErrorSite | None:
         point = self.plan.point(name) if name else None
         if point is None:
             return None
         if node.name in self.layers:
             if slot == 0:
-                return Place(name, "layers")
-            return Place(name, "others") if point.exclusive else None
+                return ErrorSite(name, "layers")
+            return ErrorSite(name, "others") if point.exclusive else None
         takes = node.name in self.plan.integer_nodes and slot in data_slots(node, self.plan.ops.rules[node.op_type])
-        return Place(name, "others") if point.exclusive or takes else None
+        return ErrorSite(name, "others") if point.exclusive or takes else None
 
-    def _after(self, tensor: str, wanted: set[Place]) -> None:
+    def _after(self, tensor: str, wanted: set[ErrorSite]) -> None:
         for readers in ("layers", "others"):
-            place = Place(tensor, readers)
+            place = ErrorSite(tensor, readers)
             if place in wanted:
                 self._add(place, self._source(tensor), self._noisy(place))
 
-    def _add(self, place: Place, tensor: str, output: str) -> None:
+    def _add(self, place: ErrorSite, tensor: str, output: str) -> None:
         name = f"{place.tensor}{self.mark}{place.readers}{self.mark}error"
         self.inputs[place] = name
         self.nodes.append(helper.make_node("Add", [tensor, name], [output], name=f"{name}{self.mark}Add"))
@@ -147,7 +147,7 @@ class _Builder:
     def _source(self, tensor: str) -> str:
         return f"{tensor}{self.mark}exact" if tensor in self.ends else tensor
 
-    def _noisy(self, place: Place) -> str:
+    def _noisy(self, place: ErrorSite) -> str:
         named = place.readers == "others" and place.tensor in self.ends
         return place.tensor if named else f"{place.tensor}{self.mark}{place.readers}{self.mark}noisy"
 

@@ -15,7 +15,7 @@ import onnx
 
 from int8cal.graph.index import Index, attribute, outer_references
 from int8cal.graph.taps import Tap, tapped_model
-from int8cal.protos import Graft, graft
+from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,7 @@ def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
     return tuple(found.values())
 
 
-def scored_model(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> Graft:
+def scored_model(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> ModelView:
     """Return a prepared model with the points' tensors as its only outputs, under their own names."""
     return tapped_model(model, tuple(Tap(name) for name in tensors_of(points)))
 
@@ -145,7 +145,7 @@ def weights_of(points: Sequence[ScorePoint]) -> npt.NDArray[np.float64]:
     return np.array([point.weight for point in points], np.float64)
 
 
-def scored_int8(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> tuple[Graft, dict[str, str]]:
+def scored_int8(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> tuple[ModelView, dict[str, str]]:
     """Return an int8 model with the points' tensors as its only outputs, and their names there.
 
     Args:
@@ -157,7 +157,7 @@ def scored_int8(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> tuple[G
         The model, and per tensor of the points its name in it.
     """
     index = Index(model)
-    result = graft(model)
+    result = view_of(model)
     graph = result.shell.graph
     names: dict[str, str] = {}
     for point in points:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import helper
 
-from int8cal.protos import Graft, graft
+from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
     from int8cal.graph.chains import Chain
@@ -49,7 +49,7 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
     return tuple(taps)
 
 
-def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> Graft:
+def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> ModelView:
     """Return the model with the taps as its only outputs; what they do not need, the runtime drops.
 
     Args:
@@ -57,7 +57,7 @@ def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> Graft:
         taps: Taps; those on graph inputs are left out, their values are the feeds.
     """
     inputs = {value.name for value in model.graph.input}
-    result = graft(model)
+    result = view_of(model)
     outputs = result.shell.graph.output
     del outputs[:]
     known = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}

@@ -42,7 +42,7 @@ def bin_edges(bins: Int64, shift: int = SHIFT) -> tuple[Float64, Float64]:
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Histogram:
     """A tensor's values as sorted weighted points: what every threshold method reads.
 
     Attributes:
@@ -67,14 +67,14 @@ class Spectrum:
         return np.cumsum(self.counts)
 
     @cached_property
-    def nonzero(self) -> Spectrum:
+    def nonzero(self) -> Histogram:
         """The values that are not exact zeros, with the same observed range."""
         start = int(np.searchsorted(self.low, 0.0, side="left"))
         stop = int(np.searchsorted(self.high, 0.0, side="right"))
         if stop <= start:
             return self
         low, high, counts = (np.concatenate([each[:start], each[stop:]]) for each in (self.low, self.high, self.counts))
-        return Spectrum(low, high, counts, self.observed)
+        return Histogram(low, high, counts, self.observed)
 
     @property
     def total(self) -> int:
@@ -96,8 +96,8 @@ class Spectrum:
         return (total - int(inside)) / total
 
 
-def spectrum(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, float], shift: int = SHIFT) -> Spectrum:
-    """Turn sparse log-linear counts into a Spectrum.
+def histogram(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, float], shift: int = SHIFT) -> Histogram:
+    """Turn sparse log-linear counts into a Histogram.
 
     Args:
         bins: Non-empty bin indices, int64 (N,); sign bit at 2**(31 - shift).
@@ -113,7 +113,7 @@ def spectrum(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, floa
     size = len(bins) + (zeros > 0)
     low, high, weights = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     _spread(bins, counts, int(zeros), shift, minimum, maximum, low, high, weights)
-    return Spectrum(low, high, weights, (minimum, maximum))
+    return Histogram(low, high, weights, (minimum, maximum))
 
 
 def _spread_loop(
@@ -166,14 +166,14 @@ def _spread_twin(
 _spread = compiled(_spread_loop, _spread_twin)
 
 
-def linear_histogram(source: Spectrum, edges: Float64, *, magnitude: bool = False) -> Int64:
+def linear_histogram(source: Histogram, edges: Float64, *, magnitude: bool = False) -> Int64:
     """Resample to linear bins; counts stay integers and keep their sum.
 
     A bin's values are taken as spread evenly between its edges: the cumulative count at each linear edge is
     interpolated and rounded half to even, so the result depends on nothing but the counts.
 
     Args:
-        source: The spectrum.
+        source: The histogram.
         edges: Ascending bin edges, float64 (M + 1,), covering the values.
         magnitude: Histogram of |x| instead of x.
 

@@ -164,7 +164,7 @@ def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
     return result
 
 
-def followers(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
+def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
     """Say which tensors take another's edited range, because they share its scale."""
     affines = affines_of(plan, table)
     warnings = []
@@ -177,7 +177,7 @@ def followers(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def strangers(prepared: onnx.ModelProto, table: CalibrationTable) -> tuple[str, ...]:
+def unknown_tensor_warnings(prepared: onnx.ModelProto, table: CalibrationTable) -> tuple[str, ...]:
     """Say which tensors of a table the model does not have; raw pixels come with tensors of their own."""
     index = Index(prepared)
     odd = [name for name in table.tensors if name not in index.producer.keys() | index.inputs]

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from int8cal.graph.costs import layer_outputs
 from int8cal.graph.index import Index
 from int8cal.graph.injection import make_injection
-from int8cal.quantization.error_model import Cause, Twin, make_error_model
-from int8cal.quantization.noise import Exact, real_outputs, run_seconds, sample_count
+from int8cal.quantization.error_model import NoiseSource, Twin, make_error_model
+from int8cal.quantization.noise import ReferenceOutputs, real_outputs, run_seconds, sample_count
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
@@ -50,9 +50,9 @@ class Measured:
 
     outputs: tuple[str, ...]
     signal: Float64
-    noise: Mapping[Cause, Float64]
+    noise: Mapping[NoiseSource, Float64]
 
-    def shares(self, outputs: Collection[str] = ()) -> dict[Cause, float]:
+    def shares(self, outputs: Collection[str] = ()) -> dict[NoiseSource, float]:
         """Return each cause's share of what all of them do to the outputs.
 
         Args:
@@ -73,8 +73,8 @@ class Measured:
 class Causes:
     """What is measured, each by itself: causes in layers, and rounded tensors that other nodes read."""
 
-    twins: Mapping[Cause, Twin] = field(default_factory=dict)
-    rounded: Mapping[Cause, Affine] = field(default_factory=dict)
+    twins: Mapping[NoiseSource, Twin] = field(default_factory=dict)
+    rounded: Mapping[NoiseSource, Affine] = field(default_factory=dict)
 
 
 def measure_causes(
@@ -109,7 +109,7 @@ def measure_causes(
     most = min(SAMPLES, len(samples))
     count = sample_count(SECONDS, len(names) + 2, run_seconds(model, plan, elements), most)
     feeds = [make_feed(signature, [sample]) for sample in samples[:count]]
-    exact = [Exact.of(session.run(feed, outputs), outputs) for feed in feeds]
+    exact = [ReferenceOutputs.of(session.run(feed, outputs), outputs) for feed in feeds]
     powers = {cause: np.zeros(len(outputs)) for cause in names}
     for chunk in _chunks(model, causes, elements):
         errors = make_error_model(
@@ -127,10 +127,10 @@ def measure_causes(
     return Measured(tuple(outputs), signal, powers)
 
 
-def _chunks(model: onnx.ModelProto, causes: Causes, elements: Mapping[str, float]) -> Iterator[list[Cause]]:
+def _chunks(model: onnx.ModelProto, causes: Causes, elements: Mapping[str, float]) -> Iterator[list[NoiseSource]]:
     """Cut the causes so that the errors and weights of each part fit into CHUNK_BYTES."""
     index = Index(model)
-    chunk: list[Cause] = []
+    chunk: list[NoiseSource] = []
     size = 0.0
     for cause in (*causes.twins, *causes.rounded):
         if cause in causes.twins:

@@ -14,8 +14,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from int8cal.graph.index import Index
-from int8cal.graph.injection import Place
-from int8cal.protos import copied, graft
+from int8cal.graph.injection import ErrorSite
+from int8cal.protos import copied, view_of
 from int8cal.quantization.corrections.remainder import fine_scale, first_plane
 from int8cal.quantization.layers import scales_per_output
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Layer
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
-    from int8cal.protos import Graft
+    from int8cal.protos import ModelView
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Twin:
 
 
 @dataclass(frozen=True)
-class Cause:
+class NoiseSource:
     """One thing that is rounded, and nothing else.
 
     Attributes:
@@ -80,21 +80,21 @@ class Cause:
     planes: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ErrorSite:
         """Where its error enters."""
-        return Place(self.name, "others" if self.what == "others" else "output")
+        return ErrorSite(self.name, "others" if self.what == "others" else "output")
 
 
 @dataclass(frozen=True)
 class ErrorModel:
     """The model, and the output that holds the error of each cause."""
 
-    model: Graft
-    outputs: dict[Cause, str]
+    model: ModelView
+    outputs: dict[NoiseSource, str]
 
 
 def make_error_model(
-    model: onnx.ModelProto, twins: Mapping[Cause, Twin], rounded: Mapping[Cause, Affine]
+    model: onnx.ModelProto, twins: Mapping[NoiseSource, Twin], rounded: Mapping[NoiseSource, Affine]
 ) -> ErrorModel:
     """Add twins to a model, and drop its outputs.
 
@@ -119,10 +119,10 @@ class _Builder:
         self.model, self.index = model, Index(model)
         self.added: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
-        self.outputs: dict[Cause, str] = {}
+        self.outputs: dict[NoiseSource, str] = {}
 
     def build(self) -> ErrorModel:
-        result = graft(self.model)
+        result = view_of(self.model)
         graph = result.shell.graph
         graph.node.extend(self.added)
         graph.initializer.extend(self.constants)
@@ -131,7 +131,7 @@ class _Builder:
             graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
         return ErrorModel(result, dict(self.outputs))
 
-    def add_twin(self, cause: Cause, twin: Twin) -> None:
+    def add_twin(self, cause: NoiseSource, twin: Twin) -> None:
         layer, node = twin.layer, self.index.nodes[twin.layer.node]
         stem = f"{layer.node}/{cause.what}{'/planes' if twin.planes else ''}"
         other = copied(node)
@@ -156,7 +156,7 @@ class _Builder:
                 error = self._node("Add", [error, shift], f"{stem}/error_with_bias")
         self.outputs[cause] = error
 
-    def add_rounding(self, cause: Cause, affine: Affine) -> None:
+    def add_rounding(self, cause: NoiseSource, affine: Affine) -> None:
         stem = f"{cause.name}/others/rounded"
         value = self._rounded(stem, cause.name, affine)
         self.outputs[cause] = self._node("Sub", [value, cause.name], f"{stem}/error")

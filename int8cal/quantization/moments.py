@@ -23,7 +23,7 @@ from int8cal.numerics.gram import (
     some_of,
     transposed_reads,
 )
-from int8cal.protos import Graft, graft
+from int8cal.protos import ModelView, view_of
 from int8cal.runtime.batching import batch_size, run_samples
 from int8cal.runtime.sessions import Session
 
@@ -228,9 +228,9 @@ def _chunks(inputs: Sequence[LayerInput], splits: int) -> Iterator[list[LayerInp
         yield chunk
 
 
-def _tapped(model: onnx.ModelProto, tensors: Sequence[str]) -> Graft:
+def _tapped(model: onnx.ModelProto, tensors: Sequence[str]) -> ModelView:
     """Copy a model with these tensors as its only outputs; what they do not need, the runtime drops."""
-    result = graft(model)
+    result = view_of(model)
     graph = result.shell.graph
     del graph.output[:]
     for tensor in dict.fromkeys(tensors):

@@ -32,7 +32,7 @@ def real_outputs(model: onnx.ModelProto) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Exact:
+class ReferenceOutputs:
     """The outputs of one run without errors.
 
     Attributes:
@@ -46,7 +46,7 @@ class Exact:
     power: Float64
 
     @classmethod
-    def of(cls, found: Mapping[str, Values], outputs: Sequence[str]) -> Exact:
+    def of(cls, found: Mapping[str, Values], outputs: Sequence[str]) -> ReferenceOutputs:
         """Take the outputs of a run, in this order."""
         values = tuple(found[name] for name in outputs)
         finite = tuple(None if (kept := np.isfinite(value)).all() else kept for value in values)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.injection import ErrorSite, make_injection
 from int8cal.graph.scoring import score_points, tensors_of, weights_of
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.numerics.affine import fake_quantized
-from int8cal.quantization.noise import Exact, scored_values
+from int8cal.quantization.noise import ReferenceOutputs, scored_values
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
@@ -58,12 +58,12 @@ class Sensitivity:
         self._injection = make_injection(self.model, self.plan, ends=self._outputs)
 
     @property
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[ErrorSite]:
         """Where errors can be added."""
         return frozenset(self._injection.inputs)
 
     def measure(
-        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[Place, Affine]]
+        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[ErrorSite, Affine]]
     ) -> tuple[Float64, Float64]:
         """Run every rounding on every sample.
 
@@ -83,7 +83,7 @@ class Sensitivity:
         for row, sample in enumerate(samples):
             feed = make_feed(self.signature, [sample])
             values = self._values(feed)
-            exact = Exact.of(scored_values(self._points, values, sample), self._names)
+            exact = ReferenceOutputs.of(scored_values(self._points, values, sample), self._names)
             signal[row] = exact.power / weights_of(self._points)
             for index, rounding in enumerate(roundings):
                 added = {
@@ -112,6 +112,6 @@ class Sensitivity:
         return self._sessions[1]
 
 
-def places_of(places: Collection[Place], tensor: str) -> tuple[Place, ...]:
+def places_of(places: Collection[ErrorSite], tensor: str) -> tuple[ErrorSite, ...]:
     """Return the places of one tensor, of a set of them."""
-    return tuple(place for place in (Place(tensor, "layers"), Place(tensor, "others")) if place in places)
+    return tuple(place for place in (ErrorSite(tensor, "layers"), ErrorSite(tensor, "others")) if place in places)

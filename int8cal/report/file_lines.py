@@ -161,6 +161,6 @@ def _histogram(tensor: TensorStatistics, screen: Screen) -> str:
     low, high = tensor.minimum, tensor.maximum
     if not tensor.count or not high > low:
         return " " * screen.bar_width
-    counts = linear_histogram(tensor.spectrum, np.linspace(low, high, screen.bar_width + 1))
+    counts = linear_histogram(tensor.histogram, np.linspace(low, high, screen.bar_width + 1))
     heights = np.log1p(counts.astype(np.float64))
     return screen.sparkline((heights / heights.max()).tolist())

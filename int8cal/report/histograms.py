@@ -29,8 +29,8 @@ def tensor_histograms(
     for name, entry in table.tensors.items():
         if name not in tensors:
             continue  # raw pixels: their range was not chosen
-        spectrum = tensors[name].spectrum
-        low, high = spectrum.observed
+        histogram = tensors[name].histogram
+        low, high = histogram.observed
         if high <= low:
             low, high = min(low, 0.0), max(high, 0.0) if high != low or high else 1.0
         if high <= low:
@@ -40,11 +40,11 @@ def tensor_histograms(
             TensorHistogram(
                 tensor=name,
                 edges=tuple(edges.tolist()),
-                counts=tuple(linear_histogram(spectrum, edges).tolist()),
+                counts=tuple(linear_histogram(histogram, edges).tolist()),
                 low=entry.low,
                 high=entry.high,
                 method=entry.method,
-                candidates=candidates(spectrum, activations, percentile),
+                candidates=candidates(histogram, activations, percentile),
             )
         )
     return tuple(result)

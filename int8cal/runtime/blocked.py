@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.graph.taps import Tap
-    from int8cal.protos import Graft
+    from int8cal.protos import ModelView
 
 _BLOCKS = (4, 8, 16, 32)
 _NEVER_RUN = {"session.disable_prepacking": "1"}
@@ -162,7 +162,7 @@ def _opened(exposed: onnx.ModelProto, folder: Path, threads: int) -> Session | N
         return None
 
 
-def _optimized(model: onnx.ModelProto | Graft, folder: Path) -> onnx.ModelProto | None:
+def _optimized(model: onnx.ModelProto | ModelView, folder: Path) -> onnx.ModelProto | None:
     """Let the runtime write the graph it would run, weights beside it; None where it cannot write it."""
     path = folder / "optimized.onnx"
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import onnx
     import openvino
 
-    from int8cal.protos import Graft
+    from int8cal.protos import ModelView
 
 # f32: on CPUs with bf16 the plugin would otherwise compute the float layers in bf16, and their error would pass for
 # that of int8
@@ -69,7 +69,7 @@ def require_openvino() -> None:
 class OpenVinoSession:
     """A model ready to run in OpenVINO's CPU plugin; runs like `runtime.sessions.Session`."""
 
-    def __init__(self, model: onnx.ModelProto | Graft | Path | str, *, threads: int = 0) -> None:
+    def __init__(self, model: onnx.ModelProto | ModelView | Path | str, *, threads: int = 0) -> None:
         """Open a session.
 
         Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.graph.index import outer_references
-from int8cal.protos import Graft, graft
+from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,12 +44,12 @@ class Segment:
     asked: tuple[str, ...]
 
 
-def is_long(model: onnx.ModelProto | Graft) -> bool:
+def is_long(model: onnx.ModelProto | ModelView) -> bool:
     """Whether a model has so many nodes that it is opened in segments, where it can be cut."""
-    return len((model.shell if isinstance(model, Graft) else model).graph.node) >= LEAST_NODES
+    return len((model.shell if isinstance(model, ModelView) else model).graph.node) >= LEAST_NODES
 
 
-def segments_of(model: onnx.ModelProto | Graft) -> list[Segment]:
+def segments_of(model: onnx.ModelProto | ModelView) -> list[Segment]:
     """Cut a long graph at its codes.
 
     Args:
@@ -60,7 +60,7 @@ def segments_of(model: onnx.ModelProto | Graft) -> list[Segment]:
     """
     if not is_long(model):
         return []
-    source = model if isinstance(model, Graft) else graft(model)
+    source = model if isinstance(model, ModelView) else view_of(model)
     whole = _Whole(source)
     starts = whole.starts()
     if len(starts) < 2 or not whole.outputs <= whole.producer.keys():
@@ -97,7 +97,7 @@ def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
 class _Whole:
     """Where the tensors of a graph are made and last read; the order leaves out nodes that only constants decide."""
 
-    def __init__(self, source: Graft) -> None:
+    def __init__(self, source: ModelView) -> None:
         self.source = source
         graph = source.shell.graph
         self.weights = {tensor.name: tensor for tensor in (*source.weights.graph.initializer, *graph.initializer)}

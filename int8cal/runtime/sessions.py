@@ -17,7 +17,7 @@ import onnxruntime as ort
 from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
 from int8cal.graph.load import load_model
 from int8cal.locks import new_folder, sweep
-from int8cal.protos import MAPPED, Graft, weight_bytes, write_split
+from int8cal.protos import MAPPED, ModelView, weight_bytes, write_split
 from int8cal.runtime.providers import CPU
 from int8cal.runtime.segments import join, segments_of
 
@@ -66,7 +66,7 @@ class Session:
 
     def __init__(
         self,
-        model: onnx.ModelProto | Graft | Path | str,
+        model: onnx.ModelProto | ModelView | Path | str,
         *,
         threads: int = 0,
         optimization: Optimization = "all",
@@ -218,7 +218,7 @@ class _Options:
 
 
 def _open(
-    model: onnx.ModelProto | Graft | Path | str, common: _Options, optimized_path: Path | None
+    model: onnx.ModelProto | ModelView | Path | str, common: _Options, optimized_path: Path | None
 ) -> ort.InferenceSession:
     """Open one model; see Session."""
     options, providers = common.given(optimized_path), common.providers
@@ -283,7 +283,7 @@ class Binding:
 
 
 @contextmanager
-def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | bytes]:
+def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
     """Give what a runtime opens: a file's name, or bytes; a model too large for these becomes a file meanwhile."""
     if isinstance(model, (str, Path)):
         if str(model).encode("utf-8", "replace").decode() == str(model):
@@ -291,8 +291,8 @@ def loadable(model: onnx.ModelProto | Graft | Path | str) -> Iterator[str | byte
         else:  # a name that is no UTF-8, which the runtime does not take
             with loadable(load_model(Path(model))) as source:
                 yield source
-    elif weight_bytes(model.weights if isinstance(model, Graft) else model) < MAPPED:
-        yield (model.assemble() if isinstance(model, Graft) else model).SerializeToString()
+    elif weight_bytes(model.weights if isinstance(model, ModelView) else model) < MAPPED:
+        yield (model.assemble() if isinstance(model, ModelView) else model).SerializeToString()
     else:
         with scratch_folder() as folder:
             path = folder / "model.onnx"
@@ -363,11 +363,11 @@ def _left_to_cpu(providers: Sequence[str], name: str) -> UsageError:
     )
 
 
-def model_name(model: onnx.ModelProto | Graft | Path | str) -> str:
+def model_name(model: onnx.ModelProto | ModelView | Path | str) -> str:
     """Return what messages call a model: its file, or the name of its graph."""
     if isinstance(model, (str, Path)):
         return str(model)
-    return str((model.shell if isinstance(model, Graft) else model).graph.name)
+    return str((model.shell if isinstance(model, ModelView) else model).graph.name)
 
 
 def first_line(error: Exception) -> str:

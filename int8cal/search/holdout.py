@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
-LEAST_TUNE = 8  # samples; fewer are not worth fitting anything on
+LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class Holdout:
 
     Attributes:
         signature: The model's inputs.
-        tune: Samples to fit on; empty where there are too few to keep both apart.
-        scorer: Scores an int8 model on `judged`; None where nothing can be scored, then no step is taken.
-        judged: The samples that are scored on, which nothing is fitted on.
+        fit: Samples to fit on; empty where there are too few to keep both apart.
+        scorer: Scores an int8 model on `validation`; None where nothing can be scored, then no step is taken.
+        validation: The samples that are scored on, which nothing is fitted on.
         as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
         threads: Of the runtime; 0 for all CPUs.
     """
 
     signature: Signature
-    tune: Sequence[SampleLike]
+    fit: Sequence[SampleLike]
     scorer: Scorer | None
-    judged: Sequence[SampleLike] = ()
+    validation: Sequence[SampleLike] = ()
     as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples
     threads: int = 0
 
     @property
     def can_fit(self) -> bool:
         """Whether there are enough samples to fit something on, and others to score it."""
-        return self.scorer is not None and len(self.tune) >= LEAST_TUNE
+        return self.scorer is not None and len(self.fit) >= LEAST_FIT
 
 
 def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> tuple[tuple[S, ...], tuple[S, ...]]:
@@ -58,11 +58,11 @@ def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> t
         recipe: How many of each at most.
         run_s: Estimated time of one inference.
     """
-    judged = recipe.judge_samples
+    judged = recipe.validation_samples
     if run_s > 0:
         judged = min(judged, max(int(SCORING_S / run_s), LEAST_SCORED))
-    if recipe.tune_samples and len(samples) >= 2 * LEAST_TUNE:
-        fitted = min(recipe.tune_samples, len(samples) // 2)
+    if recipe.fit_samples and len(samples) >= 2 * LEAST_FIT:
+        fitted = min(recipe.fit_samples, len(samples) // 2)
         judged = min(judged, len(samples) - fitted)
-        return tuple(samples[:judged]), tuple(samples[judged : judged + recipe.tune_samples])
+        return tuple(samples[:judged]), tuple(samples[judged : judged + recipe.fit_samples])
     return tuple(samples[:judged]), tuple(samples[judged:])

@@ -10,10 +10,10 @@ import onnx
 from onnx import helper
 
 from int8cal.graph.index import Index, attribute
-from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.injection import ErrorSite, make_injection
 from int8cal.graph.scoring import score_points, tensors_of, weights_of
 from int8cal.protos import copied
-from int8cal.quantization.noise import Exact, relative, scored_values
+from int8cal.quantization.noise import ReferenceOutputs, relative, scored_values
 from int8cal.runtime.batching import batch_size, make_feed
 from int8cal.runtime.sessions import Session
 
@@ -60,7 +60,7 @@ class Injected:
         self._outputs = tensors_of(self._points)
         tensors = list(dict.fromkeys(layer.input for layer in self._layers.values()))
         injection = make_injection(model, plan, outputs=True, ends=self._outputs)
-        self._added = {node: injection.inputs[Place(node, "output")] for node in self._layers}
+        self._added = {node: injection.inputs[ErrorSite(node, "output")] for node in self._layers}
         graph = injection.model.shell.graph
         given = {value.name for value in (*graph.input, *graph.output)}
         graph.output.extend(
@@ -81,7 +81,7 @@ class Injected:
             self._feeds.append(feed)
             self._samples.append(samples[start] if size == 1 else None)
             self._inputs.append({name: feed.get(name, values.get(name)) for name in tensors})  # type: ignore[misc]
-        self._expected = [Exact.of(self._scored(run, {}), self._names) for run in range(self.runs)]
+        self._expected = [ReferenceOutputs.of(self._scored(run, {}), self._names) for run in range(self.runs)]
 
     @property
     def runs(self) -> int:
@@ -102,7 +102,7 @@ class Injected:
         """Give the memory of the layers that were computed alone back."""
         self._products.clear()
 
-    def harm(self, errors: Sequence[Mapping[str, Array]]) -> float:
+    def added_error(self, errors: Sequence[Mapping[str, Array]]) -> float:
         """Add errors to layers' outputs; returns the relative squared error where the model is scored.
 
         Args:

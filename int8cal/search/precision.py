@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.choose import choose
-from int8cal.calibration.ranges import clipped_by, group_spectrum
+from int8cal.calibration.ranges import clipped_by, group_histogram
 from int8cal.graph.costs import float_us, inference_us, planes_us
 from int8cal.graph.index import Index
-from int8cal.graph.injection import Place
+from int8cal.graph.injection import ErrorSite
 from int8cal.quantization.corrections.remainder import can_have_planes
 from int8cal.quantization.noise import relative, run_seconds, sample_count
 from int8cal.quantization.sensitivity import Sensitivity, places_of
@@ -159,8 +159,8 @@ class Precision:
         def promise(group: str) -> float:
             if not any(point.source for point in self.plan.members(group)):
                 return 0.0
-            spectrum = group_spectrum(self.plan, self.tensors, group)
-            power = float(spectrum.counts @ np.square(spectrum.centers)) / max(spectrum.total, 1)
+            histogram = group_histogram(self.plan, self.tensors, group)
+            power = float(histogram.counts @ np.square(histogram.centers)) / max(histogram.total, 1)
             return affines[group].scale ** 2 / power if power > 0 else 0.0
 
         best = set(sorted(self.plan.groups, key=promise, reverse=True)[:most])
@@ -186,9 +186,9 @@ class Precision:
         entries, lines = dict(ranges.entries), []
         for group in groups:
             affines = [ranges.entries[group].affine]
-            spectrum = group_spectrum(self.plan, self.tensors, group)
+            histogram = group_histogram(self.plan, self.tensors, group)
             for method, percentile in CANDIDATES:
-                affines.append(choose(spectrum, method, quantization.activations, percentile).affine)
+                affines.append(choose(histogram, method, quantization.activations, percentile).affine)
             # all on a few samples; then what is best of them on the rest as well
             first = self._noise(group, affines, self.samples[: min(FIRST_SAMPLES, count)], sweep)
             best = int(_ratios(first).mean(axis=1).argmin())
@@ -206,7 +206,7 @@ class Precision:
                 entries[point.tensor] = replace(
                     entries[point.tensor].with_affine(affine),
                     method=method,
-                    clipped=clipped_by(self.tensors[point.tensor].spectrum, affine),
+                    clipped=clipped_by(self.tensors[point.tensor].histogram, affine),
                 )
             lines.append(
                 f"range of {group}: {name} for {ranges.entries[group].method}, its noise at the outputs falls by "
@@ -259,7 +259,7 @@ class Precision:
         for tensor, nodes in inputs.items():
             if not all(can_have_planes(self.plan, layers[node]) for node in nodes):
                 continue
-            if Place(tensor, "others") in self.sensitivity.places:
+            if ErrorSite(tensor, "others") in self.sensitivity.places:
                 continue  # these would read the first plane alone, with its wider range
             us = sum(planes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
             gain = sweep.groups[groups[tensor]] * (1 - PLANES_LEAVE)
@@ -278,11 +278,11 @@ class Precision:
             return False
         return sweep.groups[group] >= LEAST_SHARE
 
-    def _rounding(self, group: str, affine: Affine) -> dict[Place, Affine]:
+    def _rounding(self, group: str, affine: Affine) -> dict[ErrorSite, Affine]:
         sources = (point.tensor for point in self.plan.members(group) if point.source)
         return {place: affine for tensor in sources for place in places_of(self.sensitivity.places, tensor)}
 
-    def _avoidable(self, region: tuple[str, ...]) -> tuple[Place, ...]:
+    def _avoidable(self, region: tuple[str, ...]) -> tuple[ErrorSite, ...]:
         """Return where codes are read that nobody needs once the region is in float."""
         inside = set(region)
         found = []
@@ -290,7 +290,7 @@ class Precision:
             name for node in self.model.graph.node if node.name in inside for name in node.input if name
         ):
             point = self.plan.point(tensor)
-            place = Place(tensor, "others")
+            place = ErrorSite(tensor, "others")
             if point is None or not point.source or place not in self.sensitivity.places:
                 continue
             if not point.exclusive or owner_of(self.index, self.plan, tensor) in inside:

@@ -11,21 +11,21 @@ class Recipe:
 
     Attributes:
         steps: Names of the steps, in their order; see `search.steps`.
-        judge_samples: Samples of the holdout that steps are scored on, at most; fewer where inference takes long.
-        tune_samples: Calibration samples that steps are fitted on; never those that they are scored on.
+        validation_samples: Samples of the holdout that steps are scored on, at most; fewer where inference takes long.
+        fit_samples: Calibration samples that steps are fitted on; never those that they are scored on.
         sweep_s: Estimated seconds that looking for where eight bits are too few may take.
     """
 
     steps: tuple[str, ...]
-    judge_samples: int
-    tune_samples: int = 0
+    validation_samples: int
+    fit_samples: int = 0
     sweep_s: float = 0.0
 
 
 _FAST = Recipe(
     ("widest ranges", "equalization", "recurrent", "output error", "bias"),
-    judge_samples=512,
-    tune_samples=64,
+    validation_samples=512,
+    fit_samples=64,
     sweep_s=3.0,
 )
 _BALANCED = replace(
@@ -36,8 +36,8 @@ _BALANCED = replace(
 _ACCURATE = replace(
     _BALANCED,
     steps=(*_BALANCED.steps[:-1], "second-order rounding", "bias"),
-    tune_samples=128,
+    fit_samples=128,
     sweep_s=30.0,
 )
-PLAIN = Recipe(("recurrent",), judge_samples=0)  # ranges and weights alone
+PLAIN = Recipe(("recurrent",), validation_samples=0)  # ranges and weights alone
 RECIPES: dict[str, Recipe] = {"fast": _FAST, "balanced": _BALANCED, "accurate": _ACCURATE}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from int8cal.graph.scoring import score_points, scored_int8, scored_model, weights_of
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
-from int8cal.quantization.noise import Exact, relative, scored_values
+from int8cal.quantization.noise import ReferenceOutputs, relative, scored_values
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
 
@@ -96,7 +96,7 @@ class Scorer:
         self._names = [point.name for point in self.points]
         self._fp32, self._signature, self._samples = fp32, signature, samples
         self._as_int8, self._threads = as_int8, threads
-        self._reference: list[Exact] = []
+        self._reference: list[ReferenceOutputs] = []
 
     @property
     def able(self) -> bool:
@@ -130,7 +130,7 @@ class Scorer:
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
             found = scored_values(self.points, outputs, sample)
-            self._reference.append(Exact.of(found, self._names))
+            self._reference.append(ReferenceOutputs.of(found, self._names))
             held += sum(value.nbytes for value in found.values())
             if held > HELD_BYTES:
                 break

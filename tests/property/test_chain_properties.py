@@ -139,6 +139,6 @@ def test_equalized_statistics_are_those_of_the_rescaled_model(text, seed, step):
         if made.count > 40:  # values of a coarse bin are taken as spread evenly: its width is 6 %
             quantiles = np.array([0.1, 0.5, 0.9]) * made.count
             left, right = (
-                each.spectrum.centers[np.searchsorted(each.spectrum.cumulative, quantiles)] for each in (made, seen)
+                each.histogram.centers[np.searchsorted(each.histogram.cumulative, quantiles)] for each in (made, seen)
             )
             np.testing.assert_allclose(left, right, rtol=0.13, atol=1e-3 + 0.02 * abs(seen.maximum - seen.minimum))

@@ -11,7 +11,7 @@ import int8cal
 
 PACKAGE = Path(int8cal.__file__).parent
 
-# A module may import from its own station and from stations of a lower level. Stations of one level are strangers.
+# A module may import from its own station and from stations of a lower level. Stations of one level are unknown_tensor_warnings.
 LEVELS = {
     "__init__": 99,  # loads its names lazily
     "__main__": 99,

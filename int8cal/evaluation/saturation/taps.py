@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from int8cal.protos import Graft, copied, graft
+from int8cal.protos import ModelView, copied, view_of
 from int8cal.quantization.emit import free_name, tensor_names
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class CodeTaps:
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.graft: Graft = graft(model)
+        self.graft: ModelView = view_of(model)
         self.graph = self.graft.shell.graph
         self.taken = tensor_names(model.graph)
         self.outputs = {value.name for value in self.graph.output}

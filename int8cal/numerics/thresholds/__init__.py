@@ -1,1 +1,1 @@
-"""Threshold methods: a Spectrum -> a clip range."""
+"""Threshold methods: a Histogram -> a clip range."""

@@ -22,7 +22,7 @@ from int8cal.numerics.thresholds.points import points_of
 
 if TYPE_CHECKING:
     from int8cal.numerics.affine import Affine, QType
-    from int8cal.numerics.loglinear import Spectrum
+    from int8cal.numerics.loglinear import Histogram
     from int8cal.numerics.thresholds.points import Points
 
 Float64 = npt.NDArray[np.float64]
@@ -196,12 +196,12 @@ def squared_error(points: Float64, weights: Float64, affine: Affine) -> float:
 
 
 def mse_range(
-    spectrum: Spectrum, dtype: QType, *, symmetric: bool, points: Points | None = None
+    histogram: Histogram, dtype: QType, *, symmetric: bool, points: Points | None = None
 ) -> tuple[float, float]:
     """Choose the clip range with the least expected squared error.
 
     Args:
-        spectrum: The tensor's values.
+        histogram: The tensor's values.
         dtype: Target type.
         symmetric: Clip range [-t, t] with zero point 0.
         points: What `points_of` gives, where it is known already.
@@ -210,8 +210,8 @@ def mse_range(
         (low, high) in real units. The search shrinks both ends together and each alone, on a geometric grid of 2 %
         steps until that gains nothing more, then of 0.5 % steps; the widest of equal ranges wins.
     """
-    values, weights = points or points_of(spectrum)
-    low, high = min(spectrum.observed[0], 0.0), max(spectrum.observed[1], 0.0)
+    values, weights = points or points_of(histogram)
+    low, high = min(histogram.observed[0], 0.0), max(histogram.observed[1], 0.0)
     if symmetric:
         high = max(-low, high)
         low = -high

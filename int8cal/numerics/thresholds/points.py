@@ -1,4 +1,4 @@
-"""A spectrum as weighted points: what ranges are compared on."""
+"""A histogram as weighted points: what ranges are compared on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from int8cal.numerics.compiled import compiled
 from int8cal.numerics.loglinear import linear_histogram
 
 if TYPE_CHECKING:
-    from int8cal.numerics.loglinear import Spectrum
+    from int8cal.numerics.loglinear import Histogram
 
 Float64 = npt.NDArray[np.float64]
 Points = tuple[Float64, Float64]  # values and weights
@@ -22,17 +22,17 @@ RESOLUTION = 2048  # points per window: 8 per step of a range that fills it
 WINDOWS = 4.0 ** -np.arange(5)
 
 
-def points_of(spectrum: Spectrum) -> Points:
-    """Resample a spectrum to weighted points: (values, weights), float64 (M,); zeros stay exact zeros, at the end."""
-    low, high = min(spectrum.observed[0], 0.0), max(spectrum.observed[1], 0.0)
+def points_of(histogram: Histogram) -> Points:
+    """Resample a histogram to weighted points: (values, weights), float64 (M,); zeros stay exact zeros, at the end."""
+    low, high = min(histogram.observed[0], 0.0), max(histogram.observed[1], 0.0)
     if high <= low:
-        return np.zeros(1), np.array([float(spectrum.total)])
+        return np.zeros(1), np.array([float(histogram.total)])
     edges = np.empty(WINDOWS.size * (RESOLUTION + 1))
     edges = edges[: _merge(low * WINDOWS, high * WINDOWS, RESOLUTION, edges)]
-    counts = linear_histogram(spectrum.nonzero, edges)
+    counts = linear_histogram(histogram.nonzero, edges)
     used = np.flatnonzero(counts)
     points = (edges[used] + edges[used + 1]) / 2
-    zeros = spectrum.total - spectrum.nonzero.total
+    zeros = histogram.total - histogram.nonzero.total
     return np.append(points, 0.0), np.append(counts[used].astype(np.float64), float(zeros))
 
 

@@ -11,8 +11,8 @@ from int8cal.calibration.table_file import save_table
 from int8cal.data.feeds import feeds_of, open_feeds
 from int8cal.evaluation.gates import parse_gate
 from int8cal.identity import identified, save_stamped
-from int8cal.search.goals.gate_judge import GateJudge
-from int8cal.search.goals.reach_gates import Course, GateSearch
+from int8cal.search.goals.gate_evaluator import GateEvaluator
+from int8cal.search.goals.reach_gates import GateGoal, GateSearch
 from int8cal.search.goals.search_state import SearchState
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ SAMPLES = 8  # calibration samples that are kept at least, to measure the layers
 def kept_samples(job: Job, recipe: Recipe) -> int:
     """Return how many calibration samples are kept for what comes after statistics."""
     if job.quantization.budget is not None:
-        return max(recipe.judge_samples + recipe.tune_samples, SAMPLES)
-    return recipe.judge_samples + recipe.tune_samples or (1 if job.quantization.optimize else 0)
+        return max(recipe.validation_samples + recipe.fit_samples, SAMPLES)
+    return recipe.validation_samples + recipe.fit_samples or (1 if job.quantization.optimize else 0)
 
 
 @dataclass
-class Desk:
+class BestResult:
     """Where results lie while a search goes on; nowhere for one in memory.
 
     Attributes:
@@ -97,7 +97,7 @@ def spend_budget(
     collected: Collected,
     stream: Callable[[], object] | None,
     trim: Trimmer,
-    desk: Desk,
+    best_result: BestResult,
 ) -> tuple[Result, MixedPrecision]:
     """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
 
@@ -109,7 +109,7 @@ def spend_budget(
         collected: What calibration gave.
         stream: Yields feed dicts, in place of the job's data path.
         trim: Takes the padding off samples.
-        desk: Where results go.
+        best_result: Where results go.
 
     Raises:
         Int8calError: Of evaluating or writing.
@@ -121,23 +121,23 @@ def spend_budget(
             return feeds_of(stream, prepared.signature, job.data.samples, trim)
         return open_feeds(job.evaluation.data or job.data, prepared.signature, trim=trim)
 
-    judge = GateJudge(source, samples, target=job.quantization.target, threads=threads)
-    desk.publish(result, collected.statistics)
+    evaluator = GateEvaluator(source, samples, target=job.quantization.target, threads=threads)
+    best_result.publish(result, collected.statistics)
     key = {
         "model": prepared.sha256,
-        "samples": judge.fingerprint(),
+        "samples": evaluator.fingerprint(),
         "threads": str(threads),
         **{name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy")},
     }
-    course = Course(
+    goal = GateGoal(
         gates=[parse_gate(text) for text in job.evaluation.gates],
         settings=job.quantization,
-        judge=judge,
-        state=SearchState(desk.state_path, key),
-        publish=lambda better: desk.publish(better, collected.statistics),
+        evaluator=evaluator,
+        state=SearchState(best_result.state_path, key),
+        publish=lambda better: best_result.publish(better, collected.statistics),
         threads=threads,
     )
     elements = {
         name: each.count / max(collected.statistics.samples, 1) for name, each in collected.statistics.tensors.items()
     }
-    return GateSearch(prepared, selection, result, collected.kept, elements, course).run()
+    return GateSearch(prepared, selection, result, collected.kept, elements, goal).run()

@@ -17,7 +17,7 @@ from int8cal.graph.index import Index
 from int8cal.graph.injection import rounded_places
 from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.remainder import can_have_planes
-from int8cal.quantization.error_model import Cause
+from int8cal.quantization.error_model import NoiseSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ _FIRST_PART = 16  # the search starts with this part of what the budget allows
 
 
 @dataclass(frozen=True)
-class Open:
+class OptionalLayer:
     """What is known of a layer that may stay float.
 
     Attributes:
@@ -57,7 +57,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Rung:
+class PrecisionMix:
     """The first so many steps away from int8.
 
     Attributes:
@@ -87,7 +87,7 @@ class Planes:
 
 def open_layers(
     model: onnx.ModelProto, plan: Plan, selection: Selection, elements: Mapping[str, float], fixed: frozenset[str]
-) -> tuple[Open, ...]:
+) -> tuple[OptionalLayer, ...]:
     """Look at every layer as if it alone stayed float.
 
     Args:
@@ -114,7 +114,7 @@ def open_layers(
         for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
             us += float_us(index.nodes[name], elements)
         exact = frozenset(place.tensor for place in gone if place.readers == "others")
-        found.append(Open(layer, frozenset(freed), exact, us, layer.input not in codes))
+        found.append(OptionalLayer(layer, frozenset(freed), exact, us, layer.input not in codes))
     return tuple(found)
 
 
@@ -143,7 +143,7 @@ def plane_groups(
 
 
 @dataclass
-class Ladder:
+class MixPlanner:
     """Steps away from int8, each the one that takes away most noise per microsecond.
 
     Args:
@@ -154,50 +154,53 @@ class Ladder:
         keep: Number of these layers that stay int8 at least.
     """
 
-    layers: Sequence[Open]
+    layers: Sequence[OptionalLayer]
     groups: Sequence[Planes]
-    noise: Mapping[Cause, float]
+    noise: Mapping[NoiseSource, float]
     whole_us: float
     keep: int
     _inputs: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
-    def rungs(self, budget: float) -> tuple[Rung, ...]:
+    def mixes(self, budget: float) -> tuple[PrecisionMix, ...]:
         """Add up steps within a budget; one that does not fit is left out, and a cheaper one behind it may still fit.
 
         Args:
             budget: In percent of the int8 model's estimated time; inf for all steps.
 
         Returns:
-            The rungs, from nothing taken on.
+            The mixes, from nothing taken on.
         """
-        rungs = [Rung()]
-        self._inputs = {each.node: self.noise.get(Cause("input", each.node), 0.0) for each in self.layers}
+        mixes = [PrecisionMix()]
+        self._inputs = {each.node: self.noise.get(NoiseSource("input", each.node), 0.0) for each in self.layers}
         for group in sorted(self.groups, key=lambda each: (-self._saved(each) / each.us, each.nodes)):
-            last, saved = rungs[-1], self._saved(group)
+            last, saved = mixes[-1], self._saved(group)
             percent = last.percent + 100 * group.us / self.whole_us
             if saved >= LEAST_GAIN and percent <= budget:
-                rungs.append(
+                mixes.append(
                     replace(last, planes=(*last.planes, *group.nodes), percent=percent, gain=last.gain + saved)
                 )
-                self._inputs |= {node: self.noise[Cause("input", node, planes=True)] for node in group.nodes}
+                self._inputs |= {node: self.noise[NoiseSource("input", node, planes=True)] for node in group.nodes}
         by_node = {each.node: each for each in self.layers}
         while True:
-            last = rungs[-1]
+            last = mixes[-1]
             best = self._best(by_node, last, budget)
             if best is None:
-                return tuple(rungs)
+                return tuple(mixes)
             step, gain, us = best
             floats = (*last.floats, *step)
             planes = tuple(node for node in last.planes if node not in floats)
-            rungs.append(Rung(floats, planes, last.percent + 100 * us / self.whole_us, min(last.gain + gain, 1.0)))
+            mixes.append(
+                PrecisionMix(floats, planes, last.percent + 100 * us / self.whole_us, min(last.gain + gain, 1.0))
+            )
 
     def _saved(self, group: Planes) -> float:
         return math.fsum(
-            self.noise[Cause("input", node)] - self.noise[Cause("input", node, planes=True)] for node in group.nodes
+            self.noise[NoiseSource("input", node)] - self.noise[NoiseSource("input", node, planes=True)]
+            for node in group.nodes
         )
 
     def _best(
-        self, by_node: Mapping[str, Open], last: Rung, budget: float
+        self, by_node: Mapping[str, OptionalLayer], last: PrecisionMix, budget: float
     ) -> tuple[tuple[str, ...], float, float] | None:
         """Return the step with most gain per microsecond that fits: its layers, its gain, its microseconds."""
         taken = [by_node[node] for node in last.floats]
@@ -218,31 +221,31 @@ class Ladder:
         """Number of layers that may become float."""
         return len(self.layers) - self.keep
 
-    def _steps(self, each: Open, floats: tuple[str, ...]) -> list[tuple[Open, ...]]:
+    def _steps(self, each: OptionalLayer, floats: tuple[str, ...]) -> list[tuple[OptionalLayer, ...]]:
         """Return a layer alone, and together with any layer that makes its input float."""
         before = [one for one in self.layers if each.layer.input in one.freed and one.node not in (*floats, each.node)]
-        alone: list[tuple[Open, ...]] = [(each,)]
+        alone: list[tuple[OptionalLayer, ...]] = [(each,)]
         return alone if each.free else [*alone, *((one, each) for one in before)]
 
-    def _gain(self, floats: Sequence[Open]) -> float:
+    def _gain(self, floats: Sequence[OptionalLayer]) -> float:
         """Return the share of the noise that goes when layers are float."""
         freed = frozenset[str]().union(*(each.freed for each in floats))
         exact = frozenset[str]().union(*(each.exact for each in floats))
-        parts = [self.noise.get(Cause("weights", each.node), 0.0) for each in floats]
+        parts = [self.noise.get(NoiseSource("weights", each.node), 0.0) for each in floats]
         parts += [self._inputs[each.node] for each in floats if each.free or each.layer.input in freed]
-        parts += [self.noise.get(Cause("others", tensor), 0.0) for tensor in sorted(exact)]
+        parts += [self.noise.get(NoiseSource("others", tensor), 0.0) for tensor in sorted(exact)]
         return math.fsum(parts)
 
 
 def fewest(top: int, holds: Callable[[int], bool]) -> int | None:
-    """Find the lowest rung at which the gates hold: larger and larger steps up, then halving.
+    """Find the lowest mix at which the gates hold: larger and larger steps up, then halving.
 
     Args:
-        top: The highest rung.
-        holds: Judges a rung above 0; at 0 the gates do not hold. Nearly monotonic.
+        top: The highest mix.
+        holds: Judges a mix above 0; at 0 the gates do not hold. Nearly monotonic.
 
     Returns:
-        The rung; None where the gates hold at none that was tried, the highest among them.
+        The mix; None where the gates hold at none that was tried, the highest among them.
     """
     if top < 1:
         return None
@@ -258,11 +261,11 @@ def fewest(top: int, holds: Callable[[int], bool]) -> int | None:
     return high
 
 
-def needed(rungs: Sequence[Rung], factor: float) -> Rung | None:
-    """Return the lowest rung that by estimate leaves no more than a part of the noise; None where none does.
+def needed(mixes: Sequence[PrecisionMix], factor: float) -> PrecisionMix | None:
+    """Return the lowest mix that by estimate leaves no more than a part of the noise; None where none does.
 
     Args:
-        rungs: Of a ladder without budget.
+        mixes: Of a planner without budget.
         factor: Noise that may be left, of that with every layer in int8.
     """
-    return next((rung for rung in rungs if 1.0 - rung.gain <= factor), None)
+    return next((mix for mix in mixes if 1.0 - mix.gain <= factor), None)

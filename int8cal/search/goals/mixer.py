@@ -13,14 +13,14 @@ from int8cal.quantization.left_out import left_of, without_noise_of
 if TYPE_CHECKING:
     from int8cal.graph.prepared import Prepared
     from int8cal.graph.select import Selection
-    from int8cal.search.goals.mixed import Rung
+    from int8cal.search.goals.mixed import PrecisionMix
     from int8cal.search.search import Result
 
 REASON = "in float so that the gates hold"
 
 
 @dataclass(frozen=True)
-class Mixer:
+class MixBuilder:
     """Builds models from one calibrated table.
 
     Args:
@@ -38,18 +38,18 @@ class Mixer:
         """What the whole table's plan was made with."""
         return replace(self.allowed, left=left_of(self.whole.table))
 
-    def mixed(self, rung: Rung) -> Result:
-        """Build the model of a rung.
+    def mixed(self, mix: PrecisionMix) -> Result:
+        """Build the model of a mix.
 
         Raises:
-            TableError: The rung leaves no layer in int8.
+            TableError: The mix leaves no layer in int8.
         """
         plan, table, tensors = self.whole.plan, self.whole.table, self.whole.tensors
-        if rung.planes:
-            table = with_planes(table, plan, rung.planes)
+        if mix.planes:
+            table = with_planes(table, plan, mix.planes)
         smaller = plan
-        if rung.floats:
-            left = dict.fromkeys(rung.floats, REASON)
+        if mix.floats:
+            left = dict.fromkeys(mix.floats, REASON)
             selection = replace(self.selection, left=(*self.selection.left, *left.items()))
             smaller = require_layers(self.prepared, selection)
             table = without_noise_of(table, (plan, smaller), left)

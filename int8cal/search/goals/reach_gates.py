@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from int8cal.evaluation.figures import output_of
-from int8cal.evaluation.gates import judge, on_outputs
+from int8cal.evaluation.gates import check_gates, on_outputs
 from int8cal.evaluation.result import Evaluation, MixedPoint, MixedPrecision, Saturation
 from int8cal.graph.costs import inference_us
 from int8cal.graph.injection import rounded_places
@@ -18,11 +18,11 @@ from int8cal.quantization.build import build_model
 from int8cal.quantization.contributions import Causes, measure_causes
 from int8cal.quantization.corrections.remainder import planes_of, with_planes
 from int8cal.quantization.corrections.rescale import apply_factors
-from int8cal.quantization.error_model import Cause, Twin
+from int8cal.quantization.error_model import NoiseSource, Twin
 from int8cal.quantization.uint8_input import uint8_input_of
-from int8cal.search.goals.mixed import Ladder, Planes, Rung, fewest, needed, open_layers, plane_groups
+from int8cal.search.goals.mixed import MixPlanner, Planes, PrecisionMix, fewest, needed, open_layers, plane_groups
 from int8cal.search.goals.mixed_report import describe_layers, outcome_of
-from int8cal.search.goals.mixer import Mixer
+from int8cal.search.goals.mixer import MixBuilder
 from int8cal.search.goals.search_state import Figures
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from int8cal.graph.select import Selection
     from int8cal.job import QuantizationSettings
     from int8cal.runtime.batching import SampleLike
-    from int8cal.search.goals.gate_judge import GateJudge
+    from int8cal.search.goals.gate_evaluator import GateEvaluator
     from int8cal.search.goals.search_state import SearchState
     from int8cal.search.search import Result
 
@@ -46,13 +46,13 @@ _OF_LAYERS: tuple[Literal["input", "weights"], ...] = ("input", "weights")
 
 
 @dataclass(frozen=True)
-class Course:
+class GateGoal:
     """What a search needs besides the model.
 
     Attributes:
         gates: Of the job; those about outputs are searched for.
         settings: With a budget.
-        judge: Evaluates models.
+        evaluator: Evaluates models.
         state: Remembers figures.
         publish: Puts a result on disk: each that is better than the first, which is there already.
         threads: Of the runtime; 0 for all CPUs.
@@ -60,7 +60,7 @@ class Course:
 
     gates: Sequence[ParsedGate]
     settings: QuantizationSettings
-    judge: GateJudge
+    evaluator: GateEvaluator
     state: SearchState
     publish: Callable[[Result], None]
     threads: int = 0
@@ -69,7 +69,7 @@ class Course:
 @dataclass(frozen=True)
 class _Judged:
     result: Result
-    rung: Rung
+    mix: PrecisionMix
     gates: tuple[Gate, ...]
     metrics: Metrics
 
@@ -81,7 +81,7 @@ class _Judged:
     def rank(self) -> tuple[float, ...]:
         """Larger is better: more gates that hold; then less time if all do, or else less noise."""
         passed = sum(gate.passed for gate in self.gates)
-        return (passed, -self.rung.percent if self.holds else _decibel(self.metrics))
+        return (passed, -self.mix.percent if self.holds else _decibel(self.metrics))
 
 
 class GateSearch:
@@ -93,7 +93,7 @@ class GateSearch:
         result: With every layer in int8.
         samples: Calibration samples to measure the layers' noise on.
         elements: Values per inference of every planned tensor.
-        course: Gates, budget, and how to judge.
+        goal: Gates, budget, and how to evaluator.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class GateSearch:
         result: Result,
         samples: Sequence[SampleLike],
         elements: Mapping[str, float],
-        course: Course,
+        goal: GateGoal,
     ) -> None:
         self.prepared, self.selection, self.result = prepared, selection, result
-        self.samples, self.elements, self.course = samples, elements, course
-        self.gates = on_outputs(course.gates)
-        self.mixer = Mixer(prepared, selection, result)
+        self.samples, self.elements, self.goal = samples, elements, goal
+        self.gates = on_outputs(goal.gates)
+        self.mixer = MixBuilder(prepared, selection, result)
         self.judged: list[_Judged] = []
         self.best: _Judged | None = None
 
@@ -121,49 +121,49 @@ class GateSearch:
         Raises:
             Int8calError: Of evaluating.
         """
-        budget = self.course.settings.budget or 0.0
-        plain = self._judge(Rung())
+        budget = self.goal.settings.budget or 0.0
+        plain = self._judge(PrecisionMix())
         sweep, percent = None, None
         if not plain.holds:
             sweep = self._sweep(plain)
-            rungs = sweep.rungs(budget)
-            found = fewest(len(rungs) - 1, lambda number: self._judge(rungs[number]).holds)
+            mixes = sweep.mixes(budget)
+            found = fewest(len(mixes) - 1, lambda number: self._judge(mixes[number]).holds)
             if found is None:
-                percent = self._needed(plain, sweep.rungs(math.inf))
+                percent = self._needed(plain, sweep.mixes(math.inf))
         best = self.best or plain
-        curve = sorted(self.judged, key=lambda each: (each.rung.percent, len(each.rung.floats)))
+        curve = sorted(self.judged, key=lambda each: (each.mix.percent, len(each.mix.floats)))
         mixed = MixedPrecision(
             budget_percent=budget,
-            fallback=self.course.settings.fallback,
+            fallback=self.goal.settings.fallback,
             layers=()
             if sweep is None
-            else describe_layers(self.result.plan, sweep, best.rung, budget, holds=best.holds),
+            else describe_layers(self.result.plan, sweep, best.mix, budget, holds=best.holds),
             curve=tuple(self._point(each, best) for each in curve),
             needed_percent=percent,
-            outcome=outcome_of(best.rung, budget, percent, holds=best.holds),
+            outcome=outcome_of(best.mix, budget, percent, holds=best.holds),
         )
         return self._with_lines(best.result, mixed), mixed
 
-    def _judge(self, rung: Rung) -> _Judged:
+    def _judge(self, mix: PrecisionMix) -> _Judged:
         result = self.result
-        if rung.floats or rung.planes:
-            result = self.mixer.mixed(rung)
+        if mix.floats or mix.planes:
+            result = self.mixer.mixed(mix)
         key = model_sha256(result.model)
-        figures = self.course.state.get(key)
+        figures = self.goal.state.get(key)
         if figures is None:
-            evaluation = self.course.judge.evaluate(result.model)
+            evaluation = self.goal.evaluator.evaluate(result.model)
             figures = Figures(evaluation.metrics, evaluation.outputs)
-            self.course.state.put(key, figures)
-        judged = _Judged(result, rung, judge(self.gates, _evaluation(figures)), figures.metrics)
+            self.goal.state.put(key, figures)
+        judged = _Judged(result, mix, check_gates(self.gates, _evaluation(figures)), figures.metrics)
         if self.best is None or judged.rank > self.best.rank:
             if self.best is not None:
-                self.course.publish(result)
+                self.goal.publish(result)
             self.best = judged
         # models are large: only the best is held
         self.judged = [replace(each, result=self.result) for each in self.judged] + [judged]
         return judged
 
-    def _sweep(self, plain: _Judged) -> Ladder:
+    def _sweep(self, plain: _Judged) -> MixPlanner:
         prepared, plan, table = self.prepared.model, self.result.plan, self.result.table
         uint8 = uint8_input_of(prepared, plan, table.corrections)
         fixed = frozenset[str]() if uint8 is None else uint8.nodes
@@ -172,7 +172,7 @@ class GateSearch:
         affines = {name: entry.affine for name, entry in table.tensors.items()}
         built = build_model(prepared, plan, table)
         twins = {
-            Cause(what, each.node): Twin(
+            NoiseSource(what, each.node): Twin(
                 each.layer, built.layers[each.node], affines[each.layer.input], planes=each.node in already
             )
             for each in opened
@@ -180,9 +180,9 @@ class GateSearch:
         }
         others = self._others(plan)
         sources = [point.tensor for point in plan.points if point.source and point.tensor in others]
-        rounded = {Cause("others", tensor): affines[tensor] for tensor in sources}
+        rounded = {NoiseSource("others", tensor): affines[tensor] for tensor in sources}
         groups: tuple[Planes, ...] = ()
-        if self.course.settings.fallback == "planes":
+        if self.goal.settings.fallback == "planes":
             # signed codes come in one plane only
             can = {each.node for each in opened if affines[each.layer.input].dtype.qmin == 0} - already
             barred = frozenset(layer.node for layer in plan.layers) - can
@@ -191,9 +191,11 @@ class GateSearch:
         if doubled:
             wide = with_planes(table, plan, doubled).tensors
             twins |= {
-                Cause("input", node, planes=True): replace(twin, affine=wide[twin.layer.input].affine, planes=True)
+                NoiseSource("input", node, planes=True): replace(
+                    twin, affine=wide[twin.layer.input].affine, planes=True
+                )
                 for node in doubled
-                for twin in (twins[Cause("input", node)],)
+                for twin in (twins[NoiseSource("input", node)],)
             }
         measured = measure_causes(
             _equalized(prepared, plan, table),
@@ -202,18 +204,18 @@ class GateSearch:
             Causes(twins, rounded),
             self.samples,
             self.elements,
-            threads=self.course.threads,
+            threads=self.goal.threads,
         )
         whole = inference_us(prepared, plan, self.elements)
         recurrent = bool(plan.recurrent) or len(opened) < len(plan.layers)
         shares = measured.shares(_deciding(plain.gates, self.gates))
-        return Ladder(opened, groups, shares, whole, keep=0 if recurrent else 1)
+        return MixPlanner(opened, groups, shares, whole, keep=0 if recurrent else 1)
 
     def _others(self, plan: Plan) -> set[str]:
         places = rounded_places(self.prepared.model, plan)
         return {place.tensor for place in places if place.readers == "others"}
 
-    def _needed(self, plain: _Judged, rungs: Sequence[Rung]) -> float | None:
+    def _needed(self, plain: _Judged, mixes: Sequence[PrecisionMix]) -> float | None:
         """Return the budget that the gates would need by estimate, from the noise that the best model still has."""
         best = self.best or plain
         factors = [_factor(gate, parsed, plain.metrics) for gate, parsed in zip(best.gates, self.gates, strict=True)]
@@ -223,16 +225,14 @@ class GateSearch:
         if best.metrics.sqnr_db is not None and plain.metrics.sqnr_db is not None:
             # what the best one really gained corrects the estimate
             left = 10 ** ((plain.metrics.sqnr_db - best.metrics.sqnr_db) / 10)
-            allowed *= min(max(1.0 - best.rung.gain, 1e-9) / left, 1.0)
-        beyond = [rung for rung in rungs if rung.percent > (self.course.settings.budget or 0.0)]
-        rung = needed(beyond, allowed)
-        return None if rung is None else rung.percent
+            allowed *= min(max(1.0 - best.mix.gain, 1e-9) / left, 1.0)
+        beyond = [mix for mix in mixes if mix.percent > (self.goal.settings.budget or 0.0)]
+        mix = needed(beyond, allowed)
+        return None if mix is None else mix.percent
 
     def _point(self, judged: _Judged, best: _Judged) -> MixedPoint:
-        rung = judged.rung
-        return MixedPoint(
-            len(rung.floats), len(rung.planes), rung.percent, judged.gates, judged.metrics, rung == best.rung
-        )
+        mix = judged.mix
+        return MixedPoint(len(mix.floats), len(mix.planes), mix.percent, judged.gates, judged.metrics, mix == best.mix)
 
     def _with_lines(self, result: Result, mixed: MixedPrecision) -> Result:
         taken = [

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.choose import choose
-from int8cal.calibration.ranges import group_spectrum
+from int8cal.calibration.ranges import group_histogram
 from int8cal.graph.index import Index
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
@@ -79,14 +79,14 @@ LEAST_SCORED_DB = 1.0
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer the channels rescaled as far as measured errors say."""
-    if inputs.holdout.scorer is None or not inputs.holdout.tune:
+    if inputs.holdout.scorer is None or not inputs.holdout.fit:
         return
     measured = measure_factors(
         inputs.prepared,
         inputs.plan,
         inputs.statistics,
         inputs.holdout.signature,
-        inputs.holdout.tune,
+        inputs.holdout.fit,
         inputs.job.calibration,
         inputs.job.quantization,
     )
@@ -138,21 +138,21 @@ def measure_factors(
     injected = Injected(model, plan, signature, layers, samples[:RUNS], threads=calibration.threads)
     found = []
     for chain, candidates in zip(chains, finalists, strict=True):
-        best = _least_harm(search, injected, chain, candidates)
+        best = _least_added_error(search, injected, chain, candidates)
         injected.close_layers()
         if best is not None and best.gain_db >= (inserted_gain_db if chain.inserted else least_gain_db):
             found.append(best)
     return tuple(found)
 
 
-def _least_harm(
+def _least_added_error(
     search: _Search, injected: Injected, chain: Chain, candidates: list[tuple[str, Float64]]
 ) -> Equalization | None:
     """Return the candidate with which a chain's rounding disturbs the model's outputs least."""
     if not candidates:
         return None
-    before = search.harm(injected, chain, np.zeros(chain.channels))
-    after = [search.harm(injected, chain, exponents) for _, exponents in candidates]
+    before = search.added_error(injected, chain, np.zeros(chain.channels))
+    after = [search.added_error(injected, chain, exponents) for _, exponents in candidates]
     least = int(np.argmin(after))
     if not 0 < after[least] < before:
         return None
@@ -228,7 +228,7 @@ class _Search:
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
-    def harm(self, injected: Injected, chain: Chain, exponents: Float64) -> float:
+    def added_error(self, injected: Injected, chain: Chain, exponents: Float64) -> float:
         """Return what a chain's quantized input and weights do to the model's outputs."""
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
         errors: list[dict[str, Float32]] = [{} for _ in range(injected.runs)]
@@ -242,7 +242,7 @@ class _Search:
                 expected = injected.product(layer.node, values, weight)
                 near = fake_quantized(values * columns, affines[layer.input])
                 added[layer.node] = injected.product(layer.node, near, rounded) - expected
-        return injected.harm(errors)
+        return injected.added_error(errors)
 
     def _rounded(self, layer: Layer, weight: Float64) -> Float32:
         """Return a layer's weight as its codes will stand for it."""
@@ -284,7 +284,7 @@ class _Search:
                 continue
             if point.group not in by_group:
                 # only what passes values on shares a scale with a chain's tensor, and is one of its tensors too
-                seen = group_spectrum(self.plan, {**self.tensors, **scaled}, point.group)
+                seen = group_histogram(self.plan, {**self.tensors, **scaled}, point.group)
                 activations, percentile = self.quantization.activations, self.calibration.percentile
                 by_group[point.group] = choose(seen, self.calibration.method, activations, percentile).affine
             result[layer.input] = by_group[point.group]

@@ -30,7 +30,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         inputs.ranged_plan,
         holdout.signature,
         state.candidate.tensors,
-        holdout.tune,
+        holdout.fit,
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s,
         threads=holdout.threads,

@@ -46,7 +46,7 @@ class Refined:
     Attributes:
         text: Codes for the table; None where those without data stay.
         delta: For the bias, (output channels,) in real units; None for none.
-        gain_db: What the codes gain on the judge samples; negative where they were dropped.
+        gain_db: What the codes gain on the validation samples; negative where they were dropped.
     """
 
     text: str | None
@@ -59,8 +59,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     holdout = inputs.holdout
     if not holdout.can_fit:
         return
-    held_out = holdout.judged[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs' does
-    samples = (list(holdout.as_int8(state.built.model, each)) for each in (holdout.tune, held_out))
+    held_out = holdout.validation[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs' does
+    samples = (list(holdout.as_int8(state.built.model, each)) for each in (holdout.fit, held_out))
     table, lines = refine_layers(state.built, state.table, *samples, threads=holdout.threads)
     state = yield Remark(lines)
     yield from propose_layers(state, inputs, "second-order rounding", table, (CORRECTION, "bias"))
@@ -69,8 +69,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 def refine_layers(
     built: Built,
     table: CalibrationTable,
-    tune: Sequence[SampleLike],
-    judge: Sequence[SampleLike],
+    fit: Sequence[SampleLike],
+    validation: Sequence[SampleLike],
     *,
     threads: int = 0,
 ) -> tuple[CalibrationTable, tuple[str, ...]]:
@@ -79,8 +79,8 @@ def refine_layers(
     Args:
         built: `build_model`'s result for this very table.
         table: Without second-order rounding; a bias correction in it is replaced for the layers that are refined.
-        tune: Samples to fit on, as the int8 model takes them (raw pixels where it takes these).
-        judge: Samples to judge on, never fitted on, likewise.
+        fit: Samples to fit on, as the int8 model takes them (raw pixels where it takes these).
+        validation: Samples to score on, never fitted on, likewise.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Returns:
@@ -95,7 +95,7 @@ def refine_layers(
     weights, target = table_range(table.settings), table.settings.get("target", "portable")
     planes = planes_of(built.plan, table)
     found: dict[str, Refined] = {}
-    for entry, (tuned, judged) in take_moments(built.model, list(inputs.values()), [tune, judge], threads=threads):
+    for entry, (tuned, judged) in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):
         layer = layers[entry.node]
         source = layer_weights(index, layer, weights, target, double=entry.node in planes)
         scale = table.tensors[layer.input].scale
@@ -136,7 +136,7 @@ def _bias_delta(
     tuned: Moments,
     judged: Moments,
 ) -> Float64 | None:
-    """Return what takes the mean shift of rounded weights back, where it does so on the judge samples too."""
+    """Return what takes the mean shift of rounded weights back, where it does so on the validation samples too."""
     if layer.bias is None:
         return None
     errors = codes * integers.scales[:, None, None] - source.rows.values.astype(np.float64)

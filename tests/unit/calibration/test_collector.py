@@ -49,8 +49,8 @@ def test_a_value_that_is_not_finite_names_tensor_and_sample(bad, kind):
 def test_a_zero_size_tensor_counts_nothing(tools):
     result = tools.count(np.zeros((1, 0, 4)), tap=Tap("t", 1, 3, True))
     assert result.count == 0
-    assert result.spectrum.observed == (0.0, 0.0)
-    assert result.spectrum.total == 1  # a single zero stands in
+    assert result.histogram.observed == (0.0, 0.0)
+    assert result.histogram.total == 1  # a single zero stands in
     assert result.channels.count == 0
 
 

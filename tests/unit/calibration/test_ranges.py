@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from int8cal.calibration.ranges import choose_ranges, group_spectrum
+from int8cal.calibration.ranges import choose_ranges, group_histogram
 from int8cal.calibration.statistics import TensorStatistics
 from int8cal.errors import ConfigError, StatisticsError
 from int8cal.job import CalibrationSettings, QuantizationSettings
@@ -49,9 +49,9 @@ def test_a_group_shares_the_range_of_its_sources(plan, tensors):
 
 
 def test_tensors_that_only_pass_values_on_do_not_count_twice(plan, tensors):
-    spectrum = group_spectrum(plan, tensors, "conv")
-    assert spectrum.total == 4
-    assert spectrum.observed == (0.0, 10.0)
+    histogram = group_histogram(plan, tensors, "conv")
+    assert histogram.total == 4
+    assert histogram.observed == (0.0, 10.0)
 
 
 def test_a_user_range_wins_and_is_marked(plan, tensors):

@@ -93,11 +93,11 @@ def test_equalizing_keeps_the_shape_of_the_distribution(tools):
     values = np.random.default_rng(9).normal(size=(4, 3, 4000)).astype(np.float32)
     exponents = np.array([2, 0, -1])
     scaled = values * np.exp2(exponents).astype(np.float32).reshape(1, 3, 1)
-    spectrum = tools.count(values, tap=Tap("t", 1, 3, True)).equalized(exponents).spectrum
-    counted = tools.count(scaled).spectrum
-    mean = (spectrum.centers * spectrum.counts).sum() / spectrum.total
-    power = (spectrum.centers**2 * spectrum.counts).sum() / spectrum.total
-    assert spectrum.observed == counted.observed
+    histogram = tools.count(values, tap=Tap("t", 1, 3, True)).equalized(exponents).histogram
+    counted = tools.count(scaled).histogram
+    mean = (histogram.centers * histogram.counts).sum() / histogram.total
+    power = (histogram.centers**2 * histogram.counts).sum() / histogram.total
+    assert histogram.observed == counted.observed
     assert mean == pytest.approx(float(scaled.mean(dtype=np.float64)), abs=2e-3)
     assert power == pytest.approx(float(np.square(scaled, dtype=np.float64).mean()), rel=2e-3)
 
@@ -105,7 +105,7 @@ def test_equalizing_keeps_the_shape_of_the_distribution(tools):
 def test_a_value_that_leaves_float32_keeps_its_sign(tools):
     values = np.array([[[-1e-38, 1e-44]], [[1.0, -2.0]]], np.float32).reshape(1, 2, 2)
     equalized = tools.count(values, tap=Tap("t", 1, 2, True)).equalized(np.array([-30, 0]))
-    spectrum = equalized.spectrum
+    histogram = equalized.histogram
     assert equalized.count == 4
-    assert spectrum.counts[spectrum.centers < 0].sum() == 2
-    assert spectrum.counts[np.abs(spectrum.centers) > 1e-30].sum() == 2
+    assert histogram.counts[histogram.centers < 0].sum() == 2
+    assert histogram.counts[np.abs(histogram.centers) > 1e-30].sum() == 2

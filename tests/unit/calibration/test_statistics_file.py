@@ -226,9 +226,9 @@ def test_the_stored_artefact_stays_readable():
     assert hidden.channels.amax.tolist() == [3.0, 6.0]
     assert hidden.channels.mean_square.tolist() == [4.5, 9.03125]
     assert hidden.by_channel
-    spectrum = statistics.tensors["input"].spectrum
-    assert spectrum.observed == (0.25, 1.0)
-    assert spectrum.counts.tolist() == [1, 1, 2]
+    histogram = statistics.tensors["input"].histogram
+    assert histogram.observed == (0.25, 1.0)
+    assert histogram.counts.tolist() == [1, 1, 2]
     assert statistics.tensors["empty"].count == 0
 
 

@@ -34,10 +34,10 @@ def passes(schema):
 
 def loads(values):
     """Ask the loader what it says of a file's structure."""
-    from int8cal.config.locate import Place
+    from int8cal.config.locate import ErrorSite
 
     def place(loc, at_key):
-        return Place("file", ".".join(map(str, loc)))
+        return ErrorSite("file", ".".join(map(str, loc)))
 
     try:
         config = validate(ConfigFile, values, place)

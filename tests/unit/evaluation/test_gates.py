@@ -3,9 +3,9 @@ import pytest
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, UNITS
 from int8cal.evaluation.gates import (
+    check_gates,
     figure_named,
     hold,
-    judge,
     on_outputs,
     parse_gate,
     require_measurable,
@@ -82,7 +82,7 @@ EVALUATION = Evaluation(
     ],
 )
 def test_a_gate_holds_its_figure_against_its_bound(text, value, passed):
-    (gate,) = judge([parse_gate(text)], EVALUATION)
+    (gate,) = check_gates([parse_gate(text)], EVALUATION)
     assert gate.gate == text
     assert gate.value == pytest.approx(value)
     assert gate.passed is passed
@@ -90,7 +90,7 @@ def test_a_gate_holds_its_figure_against_its_bound(text, value, passed):
 
 @pytest.mark.parametrize("text", ["top5.drop<=1", "saturation.unsafe_channels<=0", "saturation.unsafe_channels>=0"])
 def test_a_figure_that_was_not_computed_fails_its_gate(text):
-    (gate,) = judge([parse_gate(text)], EVALUATION)
+    (gate,) = check_gates([parse_gate(text)], EVALUATION)
     assert gate.value is None
     assert not gate.passed
 
@@ -98,18 +98,18 @@ def test_a_figure_that_was_not_computed_fails_its_gate(text):
 def test_gates_without_fusion_or_latency_fail_rather_than_break():
     bare = Evaluation(0, Metrics(*[None] * 6), {}, (), None, Saturation("portable", None), (0, 0), None)
     sizes = {"size.fp32_bytes", "size.int8_bytes"}
-    verdicts = judge([parse_gate(f"{name}>=0") for name in FIGURES if name not in sizes], bare)
+    verdicts = check_gates([parse_gate(f"{name}>=0") for name in FIGURES if name not in sizes], bare)
     assert all(gate.value is None and not gate.passed for gate in verdicts)
 
 
 def test_gates_are_judged_in_the_order_given():
-    verdicts = judge([parse_gate("cosine>0"), parse_gate("agreement>2")], EVALUATION)
+    verdicts = check_gates([parse_gate("cosine>0"), parse_gate("agreement>2")], EVALUATION)
     assert [gate.passed for gate in verdicts] == [True, False]
 
 
 def test_zero_is_a_value_and_not_a_missing_one():
     still = Evaluation(1, EVALUATION.metrics, {}, (), Fusion(0, 0, ()), EVALUATION.saturation, (1, 1), None)
-    assert judge([parse_gate("fusion.float<=0")], still)[0].passed
+    assert check_gates([parse_gate("fusion.float<=0")], still)[0].passed
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_the_short_name_of_an_interval_is_that_of_top1_and_the_text_stays_as_wri
     ],
 )
 def test_a_verdict_carries_the_interval_of_its_figure(text, interval):
-    assert judge([parse_gate(text)], EVALUATION)[0].ci95 == interval
+    assert check_gates([parse_gate(text)], EVALUATION)[0].ci95 == interval
 
 
 @pytest.mark.parametrize("text", ["outputs.logits>=1", "outputs.logits.sqnr>=20", "outputs.sqnr_db>=20"])

@@ -9,7 +9,7 @@ from int8cal.errors import ModelError, NonFiniteError
 from int8cal.evaluation import runtimes
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.result import Latency
-from int8cal.evaluation.runtimes import further, told_of_speed
+from int8cal.evaluation.runtimes import further, speed_warnings
 from int8cal.runtime.openvino_sessions import Executed
 from int8cal.runtime.sessions import Session
 
@@ -145,5 +145,5 @@ def test_a_wrong_zero_point_in_one_of_them_would_be_found(other, fp32, int8, mak
     ],
 )
 def test_a_model_that_is_surely_slower_here_is_told(target, interval, told):
-    assert bool(told_of_speed(target, Latency(1.0, 1.1, 0.9, interval))) == told
-    assert told_of_speed(target, None) == ()
+    assert bool(speed_warnings(target, Latency(1.0, 1.1, 0.9, interval))) == told
+    assert speed_warnings(target, None) == ()

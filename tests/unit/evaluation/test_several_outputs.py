@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import int8cal
-from int8cal.evaluation.gates import judge, parse_gate
+from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import Evaluation, Saturation
 from int8cal.numerics.metrics import EXACT_DB
@@ -44,7 +44,7 @@ def constant(x):
 def passed(comparison, gate):
     metrics, outputs = comparison.metrics(), comparison.outputs()
     evaluation = Evaluation(4, metrics, outputs, (), None, Saturation("portable", None), (1, 1), None)
-    return judge([parse_gate(gate)], evaluation)[0].passed
+    return check_gates([parse_gate(gate)], evaluation)[0].passed
 
 
 def test_the_figures_are_those_of_the_worst_output():
@@ -153,6 +153,6 @@ def test_a_report_on_a_model_whose_real_output_is_dead_says_so_and_fails_its_gat
     evaluation = report.evaluation
     assert evaluation.metrics.sqnr_db == pytest.approx(0.0, abs=0.01)
     assert evaluation.metrics.exact_outputs == ("copy",)
-    (gate,) = judge([parse_gate("sqnr_db>=40")], evaluation)
+    (gate,) = check_gates([parse_gate("sqnr_db>=40")], evaluation)
     assert not gate.passed
     assert any('output "logits" does not change' in line for line in report.warnings)

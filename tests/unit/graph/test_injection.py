@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from int8cal.graph.injection import Place, make_injection
+from int8cal.graph.injection import ErrorSite, make_injection
 from int8cal.numerics.affine import fake_quantized
 from int8cal.runtime.sessions import Session
 
@@ -126,11 +126,11 @@ def test_all_errors_at_once_are_the_quantized_model_of_float_weights(bench, name
             if point is None:
                 continue
             if any(layer.node == node.name for layer in plan.layers) and slot == 0:
-                read.add(Place(tensor, "layers"))
+                read.add(ErrorSite(tensor, "layers"))
             elif point.exclusive or node.name in plan.integer_nodes:
-                read.add(Place(tensor, "others"))
+                read.add(ErrorSite(tensor, "others"))
     ends = {value.name for value in model.graph.output}
-    read |= {Place(point.tensor, "others") for point in plan.points if point.exclusive and point.tensor in ends}
+    read |= {ErrorSite(point.tensor, "others") for point in plan.points if point.exclusive and point.tensor in ends}
     assert set(injection.inputs) == read
 
 
@@ -143,7 +143,7 @@ def test_a_place_behind_a_layer_lies_before_its_activation(bench):
     for tensor in shifted.graph.initializer:
         if tensor.name == "B":
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor) + shift.reshape(1), "B"))
-    actual = run(injection, feed, {Place("Conv_c", "output"): shift})
+    actual = run(injection, feed, {ErrorSite("Conv_c", "output"): shift})
     np.testing.assert_allclose(actual["y"], bench.run(shifted, feed)["y"], rtol=1e-4, atol=1e-5)
     assert not any(place.readers == "output" for place in setup(bench, "chain")[-1].inputs)
 

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from int8cal.calibration.choose import choose
-from int8cal.numerics.loglinear import SHIFT, spectrum
+from int8cal.numerics.loglinear import SHIFT, histogram
 
 
 def observed(values):
     values = np.asarray(values, np.float32)
     bins, counts = np.unique(values[values != 0].view(np.uint32) >> np.uint32(SHIFT), return_counts=True)
     zeros = int(np.count_nonzero(values == 0))
-    return spectrum(bins.astype(np.int64), counts, zeros, (float(values.min()), float(values.max())))
+    return histogram(bins.astype(np.int64), counts, zeros, (float(values.min()), float(values.max())))
 
 
 @pytest.mark.parametrize("method", ["kl", "auto", "mse"])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from int8cal.numerics import loglinear
-from int8cal.numerics.loglinear import BINS, HALF, INFINITY_BIN, bin_edges, linear_histogram, spectrum
+from int8cal.numerics.loglinear import BINS, HALF, INFINITY_BIN, bin_edges, histogram, linear_histogram
 
 FLOATS = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
 
@@ -17,7 +17,7 @@ def spectrum_of(values):
     table = np.bincount(nonzero >> 13, minlength=BINS)
     bins = np.flatnonzero(table)
     zeros = int(values.size - nonzero.size)
-    return spectrum(bins, table[bins], zeros, (float(values.min()) + 0.0, float(values.max()) + 0.0))
+    return histogram(bins, table[bins], zeros, (float(values.min()) + 0.0, float(values.max()) + 0.0))
 
 
 def test_an_octave_has_1024_bins_of_equal_width():
@@ -109,7 +109,7 @@ def test_magnitudes_of_both_signs_add():
 
 def test_coarse_bins_have_sixteen_per_octave():
     bins = np.array([np.float32(1.0).view(np.uint32) >> 19, (np.float32(-1.0).view(np.uint32) >> 19)], np.int64)
-    result = spectrum(bins, np.array([5, 7]), 0, (-2.0, 2.0), shift=19)
+    result = histogram(bins, np.array([5, 7]), 0, (-2.0, 2.0), shift=19)
     assert result.counts.tolist() == [7, 5]
     np.testing.assert_array_equal(result.high - result.low, 1 / 16)
 
@@ -118,7 +118,7 @@ def test_fraction_outside_counts_by_bin_centre():
     source = spectrum_of([-8.0, 0.0, 1.0, 8.0])
     assert source.fraction_outside(-1.5, 1.5) == 0.5
     assert source.fraction_outside(-9.0, 9.0) == 0.0
-    empty = spectrum(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, (0.0, 0.0))
+    empty = histogram(np.zeros(0, np.int64), np.zeros(0, np.int64), 0, (0.0, 0.0))
     assert empty.fraction_outside(0.0, 0.0) == 0.0
     assert HALF * 2 == BINS
 
@@ -156,16 +156,16 @@ def test_the_loop_that_lays_out_a_spectrum_is_its_numpy_twin(shift, values, zero
     bits = values.view(np.uint32)
     bins, counts = np.unique(bits[values != 0] >> np.uint32(shift), return_counts=True)
     observed = (min(float(values.min()), 0.0), max(float(values.max()), 0.0))
-    mine = spectrum(bins.astype(np.int64), counts, zeros, observed, shift)
+    mine = histogram(bins.astype(np.int64), counts, zeros, observed, shift)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loglinear, "_spread", loglinear._spread_twin)
-        twin = spectrum(bins.astype(np.int64), counts, zeros, observed, shift)
+        twin = histogram(bins.astype(np.int64), counts, zeros, observed, shift)
     for name in ("low", "high", "counts"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(twin, name))
 
 
 def test_bins_in_any_order_make_the_same_spectrum():
     bins, counts = np.array([HALF + 5, 900, 3]), np.array([1, 2, 3])
-    mixed, ordered = (spectrum(bins[order], counts[order], 4, (-1.0, 1.0)) for order in ([0, 2, 1], [2, 1, 0]))
+    mixed, ordered = (histogram(bins[order], counts[order], 4, (-1.0, 1.0)) for order in ([0, 2, 1], [2, 1, 0]))
     for name in ("low", "high", "counts"):
         np.testing.assert_array_equal(getattr(mixed, name), getattr(ordered, name))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.numerics.affine import S8, U8, affine_from_range
-from int8cal.numerics.loglinear import SHIFT, spectrum
+from int8cal.numerics.loglinear import SHIFT, histogram
 from int8cal.numerics.thresholds.mse import ROUNDS, STAGES, mse_range, squared_error
 from int8cal.numerics.thresholds.points import RESOLUTION, WINDOWS, _merge, points_of
 
@@ -33,7 +33,7 @@ def spectrum_of(values):
     bits = values.view(np.uint32)
     bins, counts = np.unique(bits[values != 0] >> SHIFT, return_counts=True)
     zeros = int((values == 0).sum())
-    return spectrum(bins.astype(np.int64), counts, zeros, (float(values.min()) + 0.0, float(values.max()) + 0.0))
+    return histogram(bins.astype(np.int64), counts, zeros, (float(values.min()) + 0.0, float(values.max()) + 0.0))
 
 
 def plain_search(source, dtype, *, symmetric):
@@ -86,7 +86,7 @@ def test_the_range_is_that_of_the_plain_search(name, dtype, symmetric):
 
 
 @st.composite
-def spectra(draw):
+def histograms(draw):
     """Bins of some octaves in any pattern, of one sign or both, with counts over many orders of magnitude."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count, octaves = draw(st.integers(1, 400)), draw(st.sampled_from([0.01, 1, 6, 20]))
@@ -95,14 +95,14 @@ def spectra(draw):
     signs = draw(st.sampled_from([(0,), (1,), (0, 1)]))
     bins = np.unique(bins + rng.choice(signs, bins.size) * (1 << (31 - SHIFT)))
     counts = np.ceil(np.exp(rng.uniform(0, draw(st.sampled_from([0.1, 5, 16])), bins.size))).astype(np.int64)
-    edges = spectrum(bins, counts, 0, (-np.inf, np.inf))
+    edges = histogram(bins, counts, 0, (-np.inf, np.inf))
     observed = (float(edges.centers[0]), float(edges.centers[-1]))
     zeros = draw(st.sampled_from([0, 0, 1000])) if observed[0] <= 0.0 <= observed[1] else 0
-    return spectrum(bins, counts, zeros, observed)
+    return histogram(bins, counts, zeros, observed)
 
 
 @TYPES
-@given(source=spectra())
+@given(source=histograms())
 def test_the_error_is_that_of_the_plain_search(dtype, symmetric, source):
     # sums in another order may tell equal ranges apart by their last bits, and a search goes on from what it has
     _, _, mine, expected = compare(source, dtype, symmetric=symmetric)

@@ -25,7 +25,7 @@ TENSORS = {
 def spectrum_of(values):
     collector = Collector(Tap("x"))
     collector.add(np.asarray(values, np.float32), "sample")
-    return collector.result().spectrum
+    return collector.result().histogram
 
 
 def true_error(values, limits, dtype, *, symmetric):

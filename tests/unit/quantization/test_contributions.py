@@ -11,7 +11,7 @@ from int8cal.quantization import contributions
 from int8cal.quantization.build import build_model
 from int8cal.quantization.contributions import Causes, Measured, measure_causes
 from int8cal.quantization.corrections.remainder import with_planes
-from int8cal.quantization.error_model import Cause, Twin
+from int8cal.quantization.error_model import NoiseSource, Twin
 from int8cal.runtime.sessions import Session
 
 NET = "g (float[N,6,16] x) => (float[N,6,8] y)"
@@ -33,7 +33,7 @@ def case(bench):
 def causes_of(plan, table, built, nodes=()):
     affines = {name: entry.affine for name, entry in table.tensors.items()}
     return {
-        Cause(what, layer.node): Twin(layer, built.layers[layer.node], affines[layer.input], layer.node in nodes)
+        NoiseSource(what, layer.node): Twin(layer, built.layers[layer.node], affines[layer.input], layer.node in nodes)
         for layer in plan.layers
         for what in ("input", "weights")
     }
@@ -58,7 +58,7 @@ def test_input_and_weights_add_up_to_what_quantizing_the_layer_alone_does(case):
     measured = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
     powers = measured.noise
     for node in LAYERS:
-        both = float((powers[Cause("input", node)] + powers[Cause("weights", node)]).sum())
+        both = float((powers[NoiseSource("input", node)] + powers[NoiseSource("weights", node)]).sum())
         assert both == pytest.approx(brute(prepared, table, samples, node), rel=0.3)
 
 
@@ -81,14 +81,16 @@ def test_a_second_plane_takes_nearly_all_noise_of_an_input_away(case):
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
     wide = with_planes(table, plan, LAYERS)
     both = {
-        Cause("input", node, planes=True): replace(twin, affine=wide.tensors[twin.layer.input].affine, planes=True)
+        NoiseSource("input", node, planes=True): replace(
+            twin, affine=wide.tensors[twin.layer.input].affine, planes=True
+        )
         for node in LAYERS
-        for twin in (twins[Cause("input", node)],)
+        for twin in (twins[NoiseSource("input", node)],)
     }
     causes = Causes({**twins, **both})
     powers = measure_causes(prepared.model, plan, prepared.signature, causes, samples, elements, threads=1).noise
     for node in LAYERS:
-        assert powers[Cause("input", node, planes=True)].sum() < powers[Cause("input", node)].sum() / 20
+        assert powers[NoiseSource("input", node, planes=True)].sum() < powers[NoiseSource("input", node)].sum() / 20
 
 
 @pytest.mark.parametrize(("kind", "cast"), [("float16", 10), ("double", 11), ("int64", 7)])
@@ -106,7 +108,11 @@ def test_outputs_of_other_real_types_count_and_whole_numbers_do_not(bench, kind,
     assert all((power > 0).all() for power in powers.values())
 
 
-QUIET, LOUD, PLANES = Cause("weights", "quiet"), Cause("weights", "loud"), Cause("input", "loud", planes=True)
+QUIET, LOUD, PLANES = (
+    NoiseSource("weights", "quiet"),
+    NoiseSource("weights", "loud"),
+    NoiseSource("input", "loud", planes=True),
+)
 
 
 def test_the_output_with_the_worst_sqnr_decides_what_a_layer_is_worth():

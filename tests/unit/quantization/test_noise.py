@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from int8cal.quantization.noise import Exact, relative, sample_count
+from int8cal.quantization.noise import ReferenceOutputs, relative, sample_count
 
 
 def test_noise_is_told_relative_to_the_outputs_that_have_a_signal():
@@ -16,21 +16,21 @@ def test_noise_is_told_relative_to_the_outputs_that_have_a_signal():
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_noise_is_the_squared_error_of_each_output(dtype):
     without = {"y": np.array([[1.0, -2.0]], dtype), "z": np.array(3.0, dtype)}
-    exact = Exact.of(without, ["z", "y"])
+    exact = ReferenceOutputs.of(without, ["z", "y"])
     np.testing.assert_array_equal(exact.power, [9.0, 5.0])
     noise = exact.noise({"y": np.array([[1.5, -2.0]], dtype), "z": np.array(1.0, dtype)}, ["z", "y"])
     np.testing.assert_array_equal(noise, [4.0, 0.25])
 
 
 def test_only_what_is_finite_without_errors_counts():
-    exact = Exact.of({"y": np.array([np.inf, 2.0, np.nan], np.float32)}, ["y"])
+    exact = ReferenceOutputs.of({"y": np.array([np.inf, 2.0, np.nan], np.float32)}, ["y"])
     np.testing.assert_array_equal(exact.power, [4.0])
     np.testing.assert_array_equal(exact.noise({"y": np.array([0.0, 5.0, 7.0], np.float32)}, ["y"]), [9.0])
 
 
 @pytest.mark.parametrize("noisy", [[np.inf, 2.0], [np.nan, 2.0], [1.0, 2.0, 3.0]], ids=str)
 def test_an_error_that_cannot_be_told_counts_as_one_as_large_as_the_output(noisy):
-    exact = Exact.of({"y": np.array([1.0, 2.0], np.float32)}, ["y"])
+    exact = ReferenceOutputs.of({"y": np.array([1.0, 2.0], np.float32)}, ["y"])
     np.testing.assert_array_equal(exact.noise({"y": np.array(noisy, np.float32)}, ["y"]), [5.0])
 
 

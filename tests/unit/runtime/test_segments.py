@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from int8cal.evaluation.fusion import audit_file
-from int8cal.protos import graft
+from int8cal.protos import view_of
 from int8cal.runtime import segments
 from int8cal.runtime.segments import segments_of
 from int8cal.runtime.sessions import Session
@@ -84,7 +84,7 @@ def test_segments_give_the_bits_of_the_whole(short, feed, monkeypatch):
     cut = Session(model)
     found = cut.run(feed)
     assert len(segments_of(model)) > 4
-    assert segments_of(graft(model)) != []
+    assert segments_of(view_of(model)) != []
     monkeypatch.setattr(segments, "LEAST_NODES", 10_000)
     whole = Session(model)
     assert (cut.inputs, cut.outputs) == (whole.inputs, ("d7", "c20", f"d{LAYERS}"))

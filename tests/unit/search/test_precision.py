@@ -279,7 +279,7 @@ def test_models_whose_outputs_cannot_be_compared_are_scored_in_front_of_what_dec
     [(0, 0, 0), (1, 1, 0), (3, 3, 0), (15, 15, 0), (16, 8, 8), (17, 9, 8), (64, 32, 32), (80, 32, 32)],
 )
 def test_kept_samples_are_split_and_none_is_used_twice(count, judge, tune):
-    rule = Recipe((), judge_samples=32, tune_samples=32)
+    rule = Recipe((), validation_samples=32, fit_samples=32)
     judged, fitted = split_samples(range(count), rule)
     assert (len(judged), len(fitted)) == (judge, tune)
     assert [*judged, *fitted] == list(range(judge + tune))
@@ -287,14 +287,14 @@ def test_kept_samples_are_split_and_none_is_used_twice(count, judge, tune):
 
 @pytest.mark.parametrize(("run_s", "judge"), [(1e-5, 128), (0.25 / 50, 50), (0.1, 32)])
 def test_where_inference_takes_long_fewer_are_judged_on(run_s, judge):
-    rule = Recipe((), judge_samples=128, tune_samples=32)
+    rule = Recipe((), validation_samples=128, fit_samples=32)
     judged, fitted = split_samples(range(200), rule, run_s)
     assert (len(judged), len(fitted)) == (judge, 32)
     assert not {*judged} & {*fitted}
 
 
 def test_without_samples_to_fit_on_all_are_judged_on():
-    rule = Recipe((), judge_samples=32)
+    rule = Recipe((), validation_samples=32)
     assert split_samples(range(10), rule) == (tuple(range(10)), ())
     assert split_samples((), PLAIN) == ((), ())
 

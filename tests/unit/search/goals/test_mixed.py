@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.graph.plan import Layer
-from int8cal.quantization.error_model import Cause
-from int8cal.search.goals.mixed import MOST_EVALUATIONS, Ladder, Open, Planes, Rung, fewest, needed
+from int8cal.quantization.error_model import NoiseSource
+from int8cal.search.goals.mixed import MOST_EVALUATIONS, MixPlanner, OptionalLayer, Planes, PrecisionMix, fewest, needed
 
 
 def layer(node, reads, *, us=1.0, freed=(), exact=(), free=False):
     made = Layer(node, "Conv", f"{node}.w", None, 0, reads, f"{node}.out", 4)
-    return Open(made, frozenset(freed), frozenset(exact), us, free)
+    return OptionalLayer(made, frozenset(freed), frozenset(exact), us, free)
 
 
 def chain(*inputs, us=1.0):
@@ -27,31 +27,31 @@ def chain(*inputs, us=1.0):
 
 
 def noise(inputs, weights):
-    return {Cause("input", f"n{number}"): value for number, value in enumerate(inputs)} | {
-        Cause("weights", f"n{number}"): value for number, value in enumerate(weights)
+    return {NoiseSource("input", f"n{number}"): value for number, value in enumerate(inputs)} | {
+        NoiseSource("weights", f"n{number}"): value for number, value in enumerate(weights)
     }
 
 
 def test_a_layer_whose_input_another_one_rounds_is_taken_with_it():
     inputs = (0.0, 0.1, 0.8)
-    ladder = Ladder(chain(*inputs), (), noise(inputs, (0.05, 0.03, 0.02)), 100.0, keep=1)
-    rungs = ladder.rungs(math.inf)
-    assert rungs[1].floats == ("n1", "n2")
-    assert rungs[1].gain == pytest.approx(0.85)
-    assert rungs[1].percent == pytest.approx(2.0)
+    planner = MixPlanner(chain(*inputs), (), noise(inputs, (0.05, 0.03, 0.02)), 100.0, keep=1)
+    mixes = planner.mixes(math.inf)
+    assert mixes[1].floats == ("n1", "n2")
+    assert mixes[1].gain == pytest.approx(0.85)
+    assert mixes[1].percent == pytest.approx(2.0)
 
 
 def test_without_its_neighbour_a_layer_only_gains_exact_weights():
     inputs = (0.1, 0.5)
-    ladder = Ladder(chain(*inputs), (), noise(inputs, (0.1, 0.3)), 100.0, keep=1)
-    (_, first) = ladder.rungs(1.0)
+    planner = MixPlanner(chain(*inputs), (), noise(inputs, (0.1, 0.3)), 100.0, keep=1)
+    (_, first) = planner.mixes(1.0)
     assert (first.floats, first.gain) == (("n1",), pytest.approx(0.3))
 
 
 def test_one_layer_stays_int8():
     inputs = (0.3, 0.3, 0.3)
-    ladder = Ladder(chain(*inputs), (), noise(inputs, (0.01, 0.01, 0.01)), 100.0, keep=1)
-    assert len(ladder.rungs(math.inf)[-1].floats) == 2
+    planner = MixPlanner(chain(*inputs), (), noise(inputs, (0.01, 0.01, 0.01)), 100.0, keep=1)
+    assert len(planner.mixes(math.inf)[-1].floats) == 2
 
 
 def test_what_does_not_fit_is_left_out_and_something_cheaper_still_fits():
@@ -60,24 +60,24 @@ def test_what_does_not_fit_is_left_out_and_something_cheaper_still_fits():
         layer("cheap", "b", us=1.0, free=True),
         layer("c", "c", free=True),
     ]
-    figures = {Cause("input", "dear"): 0.9, Cause("input", "cheap"): 0.005, Cause("input", "c"): 0.0}
-    rungs = Ladder(layers, (), figures, 100.0, keep=0).rungs(10.0)
-    assert [rung.floats for rung in rungs] == [(), ("cheap",)]
+    figures = {NoiseSource("input", "dear"): 0.9, NoiseSource("input", "cheap"): 0.005, NoiseSource("input", "c"): 0.0}
+    mixes = MixPlanner(layers, (), figures, 100.0, keep=0).mixes(10.0)
+    assert [mix.floats for mix in mixes] == [(), ("cheap",)]
 
 
 def test_second_planes_come_first_and_make_way_for_float():
     layers = [layer("a", "t", free=True, us=10.0), layer("b", "u", free=True, us=10.0)]
-    figures = {Cause("input", "a"): 0.6, Cause("input", "b"): 0.3, Cause("weights", "a"): 0.1}
-    figures |= {Cause("input", "a", planes=True): 0.02, Cause("input", "b", planes=True): 0.01}
-    rungs = Ladder(layers, (Planes(("b",), 1.0), Planes(("a",), 1.0)), figures, 100.0, keep=0).rungs(math.inf)
-    assert [(rung.floats, rung.planes) for rung in rungs] == [
+    figures = {NoiseSource("input", "a"): 0.6, NoiseSource("input", "b"): 0.3, NoiseSource("weights", "a"): 0.1}
+    figures |= {NoiseSource("input", "a", planes=True): 0.02, NoiseSource("input", "b", planes=True): 0.01}
+    mixes = MixPlanner(layers, (Planes(("b",), 1.0), Planes(("a",), 1.0)), figures, 100.0, keep=0).mixes(math.inf)
+    assert [(mix.floats, mix.planes) for mix in mixes] == [
         ((), ()),
         ((), ("a",)),
         ((), ("a", "b")),
         (("a",), ("b",)),
         (("a", "b"), ()),
     ]
-    assert rungs[-1].gain == pytest.approx(1.0)
+    assert mixes[-1].gain == pytest.approx(1.0)
 
 
 @given(top=st.integers(1, 300), first=st.integers(1, 400))
@@ -101,7 +101,7 @@ def test_the_search_finds_the_fewest_of_a_monotonic_gate(top, first):
 
 
 def test_what_would_be_needed():
-    rungs = [Rung(), Rung(("a",), (), 5.0, 0.5), Rung(("a", "b"), (), 9.0, 0.9)]
-    assert needed(rungs, 0.5) == rungs[1]
-    assert needed(rungs, 0.11) == rungs[2]
-    assert needed(rungs, 0.01) is None
+    mixes = [PrecisionMix(), PrecisionMix(("a",), (), 5.0, 0.5), PrecisionMix(("a", "b"), (), 9.0, 0.9)]
+    assert needed(mixes, 0.5) == mixes[1]
+    assert needed(mixes, 0.11) == mixes[2]
+    assert needed(mixes, 0.01) is None

@@ -8,7 +8,7 @@ import pytest
 import int8cal
 from int8cal.errors import UsageError
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
-from int8cal.search.goals.gate_judge import GateJudge
+from int8cal.search.goals.gate_evaluator import GateEvaluator
 from int8cal.search.goals.search_state import Figures, SearchState
 
 NET = "g (float[N,6,16] x) => (float[N,6,8] y)"
@@ -68,13 +68,13 @@ def test_the_judge_gives_the_figures_of_an_evaluation(case, bench, monkeypatch):
     samples = bench.samples(model, 12)
     int8 = int8cal.quantize(model, int8cal.calibrate(model, data, threads=1))
     expected = int8cal.evaluate(model, int8, data, threads=1, latency=False).evaluation.metrics
-    judge = GateJudge(model, lambda: samples, threads=1)
-    assert judge.evaluate(int8).metrics == expected
-    monkeypatch.setattr("int8cal.search.goals.gate_judge.KEPT_BYTES", 100)
-    again = GateJudge(model, lambda: samples, threads=1)
+    evaluator = GateEvaluator(model, lambda: samples, threads=1)
+    assert evaluator.evaluate(int8).metrics == expected
+    monkeypatch.setattr("int8cal.search.goals.gate_evaluator.KEPT_BYTES", 100)
+    again = GateEvaluator(model, lambda: samples, threads=1)
     assert again.evaluate(int8).metrics == expected
-    assert again.fingerprint() == judge.fingerprint()
-    assert GateJudge(model, lambda: samples[1:], threads=1).fingerprint() != judge.fingerprint()
+    assert again.fingerprint() == evaluator.fingerprint()
+    assert GateEvaluator(model, lambda: samples[1:], threads=1).fingerprint() != evaluator.fingerprint()
 
 
 METRICS = Metrics(31.5, 0.99, 0.25, 1.0, Drop(0.9, 0.8, 10.0, (5.0, 15.0), 40), None, (30.0, 33.0), (0.9, 1.0))

@@ -87,8 +87,8 @@ def judged(bench, prepared, plan, samples, chosen, statistics):
     tensors = dict(table.tensors)
     for name, exponents in scaled_tensors(prepared.model, plan, factors).items():
         if name in tensors:
-            spectrum = statistics.tensors[name].equalized(exponents).spectrum
-            affine = choose(spectrum, "max", "u8", 99.99).affine
+            histogram = statistics.tensors[name].equalized(exponents).histogram
+            affine = choose(histogram, "max", "u8", 99.99).affine
             tensors[name] = replace(
                 tensors[name], scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high
             )
@@ -207,11 +207,11 @@ def test_an_injected_error_is_what_comes_out(bench):
     injected = Injected(prepared.model, plan, prepared.signature, plan.layers, samples)
     (last,) = (layer for layer in plan.layers if layer.output == "y")
     assert injected.runs == 3
-    assert injected.harm([{}] * 3) == 0.0
+    assert injected.added_error([{}] * 3) == 0.0
     expected = [bench.run(prepared.model, sample.feed)["y"] for sample in samples]
     errors = [{last.node: np.full((1, 8, 4), 0.5, np.float32)}] * 3
     power = sum(float(np.square(value).sum()) for value in expected)
-    assert injected.harm(errors) == pytest.approx(3 * 32 * 0.25 / power, rel=1e-4)
+    assert injected.added_error(errors) == pytest.approx(3 * 32 * 0.25 / power, rel=1e-4)
     product = injected.product(last.node, injected.read(last.node, 0), prepared_weight(prepared, last.weight))
     np.testing.assert_allclose(product, expected[0], rtol=1e-4, atol=1e-4)
 

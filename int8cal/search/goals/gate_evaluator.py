@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
 
 
-class GateJudge:
+class GateEvaluator:
     """Evaluates int8 models of one FP32 model on the same samples.
 
     Args:
