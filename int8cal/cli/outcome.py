@@ -109,8 +109,8 @@ def _value(index: int, report: Report) -> str:
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
         return f"is {gate.value:g}{interval}"
-    from int8cal.report.document import document_of, gate_paths
-    from int8cal.report.reading import why
+    from int8cal.report.document import document_of
+    from int8cal.report.reasons import gate_paths, why
 
     document = document_of(report)
-    return f"not computed: {why(document, *gate_paths(index, document['gates'][index]))}"
+    return f"not computed: {why(document, *gate_paths(index, document.gates[index]))}"

@@ -63,17 +63,17 @@ class LayerMetrics:
     clipped: float | None
 
 
-# How the reason of a float node begins that int8cal added for a second plane of codes.
-TAKES_PLANE = "it takes the first plane from "
-
-
 @dataclass(frozen=True)
 class FloatNode:
-    """A compute node that still runs in float in the runtime's optimized graph, under its name in the model."""
+    """A compute node that still runs in float in the runtime's optimized graph, under its name in the model.
+
+    `residual` tells the nodes that int8cal added to compute a tensor's residual codes.
+    """
 
     node: str
     op_type: str
     reason: str
+    residual: bool = False
 
 
 @dataclass(frozen=True)

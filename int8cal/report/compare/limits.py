@@ -71,7 +71,7 @@ def why_unknown(limit: str, found: Comparison) -> str:
     if name == "layers.largest_drop_db":
         return "the reports have no layer in common"
     if name == "layers.to_float":
-        return f"{_lacking(found, lambda document: document['fusion'])} a fusion audit"
+        return f"{_lacking(found, lambda document: document.fusion)} a fusion audit"
     figure, _, change = name.rpartition(".")
     if value_in(found.old, figure) == 0 and change == "ratio" and value_in(found.new, figure) is not None:
         return "the old value is 0"
