@@ -39,7 +39,7 @@ def describe_layers(plan: Plan, ladder: Ladder, taken: Rung, budget: float, *, h
         else:
             decision = _why_int8(percent, budget, taken, holds=holds)
         noise = [ladder.noise.get(Cause(what, node), 0.0) for what in _OF_LAYERS]
-        rows.append(MixedLayer(node, layer.op_type, sum(noise), percent, decision))
+        rows.append(MixedLayer(node, layer.op_type, sum(noise), percent, decision, in_float=node in taken.floats))
     return tuple(sorted(rows, key=lambda row: -row.contribution))
 
 

@@ -188,6 +188,7 @@ class MixedLayer:
         contribution: Share of the noise of all layers at the outputs that it makes by itself.
         estimated_percent: What float in it adds to the int8 model's estimated time, or a second plane where it has one.
         decision: In words.
+        in_float: Whether it was left out of int8; of the report, the decision says it.
     """
 
     node: str
@@ -195,6 +196,7 @@ class MixedLayer:
     contribution: float
     estimated_percent: float
     decision: str
+    in_float: bool = False
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
-    gates = [_painted(line, screen) for line in screen.aligned(_verdict_rows(document))]
+    gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
     lines += ["", *layer_lines(document, screen)]
@@ -96,11 +96,6 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
 
 def _wrapped(lines: list[str], screen: Screen) -> list[str]:
     return [part for line in lines for part in screen.wrap(line, 4)]
-
-
-def _painted(line: str, screen: Screen) -> str:
-    """Colour a row of the gates and warnings."""
-    return screen.paint(line, "poor" if "  FAIL  " in line else "fair" if line.startswith("Warnings") else "")
 
 
 def _origin_rows(document: Document) -> list[_Row]:
@@ -195,6 +190,12 @@ def _verdict_rows(document: Document) -> list[_Row]:
     for index, line in enumerate(document.warnings):
         rows.append(("Warnings" if index == 0 else "", _clean(line)))
     return rows
+
+
+def _verdict_bands(document: Document) -> list[str]:
+    """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
+    gates = ["" if gate.passed else "poor" for gate in document.gates]
+    return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]
 
 
 def _layers_reason(document: Document) -> str:
