@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
 from int8cal.report import parts
@@ -257,8 +258,8 @@ def _plain(value: object, path: str, reasons: dict[str, str]) -> Any:
         return [_plain(item, f"{path}.{index}", reasons) for index, item in enumerate(value)]
     if isinstance(value, set | frozenset):
         return _plain(sorted(value, key=str), path, reasons)
-    if value is None or isinstance(value, bool):
-        return value
+    if value is None or isinstance(value, bool | np.bool_):
+        return value if value is None else bool(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

@@ -19,8 +19,10 @@ def _number(value: Any) -> Any:
     return value
 
 
+# A number is kept as it was given, whole or not, so that it is written again as it was read.
 Number = Annotated[float, PlainValidator(_number)]
 Count = Annotated[int, BeforeValidator(_number)]
+# Both ends of a 95 % interval.
 Ends = tuple[Number | None, Number | None]
 
 

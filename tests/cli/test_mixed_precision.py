@@ -38,6 +38,8 @@ def test_the_fewest_layers_go_until_the_gate_holds(call, sample, tmp_path, plain
     left = table["settings"]["left_for_gates"]
     assert left
     assert {row.node for row in found.layers if row.decision == "float"} == set(left)
+    told = [line for line in report.decisions if ": float, " in line]
+    assert sorted(line.split(":")[0].split(" ", 1)[1] for line in told) == sorted(left)
     assert report.gates[0].passed
     curve = found.curve
     assert [point.kept for point in curve].count(True) == 1

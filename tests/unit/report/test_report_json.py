@@ -138,9 +138,16 @@ def test_a_layers_reason_may_be_filed_under_its_tensor(report):
 
 
 def test_paths_tuples_sets_and_numpy_scalars_become_plain_json(report):
-    settings = {"dir": Path("out"), "glob": {"b", "a"}, "n": np.int64(3), "f": np.float32(0.5), "ok": True}
+    settings = {
+        "dir": Path("out"),
+        "glob": {"b", "a"},
+        "n": np.int64(3),
+        "f": np.float32(0.5),
+        "ok": True,
+        "numpy": np.bool_(1),
+    }
     document = json.loads(report_to_json(replace(report, settings=settings)))
-    assert document["settings"] == {"dir": "out", "f": 0.5, "glob": ["a", "b"], "n": 3, "ok": True}
+    assert document["settings"] == {"dir": "out", "f": 0.5, "glob": ["a", "b"], "n": 3, "numpy": True, "ok": True}
 
 
 def test_names_that_are_not_valid_unicode_can_still_be_written(report):
