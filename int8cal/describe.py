@@ -140,7 +140,7 @@ def _report(path: Path, screen: Screen) -> list[str]:
     from int8cal.report.terminal import report_lines
 
     document = load_report(path)
-    _require_match(screen, path, [layer["tensor"] for layer in document["layers"]])
+    _require_match(screen, path, [layer.tensor for layer in document.layers])
     return report_lines(document, screen)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
 from int8cal.evaluation.result import (
     Drop,
@@ -18,6 +20,17 @@ from int8cal.evaluation.result import (
     Saturation,
     TensorHistogram,
 )
+from int8cal.report.compare.comparison import Comparison, compare_documents
+from int8cal.report.document import Document, report_to_json
+
+
+def json_of(report: Report) -> dict[str, Any]:
+    """What report.json holds, for tests that change it."""
+    return json.loads(report_to_json(report))
+
+
+def compared(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
+    return compare_documents(Document.model_validate(old), Document.model_validate(new))
 
 
 def make_histogram(tensor: str, place: int, bins: int = 256) -> TensorHistogram:

@@ -5,29 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from int8cal.report.document import Document
+    from int8cal.report.parts import Drop
 
 
 def figures_of(document: Document) -> dict[str, Any]:
     """Take the key figures from report.json's document; None where one was not measured."""
-    metrics, size, latency = document["metrics"], document["size"], document["latency_ms"]
+    metrics, latency = document.metrics, document.latency
     return {
-        **{name: metrics[name] for name in ("sqnr_db", "cosine", "max_abs_error", "agreement")},
-        **_drop("top1", metrics["top1"]),
-        **_drop("top5", metrics["top5"]),
-        **{f"size.{name}": size[name] for name in ("fp32_bytes", "int8_bytes")},
-        **{f"latency.{name}": latency and latency[name] for name in ("fp32", "int8", "speedup")},
-        "saturation.unsafe_channels": document["saturation"]["unsafe_channels"],
+        "sqnr_db": metrics.sqnr_db,
+        "cosine": metrics.cosine,
+        "max_abs_error": metrics.max_abs_error,
+        "agreement": metrics.agreement,
+        **_drop("top1", metrics.top1),
+        **_drop("top5", metrics.top5),
+        "size.fp32_bytes": document.size.fp32_bytes,
+        "size.int8_bytes": document.size.int8_bytes,
+        "latency.fp32": latency and latency.fp32,
+        "latency.int8": latency and latency.int8,
+        "latency.speedup": latency and latency.speedup,
+        "saturation.unsafe_channels": document.saturation.unsafe_channels,
     }
 
 
-def _drop(name: str, drop: Mapping[str, Any] | None) -> dict[str, Any]:
-    keys = ("fp32", "int8", "drop")
-    low, high = (None, None) if drop is None else drop["drop_ci95"]
+def _drop(name: str, drop: Drop | None) -> dict[str, Any]:
+    low, high = (None, None) if drop is None else drop.drop_ci95
     return {
-        **{f"{name}.{key}": None if drop is None else drop[key] for key in keys},
+        f"{name}.fp32": drop and drop.fp32,
+        f"{name}.int8": drop and drop.int8,
+        f"{name}.drop": drop and drop.drop,
         f"{name}.drop_ci95.lo": low,
         f"{name}.drop_ci95.hi": high,
     }

@@ -73,7 +73,7 @@ def up_to_date(task: Task, decision: Decision) -> JobResult:
         exit_code=0 if record is None else record.exit_code,
         error="" if record is None else record.error,
         metrics=figures_of(document),
-        gates=tuple(document["gates"]),
+        gates=tuple(gate.as_json() for gate in document.gates),
         seconds=None if record is None else record.seconds,
     )
 
@@ -118,7 +118,7 @@ def _run(
         exit_code=code,
         error=text,
         metrics=figures_of(document),
-        gates=tuple(document["gates"]),
+        gates=tuple(gate.as_json() for gate in document.gates),
         seconds=seconds,
     )
 

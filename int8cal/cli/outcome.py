@@ -93,13 +93,15 @@ def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Cal
 
 
 def _advice(failed: list[Gate], report: Report) -> str:
+    from int8cal.evaluation.gates import figure_named
+
     kept = next((point for point in report.mixed.curve if point.kept), None) if report.mixed is not None else None
     if report.mixed is not None and kept is not None and not all(gate.passed for gate in kept.gates):
         if report.mixed.needed_percent is None:
             return f"{report.mixed.outcome}; raise --budget, or relax the gate"
         budget = math.ceil(report.mixed.needed_percent)
         return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
-    if all(gate.gate.lstrip().startswith("saturation.") for gate in failed):
+    if all(figure_named(gate.gate).startswith("saturation.") for gate in failed):
         return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
     return "try another --method, --exclude the worst layers, or relax the gate"
 
@@ -109,8 +111,8 @@ def _value(index: int, report: Report) -> str:
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
         return f"is {gate.value:g}{interval}"
-    from int8cal.report.document import document_of, gate_paths
-    from int8cal.report.reading import why
+    from int8cal.report.document import document_of
+    from int8cal.report.reasons import gate_paths, why
 
     document = document_of(report)
-    return f"not computed: {why(document, *gate_paths(index, document['gates'][index]))}"
+    return f"not computed: {why(document, *gate_paths(index, document.gates[index]))}"

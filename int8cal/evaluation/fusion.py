@@ -10,7 +10,7 @@ import onnx
 from int8cal.evaluation.element_types import ElementTypes
 from int8cal.evaluation.optimized_ops import trait
 from int8cal.evaluation.original_names import OriginalNames
-from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion
+from int8cal.evaluation.result import FloatNode, Fusion
 from int8cal.evaluation.taps import remainder_of
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
@@ -73,7 +73,11 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         if graph.is_integer(node):
             integer += 1
         elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
-            listed.append(FloatNode(names.node(node), node.op_type, graph.reason(node, names)))
+            whole = remainder_of(graph.index, node)
+            reason = f"it takes the first plane from {names.tensor(whole)}, for the second one" if whole else ""
+            listed.append(
+                FloatNode(names.node(node), node.op_type, reason or graph.reason(node, names), residual=bool(whole))
+            )
         elif role != "move" and graph.gives_real(node):
             name = names.node(node)
             quantized = graph.has_quantized_weights(node) or name in weight_only
@@ -93,9 +97,9 @@ class _Optimized:
     """Questions about one optimized graph; layout changes are looked through."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._index = Index(model)
-        self._types = ElementTypes(self._index)
-        self._shapes = _shape_tensors(self._index)
+        self.index = Index(model)
+        self._types = ElementTypes(self.index)
+        self._shapes = _shape_tensors(self.index)
         # the tensor before the layout changes that made another, and the tensors that a quantizer reads behind them
         self._inward: dict[str, str] = {}
         for node in model.graph.node:
@@ -141,9 +145,6 @@ class _Optimized:
 
     def reason(self, node: onnx.NodeProto, names: OriginalNames) -> str:
         """Why the node runs in float, as far as the graph shows it."""
-        whole = remainder_of(self._index, node)
-        if whole:
-            return f"{TAKES_PLANE}{names.tensor(whole)}, for the second one"
         known = trait(node.op_type)
         op = known.twin or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)
@@ -157,7 +158,7 @@ class _Optimized:
         elif passes:
             data = data[:1]
         floats = [name for name in map(self.inward, data) if not self._is_dequantized(name)]
-        moving = [name for name in floats if not self._index.is_constant(name)]
+        moving = [name for name in floats if not self.index.is_constant(name)]
         if moving:
             return f"input {names.tensor(moving[0])} is float"
         if floats:
@@ -176,11 +177,11 @@ class _Optimized:
         return self._inward.get(name, name)
 
     def _is_dequantized(self, name: str) -> bool:
-        producer = self._index.producer.get(self.inward(name))
+        producer = self.index.producer.get(self.inward(name))
         return producer is not None and producer.op_type == "DequantizeLinear"
 
     def _is_weight(self, name: str) -> bool:
-        return self._index.is_constant(self._index.producer[self.inward(name)].input[0])
+        return self.index.is_constant(self.index.producer[self.inward(name)].input[0])
 
     def _is_quantized(self, name: str) -> bool:
         return name in self._quantized

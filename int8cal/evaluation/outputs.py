@@ -80,14 +80,15 @@ class OutputComparison:
 
     Args:
         names: (fp32 name, int8 name) of each output, in order; see match_outputs.
-        first, second: What messages call the two models.
+        first, second: What messages call the two models; first is None for the FP32 model, text for an int8 one.
     """
 
     def __init__(
-        self, names: tuple[tuple[str, str], ...], *, first: str = "FP32 model", second: str = "int8 model"
+        self, names: tuple[tuple[str, str], ...], *, first: str | None = None, second: str = "int8 model"
     ) -> None:
         self.samples = 0
-        self._models = (first, second)
+        self._models = (first or "FP32 model", second)
+        self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
         self._changes: dict[str, Changes] = {}
@@ -118,8 +119,8 @@ class OutputComparison:
             if x.dtype.kind != "f":
                 self._other[name] = x.dtype.name
                 continue
-            _require_finite(x, name, self._models[0], sample.origin)
-            _require_finite(y, other, self._models[1], sample.origin)
+            _require_finite(x, name, self._models[0], sample.origin, quantized=not self._first_is_float)
+            _require_finite(y, other, self._models[1], sample.origin, quantized=True)
             if x.shape != y.shape:
                 first, second = self._models
                 raise ModelError(
@@ -266,14 +267,14 @@ def _least(values: Iterable[float | None]) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
 
-def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str) -> None:
+def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str, *, quantized: bool) -> None:
     if np.isfinite(value).all():
         return
     kind = "NaN" if np.isnan(value).any() else "infinity"
     advice = (
-        "check this sample, or the FP32 model on it"
-        if model.startswith("FP32")
-        else "run the FP32 model on this sample; if it is finite there, quantize again or exclude the layers before it"
+        "run the FP32 model on this sample; if it is finite there, quantize again or exclude the layers before it"
+        if quantized
+        else "check this sample, or the FP32 model on it"
     )
     raise NonFiniteError(
         f'output "{name}" of the {model} holds {kind}', where=origin, do=advice, tensor=name, sample=origin

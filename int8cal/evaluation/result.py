@@ -63,17 +63,17 @@ class LayerMetrics:
     clipped: float | None
 
 
-# How the reason of a float node begins that int8cal added for a second plane of codes.
-TAKES_PLANE = "it takes the first plane from "
-
-
 @dataclass(frozen=True)
 class FloatNode:
-    """A compute node that still runs in float in the runtime's optimized graph, under its name in the model."""
+    """A compute node that still runs in float in the runtime's optimized graph, under its name in the model.
+
+    `residual` tells the nodes that int8cal added to compute a tensor's residual codes.
+    """
 
     node: str
     op_type: str
     reason: str
+    residual: bool = False
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,7 @@ class MixedLayer:
         contribution: Share of the noise of all layers at the outputs that it makes by itself.
         estimated_percent: What float in it adds to the int8 model's estimated time, or a second plane where it has one.
         decision: In words.
+        in_float: Whether it was left out of int8; of the report, the decision says it.
     """
 
     node: str
@@ -195,6 +196,7 @@ class MixedLayer:
     contribution: float
     estimated_percent: float
     decision: str
+    in_float: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from int8cal.evaluation.saturation.audit import FIGURES
 from int8cal.numerics.pairs import SAFE_SUM
 from int8cal.report import wording
-from int8cal.report.document import layer_saturation
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def audit_to_json(audit: Audit) -> str:
 def _layer(audit: Audit, layer: AuditedLayer) -> dict[str, Any]:
     found = audit.layer_on_data(layer.saturation.node)
     return {
-        **layer_saturation(layer.saturation),
+        **asdict(layer.saturation),
         "codes": layer.codes,
         "accumulator": layer.accumulator,
         "on_data": found and _layer_on_data(found),

@@ -1,4 +1,4 @@
-"""A Report as the plain document that report.json holds, and that every other view is drawn from.
+"""A Report as the document that report.json holds, and that every other view is drawn from.
 
 Numbers that are not finite become null here, once, so that no view can show one that another view hides.
 """
@@ -7,35 +7,71 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields, is_dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from int8cal.evaluation.gates import figure_named
-from int8cal.report.mixed import mixed_document
-from int8cal.report.runtimes import missing_of_runtimes, runtimes_document
-from int8cal.report.weights import weights_document
+import numpy as np
+from pydantic import Field
+
+from int8cal.report import parts
+from int8cal.report.reasons import NO_REASON, find_reason, missing
+from int8cal.report.runtimes import FIRST
+from int8cal.report.weights import weights_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from int8cal.calibration.table import Step, TensorEntry
+    from int8cal.calibration.table import TensorEntry
     from int8cal.evaluation.result import (
-        Drop,
         Evaluation,
-        Gate,
-        LayerSaturation,
-        Metrics,
+        FloatNode,
+        Fusion,
+        LayerMetrics,
+        MixedPoint,
+        MixedPrecision,
         Optimization,
         Report,
+        RuntimeResult,
         Saturation,
     )
 
 FORMAT = "int8cal/report"
 VERSION = 1
 STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
-NO_REASON = "no reason was recorded"
 
-Document = dict[str, Any]
+
+class Document(parts.Part):
+    """The content of report.json; each null among the measurements has a reason.
+
+    Attributes:
+        model, settings: Whatever was recorded of both: nested mappings, lists, text, numbers.
+        outputs, runtimes: By name.
+        reasons: Dotted key path of a null, or of a part that it belongs to -> why.
+    """
+
+    format: Literal["int8cal/report"]
+    version: Literal[1]
+    model: dict[str, Any]
+    settings: dict[str, Any]
+    samples: parts.Count | None = None
+    metrics: parts.Metrics
+    outputs: dict[str, parts.Output]
+    layers: tuple[parts.Layer, ...]
+    fusion: parts.Fusion | None
+    saturation: parts.Saturation
+    size: parts.Size
+    latency: parts.Latency | None = Field(alias="latency_ms")
+    weights: tuple[parts.Weights, ...] = ()
+    timing_s: dict[str, parts.Number | None]
+    gates: tuple[parts.Gate, ...]
+    warnings: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    steps: tuple[parts.Step, ...] = ()
+    optimize: parts.Optimization | None = None
+    mixed_precision: parts.MixedPrecision | None = None
+    runtimes: dict[str, parts.Runtime] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
 
 
 def report_to_json(report: Report) -> str:
@@ -48,168 +84,115 @@ def report_to_json(report: Report) -> str:
         JSON in the contract's key order, indented by 1, with a final newline. Floats are the shortest text that reads
         back as the same double. Equal reports give equal text.
     """
-    return json.dumps(document_of(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(document_of(report).as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def document_of(report: Report) -> Document:
-    """Turn a report into the object that report.json holds.
+    """Turn a report into the document that report.json holds.
 
     Args:
         report: Any report; NaN, infinities, tuples, paths and numpy scalars are allowed anywhere in it.
 
     Returns:
-        Plain dicts, lists, strings and finite numbers. Each null among the measurements has a reason under "reasons",
-        keyed by its own dotted path or by that of a part it belongs to.
+        Numbers in it are finite. Each null among the measurements has a reason, keyed by its own dotted path or by that
+        of a part it belongs to.
     """
     evaluation = report.evaluation
-    raw: Document = {
+    raw: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
         "model": _sorted(report.model),
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
         **_measurements(evaluation, _left(report), report.tensors),
-        **({"weights": [weights_document(each) for each in report.weights]} if report.weights else {}),
         "timing_s": _timing(report.timing_s),
-        "gates": [_gate(gate) for gate in report.gates],
+        "gates": [_without_none(gate, "ci95") for gate in report.gates],
         "warnings": report.warnings,
         "decisions": report.decisions,
-        **({"steps": [_step(step) for step in report.steps]} if report.steps else {}),
-        **({} if report.optimize is None else {"optimize": _optimization(report.optimize)}),
-        **({} if report.mixed is None else {"mixed_precision": mixed_document(report.mixed)}),
     }
+    if report.weights:
+        raw["weights"] = [weights_json(each) for each in report.weights]
+    if report.steps:
+        raw["steps"] = [
+            {"step": step.name, "before_db": step.before_db, "sqnr_db": step.after_db, "kept": step.kept}
+            for step in report.steps
+        ]
+    if report.optimize is not None:
+        raw["optimize"] = _optimization(report.optimize)
+    if report.mixed is not None:
+        raw["mixed_precision"] = _mixed(report.mixed)
     if evaluation.runtimes:
-        metrics = [_metrics(runtime.metrics) for runtime in evaluation.runtimes]
-        raw["runtimes"] = runtimes_document(raw, evaluation.runtimes, metrics)
+        raw["runtimes"] = _runtimes(evaluation)
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
-    document: Document = {key: _plain(value, key, reasons) for key, value in raw.items()}
+    plain = {key: _plain(value, key, reasons) for key, value in raw.items()}
+    document = Document.model_validate(plain)
     for paths in missing(document):
         if find_reason(reasons, *paths) is None:
             reasons[paths[0]] = NO_REASON
-    document["reasons"] = _plain(_sorted(reasons), "reasons", {})
-    return document
+    return document.model_copy(update={"reasons": _plain(_sorted(reasons), "reasons", {})})
 
 
-def find_reason(reasons: Mapping[str, str], *paths: str) -> str | None:
-    """Find why a value is null: by one of its own dotted paths first, then by the parts these belong to.
-
-    Args:
-        reasons: The document's "reasons".
-        paths: Names of the same value, the most telling first ("layers.3.sqnr_db", "layers.conv1_out.sqnr_db").
-    """
-    # an interval is missing for the reason that its figure is, if for none of its own
-    paths = (*paths, *(path.removesuffix("_ci95") for path in paths if path.endswith("_ci95")))
-    for path in paths:
-        if path in reasons:
-            return reasons[path]
-    for path in paths:
-        part = path
-        while "." in part:
-            part = part.rpartition(".")[0]
-            if part in reasons:
-                return reasons[part]
-    return None
-
-
-def missing(document: Document) -> Iterator[tuple[str, ...]]:
-    """Name every measurement of a document that is null, with all the paths its reason may be filed under."""
-    for key in ("fusion", "latency_ms"):
-        if document[key] is None:
-            yield (key, key.removesuffix("_ms"))
-    if (document["latency_ms"] or {"speedup_ci95": ""})["speedup_ci95"] is None:
-        yield ("latency_ms.speedup_ci95", "latency.speedup_ci95")
-    yield from ((f"metrics.{key}",) for key, value in document["metrics"].items() if value is None)
-    if document["saturation"]["unsafe_channels"] is None:
-        yield ("saturation.unsafe_channels",)
-    for name, output in document["outputs"].items():
-        yield from ((f"outputs.{name}.{key}",) for key, value in output.items() if value is None)
-    for index, layer in enumerate(document["layers"]):
-        for key in ("sqnr_db", "clipped"):
-            if layer[key] is None:
-                yield layer_paths(index, layer, key)
-    for index, gate in enumerate(document["gates"]):
-        if gate["value"] is None:
-            yield gate_paths(index, gate)
-    yield from missing_of_runtimes(document)
-
-
-def layer_paths(index: int, layer: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """Name the paths under which the reason for a layer's null may be filed: by its place, or by its tensor."""
-    return (f"layers.{index}.{key}", f"layers.{layer['tensor']}.{key}")
-
-
-def gate_paths(index: int, gate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the paths under which the reason for a gate without value may be filed: its own, or its metric's."""
-    metric = figure_named(str(gate["gate"]))
-    return (f"gates.{index}.value", f"metrics.{metric}", metric)
-
-
-def _measurements(evaluation: Evaluation, left: Mapping[str, str], tensors: Mapping[str, TensorEntry]) -> Document:
-    """Lay out what evaluation/ measured, in the contract's order.
+def _measurements(
+    evaluation: Evaluation, left: Mapping[str, str], tensors: Mapping[str, TensorEntry]
+) -> dict[str, object]:
+    """Lay out what evaluation/ measured.
 
     Args:
         evaluation: What was measured.
         left: Nodes that were left in float -> the reason, which the runtime's graph does not show.
         tensors: The table's entries, for the ranges of layers; empty where no table is known.
     """
-    saturation, fusion, latency = evaluation.saturation, evaluation.fusion, evaluation.latency
     return {
-        "metrics": _metrics(evaluation.metrics),
-        "outputs": {
-            name: {"sqnr_db": output.sqnr_db, "sqnr_db_ci95": output.sqnr_db_ci95, "cosine": output.cosine}
-            for name, output in evaluation.outputs.items()
-        },
-        "layers": [
-            {
-                "tensor": layer.tensor,
-                "node": layer.node,
-                "op_type": layer.op_type,
-                "sqnr_db": layer.sqnr_db,
-                "clipped": layer.clipped,
-                **_range(tensors.get(layer.tensor)),
-            }
-            for layer in evaluation.layers
-        ],
-        "fusion": fusion
-        and {
-            "integer": fusion.integer,
-            "float": fusion.float_,
-            "nodes": [
-                {"node": node.node, "op_type": node.op_type, "reason": left.get(node.node, node.reason)}
-                for node in fusion.nodes
-            ],
-        },
-        "saturation": _saturation(saturation),
+        "metrics": evaluation.metrics,
+        "outputs": evaluation.outputs,
+        "layers": [_layer(layer, tensors.get(layer.tensor)) for layer in evaluation.layers],
+        "fusion": evaluation.fusion and _fusion(evaluation.fusion, left),
+        "saturation": _saturation(evaluation.saturation),
         "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
-        "latency_ms": latency
-        and {
-            "fp32": latency.fp32,
-            "int8": latency.int8,
-            "speedup": latency.speedup,
-            "speedup_ci95": latency.speedup_ci95,
-        },
+        "latency_ms": evaluation.latency,
     }
 
 
-def _metrics(metrics: Metrics) -> Document:
-    return {
-        "sqnr_db": metrics.sqnr_db,
-        "sqnr_db_ci95": metrics.sqnr_db_ci95,
-        "cosine": metrics.cosine,
-        "max_abs_error": metrics.max_abs_error,
-        "agreement": metrics.agreement,
-        "agreement_ci95": metrics.agreement_ci95,
-        "top1": _drop(metrics.top1),
-        "top5": _drop(metrics.top5),
-        "exact_outputs": metrics.exact_outputs,
-    }
-
-
-def _range(entry: TensorEntry | None) -> Document:
-    """Lay out a tensor's type, its clip range in real units, and what chose it."""
+def _layer(layer: LayerMetrics, entry: TensorEntry | None) -> dict[str, object]:
+    """Lay out a layer, with its tensor's type, its clip range in real units, and what chose that."""
     if entry is None:
-        return {}
-    return {"dtype": entry.dtype, "low": entry.low, "high": entry.high, "method": entry.method}
+        return _fields(layer)
+    return _fields(layer) | {"dtype": entry.dtype, "low": entry.low, "high": entry.high, "method": entry.method}
+
+
+def _fusion(fusion: Fusion, left: Mapping[str, str]) -> dict[str, object]:
+    return _fields(fusion) | {"nodes": [_node(node, left.get(node.node, node.reason)) for node in fusion.nodes]}
+
+
+def _node(node: FloatNode, reason: str) -> dict[str, object]:
+    """Lay out a float node; "residual" is written only where it is true."""
+    known: dict[str, object] = {"node": node.node, "op_type": node.op_type, "reason": reason}
+    return known | {"residual": True} if node.residual else known
+
+
+def _runtimes(evaluation: Evaluation) -> dict[str, object]:
+    """Lay out each runtime; onnxruntime's part repeats the evaluation's."""
+    fusion = evaluation.fusion
+    first = {
+        "metrics": evaluation.metrics,
+        "outputs": evaluation.outputs,
+        "kernels": fusion and {"integer": fusion.integer, "float": fusion.float_},
+        "latency_ms": evaluation.latency,
+    }
+    return {FIRST: first, **{runtime.name: _runtime(runtime) for runtime in evaluation.runtimes}}
+
+
+def _runtime(runtime: RuntimeResult) -> dict[str, object]:
+    latency = runtime.latency
+    return {
+        "metrics": runtime.metrics,
+        "outputs": {
+            name: {"sqnr_db": output.sqnr_db, "cosine": output.cosine} for name, output in runtime.outputs.items()
+        },
+        "kernels": _fusion(runtime.kernels, {}),
+        "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+        "against_onnxruntime": runtime.against,
+    }
 
 
 def _left(report: Report) -> dict[str, str]:
@@ -219,69 +202,27 @@ def _left(report: Report) -> dict[str, str]:
     return left | {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else left
 
 
-def _saturation(found: Saturation) -> Document:
-    document: Document = {"target": found.target, "unsafe_channels": found.unsafe_channels}
-    if found.channels is not None:
-        document |= {
-            "channels": found.channels,
-            "unsafe_pairs": found.unsafe_pairs,
-            "layers": [layer_saturation(layer) for layer in found.layers],
-        }
-    return document
+def _saturation(found: Saturation) -> dict[str, object]:
+    known = _fields(found)
+    return known if found.channels is not None else {key: known[key] for key in ("target", "unsafe_channels")}
 
 
-def layer_saturation(layer: LayerSaturation) -> Document:
-    """Lay out whether a layer can saturate, as report.json and the audit have it."""
-    return {
-        "node": layer.node,
-        "op_type": layer.op_type,
-        "weight": layer.weight,
-        "verdict": layer.verdict,
-        "why": layer.why,
-        "channels": layer.channels,
-        "unsafe_channels": layer.unsafe_channels,
-        "unsafe_pairs": layer.unsafe_pairs,
-        "worst_sum": layer.worst_sum,
-    }
+def _optimization(found: Optimization) -> dict[str, object]:
+    return _fields(found) | {"plain_int8_us": found.plain_us, "rows": found.layers}
 
 
-def _gate(gate: Gate) -> Document:
-    interval = {} if gate.ci95 is None else {"ci95": gate.ci95}
-    return {"gate": gate.gate, "value": gate.value, "passed": gate.passed, **interval}
+def _mixed(found: MixedPrecision) -> dict[str, object]:
+    return _fields(found) | {"curve": [_mixed_point(point) for point in found.curve]}
 
 
-def _step(step: Step) -> Document:
-    return {"step": step.name, "before_db": step.before_db, "sqnr_db": step.after_db, "kept": step.kept}
-
-
-def _optimization(found: Optimization) -> Document:
-    return {
-        "fp32_us": found.fp32_us,
-        "plain_int8_us": found.plain_us,
-        "int8_us": found.int8_us,
-        "left": found.left,
-        "rows": [
-            {
-                "node": layer.node,
-                "op_type": layer.op_type,
-                "fp32_us": layer.fp32_us,
-                "int8_us": layer.int8_us,
-                "decision": layer.decision,
-            }
-            for layer in found.layers
-        ],
-    }
-
-
-def _drop(drop: Drop | None) -> Document | None:
-    if drop is None:
-        return None
-    return {
-        "fp32": drop.fp32,
-        "int8": drop.int8,
-        "drop": drop.drop,
-        "drop_ci95": drop.drop_ci95,
-        "samples": drop.samples,
+def _mixed_point(point: MixedPoint) -> dict[str, object]:
+    metrics = point.metrics
+    return _fields(point) | {
+        "gates": {gate.gate: gate for gate in point.gates},
+        "sqnr_db": metrics.sqnr_db,
+        "cosine": metrics.cosine,
+        "agreement": metrics.agreement,
+        "top1_drop": None if metrics.top1 is None else metrics.top1.drop,
     }
 
 
@@ -289,6 +230,15 @@ def _timing(timing: Mapping[str, float]) -> dict[str, float]:
     """Order the stations as a model passes them, then whatever else was timed."""
     names = [name for name in STATIONS if name in timing]
     return {name: timing[name] for name in [*names, *sorted(set(timing) - set(names))]}
+
+
+def _fields(result: Any) -> dict[str, object]:
+    """Return a dataclass by its fields; an underscore at a name's end only keeps it apart from Python's own."""
+    return {each.name.removesuffix("_"): getattr(result, each.name) for each in fields(result)}
+
+
+def _without_none(result: Any, *names: str) -> dict[str, object]:
+    return {name: value for name, value in _fields(result).items() if value is not None or name not in names}
 
 
 def _sorted(value: object) -> object:
@@ -300,14 +250,16 @@ def _sorted(value: object) -> object:
 
 def _plain(value: object, path: str, reasons: dict[str, str]) -> Any:
     """Reduce a value to what JSON knows; a number that is not finite becomes None, and `reasons` says so."""
+    if is_dataclass(value):
+        value = _fields(value)
     if isinstance(value, dict):
         return {_text(key): _plain(item, f"{path}.{_text(key)}", reasons) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, f"{path}.{index}", reasons) for index, item in enumerate(value)]
     if isinstance(value, set | frozenset):
         return _plain(sorted(value, key=str), path, reasons)
-    if value is None or isinstance(value, bool):
-        return value
+    if value is None or isinstance(value, bool | np.bool_):
+        return value if value is None else bool(value)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):

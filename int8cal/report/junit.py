@@ -57,7 +57,7 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
     """
     document = document_of(report)
     values = [gate_value(document, index) for index in range(len(report.gates))]
-    metrics = {key: value for key, value in document["metrics"].items() if isinstance(value, float)}
+    metrics = {name: value for name, value in document.metrics if isinstance(value, float)}
     return Suite(
         name,
         (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),

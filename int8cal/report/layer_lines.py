@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.report import wording
 from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.page_layers import LayerRow, layer_rows
-from int8cal.report.reading import why, why_nothing_clipped
+from int8cal.report.reading import why_nothing_clipped
+from int8cal.report.reasons import why
 
 if TYPE_CHECKING:
     from int8cal.report.document import Document
+    from int8cal.report.parts import Weights
     from int8cal.report.screen import Screen
 
 
@@ -83,10 +85,9 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
 
 def weight_lines(document: Document, screen: Screen) -> list[str]:
     """Show the weights of a report; nothing where it knows none."""
-    return spread_lines([_weight(each) for each in document.get("weights", []) if each["scale_min"]], screen)
+    return spread_lines([_weight(each) for each in document.weights if each.scale_min], screen)
 
 
-def _weight(each: dict[str, Any]) -> tuple[str, str, float, float, float]:
-    name = each["node"] or each["weight"]
-    kind = f"{each['dtype']} {each['range']}, {wording.count(each['scales'], 'scale')}"
-    return name, kind, each["scale_min"], each["scale_median"], each["scale_max"]
+def _weight(each: Weights) -> tuple[str, str, float, float, float]:
+    kind = f"{each.dtype} {each.range}, {wording.count(each.scales, 'scale')}"
+    return each.node or each.weight, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0

@@ -3,86 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from pydantic import ValidationError
 
 from int8cal.errors import ConfigError
 from int8cal.input_paths import require_readable
-from int8cal.report.document import FORMAT, VERSION
+from int8cal.report.document import FORMAT, VERSION, Document
+from int8cal.report.parts import Part
 from int8cal.report.runtimes import FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from int8cal.report.document import Document
+    from int8cal.report.parts import Metrics, Weights
 
 # Beyond these no figure is, and arithmetic on what is read could overflow.
 _DIGITS = 300
 _LARGEST = 1e300
-_NUMBER = (int, float)
-_OPTIONAL = (int, float, type(None))
-_TOP: dict[str, tuple[type, ...]] = {
-    "model": (dict,),
-    "settings": (dict,),
-    "metrics": (dict,),
-    "outputs": (dict,),
-    "layers": (list,),
-    "fusion": (dict, type(None)),
-    "saturation": (dict,),
-    "size": (dict,),
-    "latency_ms": (dict, type(None)),
-    "timing_s": (dict,),
-    "gates": (list,),
+# What pydantic calls a wrong type -> what was expected.
+_KINDS = {
+    "model_type": "dict",
+    "dict_type": "dict",
+    "tuple_type": "list",
+    "string_type": "str",
+    "bool_type": "bool",
+    "int_from_float": "int",
 }
-# Parts that a report of another tool, or an older one, may lack; an empty one stands for them.
-_ADDED: dict[str, type] = {"reasons": dict, "warnings": list, "decisions": list}
-_DROP = {"fp32": _OPTIONAL, "int8": _OPTIONAL, "drop": _OPTIONAL, "drop_ci95": (list,)}
-_METRICS = {
-    "sqnr_db": _OPTIONAL,
-    "cosine": _OPTIONAL,
-    "max_abs_error": _OPTIONAL,
-    "agreement": _OPTIONAL,
-    "top1": (dict, type(None)),
-    "top5": (dict, type(None)),
-}
-# 95 % intervals, which reports of 0.1 lack.
-_INTERVALS = ("metrics.sqnr_db_ci95", "metrics.agreement_ci95", "latency_ms.speedup_ci95")
-_LAYER = {"tensor": (str,), "node": (str,), "op_type": (str,), "sqnr_db": _OPTIONAL, "clipped": _OPTIONAL}
-_RANGE = {"dtype": (str,), "low": _OPTIONAL, "high": _OPTIONAL, "method": (str,)}
-_WEIGHTS = {
-    "node": (str,),
-    "op_type": (str,),
-    "weight": (str,),
-    "tensor": (str,),
-    "dtype": (str,),
-    "range": (str,),
-    "scales": (int,),
-    **dict.fromkeys(("scale_min", "scale_median", "scale_max"), _OPTIONAL),
-}
-_GATE = {"gate": (str,), "value": _OPTIONAL, "passed": (bool,)}
-_NODE = {"node": (str,), "op_type": (str,), "reason": (str,)}
-_SATURATION = {"node": (str,), "op_type": (str,), "verdict": (str,), "channels": _NUMBER, "unsafe_channels": _NUMBER}
-_STEP = {"step": (str,), "before_db": _OPTIONAL, "sqnr_db": _OPTIONAL, "kept": (bool,)}
-_MIXED = {"budget_percent": _NUMBER, "fallback": (str,), "outcome": (str,), "layers": (list,), "curve": (list,)}
-_MIXED_LAYER = {
-    "node": (str,),
-    "op_type": (str,),
-    "contribution": _NUMBER,
-    "estimated_percent": _NUMBER,
-    "decision": (str,),
-}
-_MIXED_POINT = {
-    "layers_left": (int,),
-    "planes": (int,),
-    "estimated_percent": _NUMBER,
-    "gates": (dict,),
-    "sqnr_db": _OPTIONAL,
-    "kept": (bool,),
-}
-_MIXED_GATE = {"value": _OPTIONAL, "passed": (bool,)}
-_TIMES = ("fp32", "int8", "speedup")
-_RUNTIME = {"metrics": (dict,), "outputs": (dict,), "kernels": (dict, type(None)), "latency_ms": (dict, type(None))}
-_AGAINST = dict.fromkeys(("sqnr_db", "cosine", "max_abs_error", "agreement"), _OPTIONAL)
 _AGAIN = "evaluate again to write a sound report"
 
 
@@ -93,7 +42,7 @@ def load_report(path: Path) -> Document:
         path: The file.
 
     Returns:
-        The document; "samples" is None, and "reasons", "warnings" and "decisions" are empty, where the file lacks them.
+        The document; what a file may lack is None or empty where this one lacks it.
 
     Raises:
         ConfigError: The file is missing, is not JSON, is another format or a newer version, or misses a part.
@@ -113,148 +62,79 @@ def load_report(path: Path) -> Document:
     if document.get("version") != VERSION:
         found = f"report version is {document.get('version')!r}, this int8cal reads version {VERSION}"
         raise _error(path, found, "update int8cal, or evaluate again")
-    _check(path, document)
-    document.setdefault("samples", None)
-    for key, kind in _ADDED.items():
-        document.setdefault(key, kind())
-    return document
+    try:
+        report = Document.model_validate(document)
+    except ValidationError as error:
+        raise _refused(path, error) from error
+    _require_sound(path, report)
+    return report
 
 
-def _check(path: Path, document: Document) -> None:
-    _keys(path, "", document, _TOP)
-    for key, kind in _ADDED.items():
-        if key in document:
-            _keys(path, "", document, {key: (kind,)})
-    _metrics(path, "metrics", document["metrics"])
-    for name, output in document["outputs"].items():
-        _keys(path, f"outputs.{name}", output, {"sqnr_db": _OPTIONAL, "cosine": _OPTIONAL})
-        _interval(path, f"outputs.{name}.sqnr_db_ci95", output.get("sqnr_db_ci95"))
-    _table(path, "layers", document["layers"], _LAYER)
-    for index, layer in enumerate(document["layers"]):
-        if "dtype" in layer:  # the range of a tensor that int8cal calibrated
-            _keys(path, f"layers.{index}", layer, _RANGE)
-    if "weights" in document:
-        _keys(path, "", document, {"weights": (list,)})
-        _table(path, "weights", document["weights"], _WEIGHTS)
-        for index, weights in enumerate(document["weights"]):
-            _scales(path, f"weights.{index}", weights)
-    _table(path, "gates", document["gates"], _GATE)
-    for index, gate in enumerate(document["gates"]):
-        _interval(path, f"gates.{index}.ci95", gate.get("ci95"))
-    if "steps" in document:
-        _keys(path, "", document, {"steps": (list,)})
-        _table(path, "steps", document["steps"], _STEP)
-    _keys(path, "saturation", document["saturation"], {"target": (str,), "unsafe_channels": _OPTIONAL})
-    if "layers" in document["saturation"]:  # reports of 0.1 have none
-        _keys(path, "saturation", document["saturation"], {"channels": _NUMBER, "layers": (list,)})
-        _table(path, "saturation.layers", document["saturation"]["layers"], _SATURATION)
-    _keys(path, "size", document["size"], {"fp32_bytes": _NUMBER, "int8_bytes": _NUMBER})
-    if document["fusion"] is not None:
-        _keys(path, "fusion", document["fusion"], {"integer": _NUMBER, "float": _NUMBER, "nodes": (list,)})
-        _table(path, "fusion.nodes", document["fusion"]["nodes"], _NODE)
-    if document["latency_ms"] is not None:
-        _keys(path, "latency_ms", document["latency_ms"], dict.fromkeys(_TIMES, _OPTIONAL))
-    if "runtimes" in document:
-        _runtimes(path, document["runtimes"])
-    for place in _INTERVALS:
-        part, _, key = place.partition(".")
-        _interval(path, place, (document[part] or {}).get(key))
-    if "mixed_precision" in document:
-        _mixed(path, document["mixed_precision"])
-    _each(path, "timing_s", list(document["timing_s"].values()), _OPTIONAL)
-    _each(path, "reasons", list(document.get("reasons", {}).values()), (str,))
-    for key in ("warnings", "decisions"):
-        _each(path, key, document.get(key, []), (str,))
+def _refused(path: Path, found: ValidationError) -> ConfigError:
+    """Say what is wrong with the first part that is not as it has to be."""
+    error = found.errors(include_url=False)[0]
+    keys, value = [str(key) for key in error["loc"]], error["input"]
+    place = ".".join(keys)
+    if isinstance(value, list) and error["type"] in ("missing", "too_long"):  # an interval
+        keys = keys[:-1] if error["type"] == "missing" else keys
+        return _error(path, f"{'.'.join(keys)} has {len(value)} values, expected 2", _AGAIN)
+    if error["type"] == "missing":
+        return _error(path, f"{place} is missing", _AGAIN)
+    expected = _KINDS.get(error["type"], error["msg"]) + (" or null" if _takes_null(error["loc"]) else "")
+    return _error(path, f"{place} is {_shown(value)}, expected {expected}", _AGAIN)
 
 
-def _metrics(path: Path, place: str, metrics: Any) -> None:
-    _keys(path, place, metrics, _METRICS)
-    if "exact_outputs" in metrics:  # reports of 0.1 lack it
-        _keys(path, place, metrics, {"exact_outputs": (list,)})
-        _each(path, f"{place}.exact_outputs", metrics["exact_outputs"], (str,))
-    for name in ("top1", "top5"):
-        if metrics[name] is not None:
-            _keys(path, f"{place}.{name}", metrics[name], _DROP)
-            _interval(path, f"{place}.{name}.drop_ci95", metrics[name]["drop_ci95"])
-            _together(path, f"{place}.{name}", metrics[name], ("fp32", "int8", "drop"))
+def _takes_null(place: tuple[int | str, ...]) -> bool:
+    """Say whether null may stand in a place of a report."""
+    kind: Any = Document
+    for key in place:
+        (kind,) = [each for each in get_args(kind) if each is not NoneType] if NoneType in get_args(kind) else (kind,)
+        if isinstance(kind, type) and issubclass(kind, Part):
+            kind = next(each.annotation for name, each in kind.model_fields.items() if key in (name, each.alias))
+        elif get_args(kind):
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0]
+    return NoneType in get_args(kind)
 
 
-def _scales(path: Path, place: str, weights: Document) -> None:
-    keys = ("scale_min", "scale_median", "scale_max")
-    _together(path, place, weights, keys)
-    lower = 0.0
-    for key in keys:
-        if weights[key] is not None and weights[key] < lower:
-            raise _error(path, f"{place}.{key} is {_shown(weights[key])}, expected at least {lower:g}", _AGAIN)
-        lower = weights[key] or lower
-
-
-def _together(path: Path, place: str, part: Document, keys: tuple[str, ...]) -> None:
-    """Refuse values of which some are null, where all were measured or none was."""
-    nulls = [key for key in keys if part[key] is None]
-    if nulls and len(nulls) < len(keys):
-        raise _error(path, f"{place}.{nulls[0]} is null while others of {place} are not", _AGAIN)
-
-
-def _runtimes(path: Path, found: Any) -> None:
-    _kind(path, "runtimes", found, (dict,))
-    for name, part in found.items():
-        place = f"runtimes.{name}"
-        _keys(path, place, part, _RUNTIME)
-        _metrics(path, f"{place}.metrics", part["metrics"])
-        if part["kernels"] is not None:
-            _keys(path, f"{place}.kernels", part["kernels"], {"integer": _NUMBER, "float": _NUMBER})
-        if part["latency_ms"] is not None:
-            _keys(path, f"{place}.latency_ms", part["latency_ms"], dict.fromkeys(_TIMES, _OPTIONAL))
-        if name != FIRST or "against_onnxruntime" in part:
-            _keys(path, place, part, {"against_onnxruntime": (dict,)})
-            _keys(path, f"{place}.against_onnxruntime", part["against_onnxruntime"], _AGAINST)
-
-
-def _mixed(path: Path, found: Any) -> None:
-    _keys(path, "mixed_precision", found, _MIXED)
-    _table(path, "mixed_precision.layers", found["layers"], _MIXED_LAYER)
-    _table(path, "mixed_precision.curve", found["curve"], _MIXED_POINT)
-    if any(list(point["gates"]) != list(found["curve"][0]["gates"]) for point in found["curve"]):
+def _require_sound(path: Path, document: Document) -> None:
+    """Refuse figures that contradict each other."""
+    _require_sound_drops(path, "metrics", document.metrics)
+    for index, weights in enumerate(document.weights):
+        _require_sound_scales(path, f"weights.{index}", weights)
+    for name, runtime in document.runtimes.items():
+        _require_sound_drops(path, f"runtimes.{name}.metrics", runtime.metrics)
+        if runtime.against_onnxruntime is None and name != FIRST:
+            raise _error(path, f"runtimes.{name}.against_onnxruntime is missing", _AGAIN)
+    curve = () if document.mixed_precision is None else document.mixed_precision.curve
+    if any(list(point.gates) != list(curve[0].gates) for point in curve):
         raise _error(path, "mixed_precision.curve has points with different gates", _AGAIN)
-    for index, point in enumerate(found["curve"]):
-        _table(path, f"mixed_precision.curve.{index}.gates", list(point["gates"].values()), _MIXED_GATE)
 
 
-def _interval(path: Path, place: str, value: Any) -> None:
-    """Check the two ends of an interval; None stands for one that there is not."""
-    if value is None:
-        return
-    _kind(path, place, value, (list,))
-    _each(path, place, value, _OPTIONAL)
-    if len(value) != 2:
-        raise _error(path, f"{place} has {len(value)} values, expected 2", _AGAIN)
+def _require_sound_drops(path: Path, place: str, metrics: Metrics) -> None:
+    for name, drop in (("top1", metrics.top1), ("top5", metrics.top5)):
+        if drop is not None:
+            _require_together(path, f"{place}.{name}", {"fp32": drop.fp32, "int8": drop.int8, "drop": drop.drop})
 
 
-def _table(path: Path, place: str, rows: list[Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
-    for index, row in enumerate(rows):
-        _keys(path, f"{place}.{index}", row, kinds)
+def _require_sound_scales(path: Path, place: str, weights: Weights) -> None:
+    scales = {
+        "scale_min": weights.scale_min,
+        "scale_median": weights.scale_median,
+        "scale_max": weights.scale_max,
+    }
+    _require_together(path, place, scales)
+    lower = 0.0
+    for name, scale in scales.items():
+        if scale is not None and scale < lower:
+            raise _error(path, f"{place}.{name} is {_shown(scale)}, expected at least {lower:g}", _AGAIN)
+        lower = scale or lower
 
 
-def _each(path: Path, place: str, values: list[Any], kinds: tuple[type, ...]) -> None:
-    for index, value in enumerate(values):
-        _kind(path, f"{place}.{index}", value, kinds)
-
-
-def _keys(path: Path, place: str, part: Any, kinds: Mapping[str, tuple[type, ...]]) -> None:
-    _kind(path, place, part, (dict,))
-    for key, expected in kinds.items():
-        full = f"{place}.{key}" if place else key
-        if key not in part:
-            raise _error(path, f"{full} is missing", _AGAIN)
-        _kind(path, full, part[key], expected)
-
-
-def _kind(path: Path, place: str, value: Any, kinds: tuple[type, ...]) -> None:
-    # To Python a bool is an int; to a report it is not a number.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-        raise _error(path, f"{place} is {_shown(value)}, expected {names}", _AGAIN)
+def _require_together(path: Path, place: str, values: Mapping[str, float | None]) -> None:
+    """Refuse values of which some are null, where all were measured or none was."""
+    nulls = [name for name, value in values.items() if value is None]
+    if nulls and len(nulls) < len(values):
+        raise _error(path, f"{place}.{nulls[0]} is null while others of {place} are not", _AGAIN)
 
 
 def _shown(value: Any) -> str:

@@ -5,11 +5,11 @@ One fact per line and no durations, so that a diff of two reports is readable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
-from int8cal.report.document import document_of, layer_paths
+from int8cal.report.document import document_of
 from int8cal.report.markdown_text import bullets, code, escape, folded, joined, long_table, table
 from int8cal.report.mixed import curve_heads, curve_rows, layer_rows, sentence
 from int8cal.report.reading import (
@@ -23,15 +23,18 @@ from int8cal.report.reading import (
     slowest_first,
     step_rows,
     verdict,
-    why,
     why_nothing_clipped,
     worst_first,
 )
+from int8cal.report.reasons import layer_paths, why
 from int8cal.report.runtimes import HEADS, runtime_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
+    from int8cal.report.parts import Gate, Layer, OptimizedLayer
     from int8cal.report.reading import Figure
 
 # By which a workflow finds its comment again.
@@ -63,7 +66,7 @@ def report_to_markdown(report: Report) -> str:
             _failed(document),
             _headline(document),
             _runtimes(document),
-            folded(_counted("warning", document["warnings"]), _lines(document["warnings"])),
+            folded(_counted("warning", document.warnings), _lines(document.warnings)),
             folded(_layers_summary(document), _worst_layers(document)),
             folded("Left in float", _float_nodes(document)),
             folded("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
@@ -76,10 +79,10 @@ def report_to_markdown(report: Report) -> str:
 
 
 def _mark(document: Document) -> str:
-    gates = document["gates"]
+    gates = document.gates
     if not gates:
         return ""
-    return "✅ " if all(gate["passed"] for gate in gates) else "❌ "
+    return "✅ " if all(gate.passed for gate in gates) else "❌ "
 
 
 def _models(document: Document) -> str:
@@ -88,25 +91,25 @@ def _models(document: Document) -> str:
 
 
 def _samples(document: Document) -> str:
-    if not document["samples"]:
+    if not document.samples:
         return ""
     path = next((value for name, value in evaluation_data(document) if name == "path"), "")
     where = f" of {code(path)}" if path else ""
-    return f", measured on {wording.count(document['samples'], 'sample')}{where}."
+    return f", measured on {wording.count(document.samples, 'sample')}{where}."
 
 
 def _failed(document: Document) -> str:
     lines = [
-        f"❌ {code(gate['gate'])}: {escape(gate_value(document, index))}"
-        for index, gate in enumerate(document["gates"])
-        if not gate["passed"]
+        f"❌ {code(gate.gate)}: {escape(gate_value(document, index))}"
+        for index, gate in enumerate(document.gates)
+        if not gate.passed
     ]
     return bullets(lines, most=_GATES)
 
 
 def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
-    gates = [(index, gate, figure_named(gate["gate"])) for index, gate in enumerate(document["gates"])]
+    gates = [(index, gate, figure_named(gate.gate)) for index, gate in enumerate(document.gates)]
     rows, told = [], set[int]()
     for figure in headline(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
@@ -135,28 +138,28 @@ def _is_about(name: str, figure: Figure) -> bool:
     )
 
 
-def _verdict(gate: dict[str, Any]) -> str:
-    return f"{'✅' if gate['passed'] else '❌'} {code(gate['gate'])}"
+def _verdict(gate: Gate, most: int | None = None) -> str:
+    return f"{'✅' if gate.passed else '❌'} {code(wording.shortened(gate.gate, most) if most else gate.gate)}"
 
 
-def _verdicts(gates: list[dict[str, Any]]) -> list[str]:
+def _verdicts(gates: list[Gate]) -> list[str]:
     """Write the gates of one cell: short and few, those that failed first, so that the figures are always there."""
-    ordered = sorted(gates, key=lambda gate: bool(gate["passed"]))
-    shown = [_verdict({**gate, "gate": wording.shortened(gate["gate"], 80)}) for gate in ordered[:_GATES_IN_CELL]]
+    ordered = sorted(gates, key=lambda gate: gate.passed)
+    shown = [_verdict(gate, most=80) for gate in ordered[:_GATES_IN_CELL]]
     left = len(ordered) - len(shown)
     return [*shown, f"and {left} more"] if left else shown
 
 
 def _layers_summary(document: Document) -> str:
-    count = len(document["layers"])
+    count = len(document.layers)
     return f"The {_WORST} worst of {count} layers" if count > _WORST else "Worst layers"
 
 
-def _counted(noun: str, lines: list[str]) -> str:
+def _counted(noun: str, lines: Sequence[str]) -> str:
     return wording.count(len(lines), noun)
 
 
-def _lines(lines: list[str]) -> str:
+def _lines(lines: Sequence[str]) -> str:
     return bullets([escape(line) for line in lines], most=_FLOAT_NODES)
 
 
@@ -172,12 +175,12 @@ def _worst_layers(document: Document) -> str:
     return text + (f"\n\nClipped share not measured: {escape(reason)}." if reason else "")
 
 
-def _layer_row(document: Document, index: int, layer: dict[str, Any]) -> list[str]:
-    if layer["sqnr_db"] is None:
+def _layer_row(document: Document, index: int, layer: Layer) -> list[str]:
+    if layer.sqnr_db is None:
         sqnr = f"{wording.NOT_MEASURED}: {escape(why(document, *layer_paths(index, layer, 'sqnr_db')))}"
     else:
-        sqnr = wording.decibel(layer["sqnr_db"])
-    return [code(layer["tensor"]), escape(layer["op_type"]), sqnr, wording.small_percent(layer["clipped"])]
+        sqnr = wording.decibel(layer.sqnr_db)
+    return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_percent(layer.clipped)]
 
 
 def _runtimes(document: Document) -> str:
@@ -186,20 +189,20 @@ def _runtimes(document: Document) -> str:
 
 
 def _float_nodes(document: Document) -> str:
-    fusion = document["fusion"]
+    fusion = document.fusion
     if fusion is None:
         return f"Not measured: {escape(why(document, 'fusion'))}."
-    rows = [[code(node["node"]), escape(node["op_type"]), escape(node["reason"])] for node in fusion["nodes"]]
-    text = f"{wording.count(fusion['integer'], 'node')} run integer kernels, {fusion['float']} float."
+    rows = [[code(node.node), escape(node.op_type), escape(node.reason)] for node in fusion.nodes]
+    text = f"{wording.count(fusion.integer, 'node')} run integer kernels, {fusion.float_} float."
     return text + (f"\n\n{long_table(['node', 'op', 'why'], rows, most=_FLOAT_NODES)}" if rows else "")
 
 
 def _unsafe_layers(document: Document) -> str:
-    found = document["saturation"]
+    found = document.saturation
     rows = [
-        [code(layer["node"]), escape(layer["op_type"]), str(layer["unsafe_channels"]), str(layer["channels"])]
-        for layer in found.get("layers", [])
-        if layer["unsafe_channels"]
+        [code(layer.node), escape(layer.op_type), str(layer.unsafe_channels), str(layer.channels)]
+        for layer in found.layers
+        if layer.unsafe_channels
     ]
     if not rows:
         return ""
@@ -212,12 +215,11 @@ def _steps(document: Document) -> str:
 
 
 def _optimized(document: Document) -> str:
-    found = document.get("optimize")
+    found = document.optimize
     if not found:
         return ""
     rows = [
-        [code(row["node"]), escape(row["op_type"]), *_times(row), escape(row["decision"])]
-        for row in slowest_first(found["rows"])
+        [code(row.node), escape(row.op_type), *_times(row), escape(row.decision)] for row in slowest_first(found.rows)
     ]
     text = escape(optimized_sentence(found))
     if not rows:
@@ -227,7 +229,7 @@ def _optimized(document: Document) -> str:
 
 
 def _mixed(document: Document) -> str:
-    found = document.get("mixed_precision")
+    found = document.mixed_precision
     if not found:
         return ""
     points = [[escape(cell) for cell in row] for row in curve_rows(found)]
@@ -242,9 +244,9 @@ def _mixed(document: Document) -> str:
 
 def _settings(document: Document) -> str:
     """List what the figures depend on: settings by name, with data and versions."""
-    rows = [[code(name), code(value)] for name, value in flat(document["settings"])]
+    rows = [[code(name), code(value)] for name, value in flat(document.settings)]
     return long_table(["setting", "value"], rows, most=_SETTINGS, room=8_000) if rows else ""
 
 
-def _times(row: dict[str, Any]) -> list[str]:
-    return [f"{row[key]:.1f}" for key in ("fp32_us", "int8_us")]
+def _times(row: OptimizedLayer) -> list[str]:
+    return [f"{row.fp32_us:.1f}", f"{row.int8_us:.1f}"]

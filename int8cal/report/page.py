@@ -32,15 +32,16 @@ from int8cal.report.reading import (
     step_rows,
     verdict,
     versions,
-    why,
     why_nothing_clipped,
 )
+from int8cal.report.reasons import why
 from int8cal.report.runtimes import HEADS, runtime_rows
 from int8cal.report.speed import speed_picture
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
+    from int8cal.report.parts import Drop, Gate, OptimizedLayer, Output
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Accuracy:
     int8: str
     drop: str
     interval: str
-    samples: int
+    samples: int | None
     scale: Scale | None
     at: tuple[float, float, float, float]
 
@@ -105,7 +106,7 @@ class Page:
     clipped_reason: str
     steps: list[tuple[str, str, str]]
     optimized: str
-    measured: list[dict[str, Any]]
+    measured: list[OptimizedLayer]
     mixed: MixedView | None
     runtimes: list[tuple[str, ...]]
     runtime_heads: tuple[str, ...]
@@ -118,20 +119,22 @@ def page_of(report: Report) -> Page:
         report: Any report. Histograms are ordered like the layers, worst first.
     """
     document = document_of(report)
-    gates = document["gates"]
+    gates = document.gates
     anchors = {histogram.tensor: index for index, histogram in enumerate(report.histograms)}
     layers = layer_rows(document, anchors)
     scale = weight_scale(report.weights)
     speed, speed_text = speed_picture(document)
+    tops = (("Top-1", document.metrics.top1), ("Top-5", document.metrics.top5))
+    optimize, mixed = document.optimize, document.mixed_precision
     return Page(
         title=wording.printable(name_of(document)),
         verdict=verdict(document),
-        state="none" if not gates else "pass" if all(gate["passed"] for gate in gates) else "fail",
+        state="none" if not gates else "pass" if all(gate.passed for gate in gates) else "fail",
         document=document,
         figures=_grouped(document, layers),
         gates=[_gate(document, index, gate) for index, gate in enumerate(gates)],
-        accuracy=[_accuracy(label, document["metrics"][key]) for label, key in _TOPS if document["metrics"][key]],
-        outputs=[_output(document, name, output) for name, output in document["outputs"].items()],
+        accuracy=[_accuracy(label, drop) for label, drop in tops if drop is not None],
+        outputs=[_output(document, name, output) for name, output in document.outputs.items()],
         layers=layers,
         in_order=sorted(layers, key=lambda layer: layer.order),
         scale=decibel_scale([layer.sqnr for layer in layers if layer.sqnr is not None]),
@@ -145,26 +148,25 @@ def page_of(report: Report) -> Page:
             "weights": [weights_data(weights) for weights in report.weights],
         },
         latency=_latency(document),
-        timing=_timing(document["timing_s"]),
+        timing=_timing(document.timing_s),
         int8=wording.printable(int8_name(document)),
         judged_on=dict(evaluation_data(document)).get("path", ""),
-        settings=flat({key: value for key, value in document["settings"].items() if key != "versions"}),
+        settings=flat({key: value for key, value in document.settings.items() if key != "versions"}),
         versions=versions(document),
-        model=flat(document["model"]),
+        model=flat(document.model),
         fusion_reason=why(document, "fusion"),
         saturation_reason=why(document, "saturation.unsafe_channels", "saturation"),
         layers_reason=why(document, "layers"),
         clipped_reason=why_nothing_clipped(document),
         steps=step_rows(document),
-        optimized=optimized_sentence(document["optimize"]) if "optimize" in document else "",
-        measured=slowest_first(document["optimize"]["rows"]) if "optimize" in document else [],
-        mixed=mixed_view(document["mixed_precision"]) if "mixed_precision" in document else None,
+        optimized="" if optimize is None else optimized_sentence(optimize),
+        measured=[] if optimize is None else slowest_first(optimize.rows),
+        mixed=None if mixed is None else mixed_view(mixed),
         runtimes=runtime_rows(document),
         runtime_heads=HEADS,
     )
 
 
-_TOPS = (("Top-1", "top1"), ("Top-5", "top5"))
 # Figures whose question is not whether the model is good enough.
 _COST = ("Speedup", "Size")
 _SAFETY = "Can saturate"
@@ -183,7 +185,7 @@ def _grouped(document: Document, layers: list[LayerRow]) -> list[tuple[str, list
 
 def _places(document: Document, layers: list[LayerRow]) -> list[Figure]:
     """Name the worst layer, and say how much runs on integers."""
-    fusion = document["fusion"]
+    fusion = document.fusion
     if not layers or layers[0].sqnr is None:
         reason = layers[0].reason if layers else why(document, "layers")
         worst = Figure("Worst layer", wording.NOT_MEASURED, reason, measured=False)
@@ -191,9 +193,8 @@ def _places(document: Document, layers: list[LayerRow]) -> list[Figure]:
         worst = Figure("Worst layer", layers[0].sqnr_text, f"{layers[0].tensor} ({layers[0].op_type})")
     if fusion is None:
         return [worst, Figure("On integers", wording.NOT_MEASURED, why(document, "fusion"), measured=False)]
-    total = fusion["integer"] + fusion["float"]
-    left = f"{fusion['float']} left in float" if fusion["float"] else "none left in float"
-    return [worst, Figure("On integers", f"{fusion['integer']} of {wording.count(total, 'node')}", left)]
+    left = f"{fusion.float_} left in float" if fusion.float_ else "none left in float"
+    return [worst, Figure("On integers", f"{fusion.integer} of {wording.count(fusion.total, 'node')}", left)]
 
 
 def _plots(report: Report, layers: list[LayerRow]) -> list[Plot]:
@@ -217,44 +218,44 @@ def _plots(report: Report, layers: list[LayerRow]) -> list[Plot]:
     return sorted(plots, key=lambda plot: plot.layer.rank if plot.layer else len(layers) + 1)
 
 
-def _gate(document: Document, index: int, gate: dict[str, Any]) -> tuple[str, str, bool]:
-    return gate["gate"], gate_value(document, index), gate["passed"]
+def _gate(document: Document, index: int, gate: Gate) -> tuple[str, str, bool]:
+    return gate.gate, gate_value(document, index), gate.passed
 
 
-def _accuracy(label: str, drop: dict[str, Any]) -> Accuracy:
-    low, high = drop["drop_ci95"]
+def _accuracy(label: str, drop: Drop) -> Accuracy:
+    low, high = drop.drop_ci95
     scale, at = None, (0.0, 0.0, 0.0, 0.0)
-    if None not in (low, high, drop["drop"]):
-        scale = interval_scale([low, high, drop["drop"]])
-        at = (scale.at(0.0), scale.at(low), scale.at(drop["drop"]), scale.at(high))
+    if low is not None and high is not None and drop.drop is not None:
+        scale = interval_scale([low, high, drop.drop])
+        at = (scale.at(0.0), scale.at(low), scale.at(drop.drop), scale.at(high))
     return Accuracy(
         label=label,
-        fp32=wording.percent(drop["fp32"]),
-        int8=wording.percent(drop["int8"]),
-        drop=wording.points(drop["drop"]),
-        interval=wording.interval([low, high]),
-        samples=drop["samples"],
+        fp32=wording.percent(drop.fp32),
+        int8=wording.percent(drop.int8),
+        drop=wording.points(drop.drop),
+        interval=wording.interval(drop.drop_ci95),
+        samples=drop.samples,
         scale=scale,
         at=at,
     )
 
 
-def _output(document: Document, name: str, output: dict[str, Any]) -> tuple[str, str, str]:
-    texts = {"sqnr_db": wording.decibel(output["sqnr_db"]), "cosine": wording.cosine(output["cosine"])}
-    for key, text in texts.items():
-        if output[key] is None:
-            texts[key] = f"{text}: {why(document, f'outputs.{name}.{key}')}"
-    return name, texts["sqnr_db"], texts["cosine"]
+def _output(document: Document, name: str, output: Output) -> tuple[str, str, str]:
+    def told(key: str, value: float | None, text: str) -> str:
+        return f"{text}: {why(document, f'outputs.{name}.{key}')}" if value is None else text
+
+    sqnr, cosine = wording.decibel(output.sqnr_db), wording.cosine(output.cosine)
+    return name, told("sqnr_db", output.sqnr_db, sqnr), told("cosine", output.cosine, cosine)
 
 
 def _latency(document: Document) -> list[tuple[str, str]]:
-    latency = document["latency_ms"]
+    latency = document.latency
     if latency is None:
         return [("latency", f"{wording.NOT_MEASURED}: {why(document, 'latency_ms', 'latency')}")]
     return [
-        ("float32, per sample", wording.milliseconds(latency["fp32"])),
-        ("int8, per sample", wording.milliseconds(latency["int8"])),
-        ("speedup", wording.times(latency["speedup"])),
+        ("float32, per sample", wording.milliseconds(latency.fp32)),
+        ("int8, per sample", wording.milliseconds(latency.int8)),
+        ("speedup", wording.times(latency.speedup)),
     ]
 
 

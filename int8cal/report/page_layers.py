@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.report import wording
-from int8cal.report.document import layer_paths
-from int8cal.report.reading import why, worst_first
+from int8cal.report.reading import worst_first
+from int8cal.report.reasons import layer_paths, why
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from int8cal.report.document import Document
+    from int8cal.report.parts import LayerSaturation, Weights
 
 # Bands of SQNR in dB: at 20 dB the error is a tenth of the signal, at 10 dB a third.
 _POOR, _FAIR = 10.0, 20.0
@@ -70,24 +71,24 @@ def layer_rows(document: Document, histograms: Mapping[str, int]) -> list[LayerR
         document: The report's document.
         histograms: Tensor -> its number on the page.
     """
-    weights = {each["tensor"]: (index, each) for index, each in reversed(list(enumerate(document.get("weights", []))))}
-    saturation = {layer["node"]: layer for layer in document["saturation"].get("layers", [])}
-    fusion = document["fusion"]
-    left = None if fusion is None else {node["node"]: node["reason"] for node in fusion["nodes"]}
+    weights = {each.tensor: (index, each) for index, each in reversed(list(enumerate(document.weights)))}
+    saturation = {layer.node: layer for layer in document.saturation.layers}
+    fusion = document.fusion
+    left = None if fusion is None else {node.node: node.reason for node in fusion.nodes}
     rows = []
     for rank, (index, layer) in enumerate(worst_first(document), start=1):
-        place, of_weights = weights.get(layer["tensor"], (None, None))
-        nodes = [layer["node"], *([of_weights["node"]] if of_weights else [])]
-        sqnr, clipped = layer["sqnr_db"], layer["clipped"]
-        low, high = layer.get("low"), layer.get("high")
+        place, of_weights = weights.get(layer.tensor, (None, None))
+        nodes = [layer.node, *([of_weights.node] if of_weights else [])]
+        sqnr, clipped = layer.sqnr_db, layer.clipped
+        low, high = layer.low, layer.high
         width = None if low is None or high is None else high - low
         rows.append(
             LayerRow(
                 rank=rank,
                 order=index + 1,
-                tensor=layer["tensor"],
-                node=layer["node"],
-                op_type=layer["op_type"],
+                tensor=layer.tensor,
+                node=layer.node,
+                op_type=layer.op_type,
                 sqnr=sqnr,
                 sqnr_text=wording.decibel(sqnr),
                 clipped=clipped,
@@ -95,10 +96,10 @@ def layer_rows(document: Document, histograms: Mapping[str, int]) -> list[LayerR
                 reason="" if sqnr is not None else why(document, *layer_paths(index, layer, "sqnr_db")),
                 clipped_reason="" if clipped is not None else why(document, *layer_paths(index, layer, "clipped")),
                 band="none" if sqnr is None else "poor" if sqnr < _POOR else "fair" if sqnr < _FAIR else "good",
-                histogram=histograms.get(layer["tensor"]),
+                histogram=histograms.get(layer.tensor),
                 weights=place,
-                dtype=layer.get("dtype", ""),
-                method=layer.get("method", ""),
+                dtype=layer.dtype,
+                method=layer.method,
                 range_text="" if width is None else f"{low:.4g} to {high:.4g}",
                 width=width,
                 weight_text=_weight_text(of_weights),
@@ -120,20 +121,20 @@ def _kernel(nodes: list[str], left: Mapping[str, str] | None) -> Mark:
     return Mark("fair", "float", left[float_])
 
 
-def _saturation(layer: Mapping[str, Any]) -> Mark:
-    if layer["verdict"] == "unsafe":
-        channels = wording.count(layer["channels"], "channel")
-        return Mark("poor", "can saturate", f"{layer['unsafe_channels']} of {channels}, on x86 CPUs without VNNI")
-    band, text, why_ = _SATURATION.get(layer["verdict"], ("none", "", ""))
+def _saturation(layer: LayerSaturation) -> Mark:
+    if layer.verdict == "unsafe":
+        channels = wording.count(layer.channels, "channel")
+        return Mark("poor", "can saturate", f"{layer.unsafe_channels} of {channels}, on x86 CPUs without VNNI")
+    band, text, why_ = _SATURATION.get(layer.verdict, ("none", "", ""))
     return Mark(band, text, why_)
 
 
-def _weight_text(weights: Mapping[str, Any] | None) -> str:
-    return "" if weights is None else f"{weights['dtype']} {weights['range']}"
+def _weight_text(weights: Weights | None) -> str:
+    return "" if weights is None else f"{weights.dtype} {weights.range}"
 
 
-def _spread(weights: Mapping[str, Any] | None) -> float | None:
+def _spread(weights: Weights | None) -> float | None:
     """Return how many times the largest scale is the smallest."""
-    if weights is None or not weights["scale_min"] or weights["scale_max"] is None:
+    if weights is None or not weights.scale_min or weights.scale_max is None:
         return None
-    return float(weights["scale_max"] / weights["scale_min"])
+    return weights.scale_max / weights.scale_min

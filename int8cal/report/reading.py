@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from int8cal.evaluation.result import TAKES_PLANE
 from int8cal.report import wording
-from int8cal.report.document import NO_REASON, find_reason, gate_paths, layer_paths
+from int8cal.report.parts import ends
+from int8cal.report.reasons import gate_paths, layer_paths, why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from int8cal.report.document import Document
+    from int8cal.report.parts import Drop, Ends, Layer, Node, Optimization, OptimizedLayer
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
 _NAMED = 3  # outputs in one line
@@ -45,39 +46,34 @@ class Figure:
         return ", ".join(filter(None, (self.aside, f"95 % interval {self.interval}" if self.interval else "")))
 
 
-def why(document: Document, *paths: str) -> str:
-    """Find the reason for a null, by any of its dotted paths."""
-    return find_reason(document["reasons"], *paths) or NO_REASON
-
-
-def worst_first(document: Document) -> list[tuple[int, dict[str, Any]]]:
+def worst_first(document: Document) -> list[tuple[int, Layer]]:
     """Sort the layers, each with its place in the report: lowest SQNR first, unmeasured ones last."""
-    layers = list(enumerate(document["layers"]))
-    return sorted(layers, key=lambda item: (item[1]["sqnr_db"] is None, item[1]["sqnr_db"] or 0.0, item[0]))
+    layers = list(enumerate(document.layers))
+    return sorted(layers, key=lambda item: (item[1].sqnr_db is None, item[1].sqnr_db or 0.0, item[0]))
 
 
 def why_nothing_clipped(document: Document) -> str:
     """Find why no layer at all has a clipped share; empty when one has. Views then say it once, not on each line."""
-    layers = document["layers"]
-    if not layers or any(layer["clipped"] is not None for layer in layers):
+    layers = document.layers
+    if not layers or any(layer.clipped is not None for layer in layers):
         return ""
     return why(document, *layer_paths(0, layers[0], "clipped"))
 
 
 def name_of(document: Document) -> str:
     """Choose what to call the model: its name, else its path, else "model"."""
-    model = document["model"]
+    model = document.model
     return next((str(model[key]) for key in ("name", "path", "file") if model.get(key)), "model")
 
 
 def int8_name(document: Document) -> str:
     """Choose what to call the int8 model; empty where the report does not say."""
-    return str(document["model"].get("int8") or "")
+    return str(document.model.get("int8") or "")
 
 
 def evaluation_data(document: Document) -> list[tuple[str, str]]:
     """Say what data the int8 model was judged on, as rows of setting and value, its path first; empty if unrecorded."""
-    evaluation = document["settings"].get("evaluation")
+    evaluation = document.settings.get("evaluation")
     data = evaluation.get("data") if isinstance(evaluation, dict) else None
     if not isinstance(data, dict):
         return []
@@ -87,7 +83,7 @@ def evaluation_data(document: Document) -> list[tuple[str, str]]:
 
 def versions(document: Document) -> list[tuple[str, str]]:
     """Say which versions of int8cal and its parts made the report; empty if unrecorded."""
-    recorded = document["settings"].get("versions")
+    recorded = document.settings.get("versions")
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
@@ -113,8 +109,8 @@ def _setting(value: Any) -> str:
 
 def verdict(document: Document) -> str:
     """How the gates went, in one phrase."""
-    gates = document["gates"]
-    failed = sum(not gate["passed"] for gate in gates)
+    gates = document.gates
+    failed = sum(not gate.passed for gate in gates)
     if not gates:
         return "no accuracy gates set"
     if failed and len(gates) == 1:
@@ -126,72 +122,84 @@ def verdict(document: Document) -> str:
 
 def headline(document: Document) -> list[Figure]:
     """Pick the figures that answer "is this model good, and is it worth it", in reading order."""
-    metrics = document["metrics"]
+    metrics = document.metrics
     if nothing_to_compare(document):
         figures = [Figure("Outputs", "nothing to compare", NOTHING, about="sqnr_db")]
     else:
         figures = [
-            _metric(document, "SQNR", "sqnr_db", wording.decibel),
-            _metric(document, "Cosine similarity", "cosine", wording.cosine),
-            _metric(document, "Agreement", "agreement", wording.percent),
+            _sqnr(document),
+            _metric(document, "Cosine similarity", "cosine", metrics.cosine, wording.cosine),
+            _metric(document, "Agreement", "agreement", metrics.agreement, wording.percent, metrics.agreement_ci95),
+            _drop(document, "Top-1 drop", "top1", metrics.top1),
+            _drop(document, "Top-5 drop", "top5", metrics.top5),
+            _metric(document, "Largest error", "max_abs_error", metrics.max_abs_error, wording.plain),
         ]
-        figures += [_drop(document, label, key) for label, key in (("Top-1", "top1"), ("Top-5", "top5"))]
-        figures.append(_metric(document, "Largest error", "max_abs_error", wording.plain))
-    fp32, int8, latency = document["size"]["fp32_bytes"], document["size"]["int8_bytes"], document["latency_ms"]
+    fp32, int8, latency = document.size.fp32_bytes, document.size.int8_bytes, document.latency
     if fp32 > 0 and int8 > 0:
         figures.append(
             Figure("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}", about="size")
         )
     else:
-        figures.append(_missing(document, "Size", "size"))
-    if latency is None or latency["speedup"] is None:
-        figures.append(_missing(document, "Speedup", "latency_ms.speedup", "latency_ms", "latency"))
+        figures.append(_missing(document, "Size", "size", "size"))
+    if latency is None or latency.speedup is None:
+        figures.append(_missing(document, "Speedup", "latency", "latency_ms.speedup", "latency_ms", "latency"))
     else:
-        times = f"{wording.milliseconds(latency['fp32'])} to {wording.milliseconds(latency['int8'])} per sample"
-        interval = _interval(latency.get("speedup_ci95"), wording.times)
-        speedup = wording.times(latency["speedup"])
+        times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)} per sample"
+        interval = _interval(latency.speedup_ci95, wording.times)
+        speedup = wording.times(latency.speedup)
         figures.append(Figure("Speedup", speedup, times, interval=interval, about="latency"))
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
-    return [item for item in figures if item.label != "Top-5 drop" or metrics["top5"] or metrics["top1"]]
+    return [item for item in figures if item.label != "Top-5 drop" or metrics.top5 or metrics.top1]
 
 
 def nothing_to_compare(document: Document) -> bool:
     """Whether every float output is zero on every sample, in both models: they agree, which says nothing about them."""
-    metrics = document["metrics"]
-    return metrics["sqnr_db"] is None and metrics["max_abs_error"] == 0.0
+    metrics = document.metrics
+    return metrics.sqnr_db is None and metrics.max_abs_error == 0.0
 
 
 def _saturation(document: Document) -> list[Figure]:
     """Say how many channels can saturate; nothing in a report that was not audited."""
-    found = document["saturation"]
-    unsafe, channels = found["unsafe_channels"], found.get("channels")
+    found = document.saturation
+    unsafe, channels = found.unsafe_channels, found.channels
     if unsafe is None:
         return []
-    note = f"target {found['target']}, whatever the activations"
+    note = f"target {found.target}, whatever the activations"
     if not unsafe:
         return [Figure("Can saturate", "no channel", note, about="saturation")]
     text = wording.count(unsafe, "channel") if channels is None else f"{unsafe} of {wording.count(channels, 'channel')}"
-    return [Figure("Can saturate", text, f"target {found['target']}, on x86 CPUs without VNNI", about="saturation")]
+    return [Figure("Can saturate", text, f"target {found.target}, on x86 CPUs without VNNI", about="saturation")]
 
 
-def _metric(document: Document, label: str, key: str, text: Callable[[float | None], str]) -> Figure:
-    value = document["metrics"][key]
+def _metric(
+    document: Document,
+    label: str,
+    key: str,
+    value: float | None,
+    text: Callable[[float | None], str],
+    bounds: Ends | None = None,
+) -> Figure:
     if value is None:
-        return _missing(document, label, f"metrics.{key}")
+        return _missing(document, label, key, f"metrics.{key}")
     shown = text(value)
-    interval = "" if shown == wording.EXACT else _interval(document["metrics"].get(f"{key}_ci95"), text)
-    aside = _of_outputs(document, value) if key == "sqnr_db" else ""
-    return Figure(label, shown, aside, interval=interval, about=key)
+    return Figure(label, shown, interval="" if shown == wording.EXACT else _interval(bounds, text), about=key)
+
+
+def _sqnr(document: Document) -> Figure:
+    """Show the SQNR of the worst output, and which that is."""
+    value = document.metrics.sqnr_db
+    figure = _metric(document, "SQNR", "sqnr_db", value, wording.decibel, document.metrics.sqnr_db_ci95)
+    return figure if value is None else replace(figure, aside=_of_outputs(document, value))
 
 
 def _of_outputs(document: Document, value: float) -> str:
     """Say which of several outputs the SQNR is of, and which are exact; empty where there is nothing to tell apart."""
-    known = [name for name, output in document["outputs"].items() if output["sqnr_db"] is not None]
-    exact = document["metrics"].get("exact_outputs", [])
+    known = [name for name, output in document.outputs.items() if output.sqnr_db is not None]
+    exact = document.metrics.exact_outputs
     if len(known) < 2 or len(exact) == len(known):
         return ""
-    worst = next((name for name in known if document["outputs"][name]["sqnr_db"] == value), "")
+    worst = next((name for name in known if document.outputs[name].sqnr_db == value), "")
     told = [f"at {wording.shortened(wording.printable(worst))}, the worst of {len(known)} outputs"] if worst else []
     if exact:
         names = ", ".join(wording.shortened(wording.printable(name)) for name in exact[:_NAMED])
@@ -200,82 +208,77 @@ def _of_outputs(document: Document, value: float) -> str:
     return "; ".join(told)
 
 
-def _interval(bounds: list[float | None] | None, text: Callable[[float | None], str]) -> str:
+def _interval(bounds: Ends | None, text: Callable[[float | None], str]) -> str:
     """Show both ends of an interval with their unit; empty where there is none."""
-    if bounds is None or None in bounds:
-        return ""
-    return " to ".join(text(bound) for bound in bounds)
+    return " to ".join(text(bound) for bound in ends(bounds) or ())
 
 
-def _drop(document: Document, label: str, key: str) -> Figure:
-    drop = document["metrics"][key]
-    label = f"{label} drop"
-    if drop is None or drop["drop"] is None:
-        return _missing(document, label, f"metrics.{key}.drop", f"metrics.{key}")
-    note = f"{wording.percent(drop['fp32'])} to {wording.percent(drop['int8'])}"
-    interval = wording.interval(drop["drop_ci95"])
-    return Figure(label, wording.points(drop["drop"]), note, interval=interval, about=key)
+def _drop(document: Document, label: str, key: str, drop: Drop | None) -> Figure:
+    if drop is None or drop.drop is None:
+        return _missing(document, label, key, f"metrics.{key}.drop", f"metrics.{key}")
+    note = f"{wording.percent(drop.fp32)} to {wording.percent(drop.int8)}"
+    interval = wording.interval(drop.drop_ci95)
+    return Figure(label, wording.points(drop.drop), note, interval=interval, about=key)
 
 
-def _missing(document: Document, label: str, *paths: str) -> Figure:
-    about = paths[0].split(".")[1 if paths[0].startswith("metrics.") else 0].removesuffix("_ms")
+def _missing(document: Document, label: str, about: str, *paths: str) -> Figure:
     return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False, about=about)
 
 
 def gate_value(document: Document, index: int) -> str:
     """Say what a gate was held against: the value, with its interval where it has one, or why there is none."""
-    gate = document["gates"][index]
-    if gate["value"] is None:
+    gate = document.gates[index]
+    if gate.value is None:
         return f"{wording.NOT_MEASURED}: {why(document, *gate_paths(index, gate))}"
-    interval = _interval(gate.get("ci95"), wording.plain)
-    return wording.plain(gate["value"]) + (f", 95 % interval {interval}" if interval else "")
+    interval = _interval(gate.ci95, wording.plain)
+    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "")
 
 
-def foreign_ops(nodes: list[dict[str, Any]]) -> list[str]:
+def foreign_ops(nodes: Sequence[Node]) -> list[str]:
     """Explain the ops of float nodes that the user's model does not have: merged by the runtime, or added by int8cal.
 
     Args:
         nodes: The document's "fusion.nodes".
     """
     lines = []
-    for kind in sorted({str(node["op_type"]) for node in nodes}):
+    for kind in sorted({node.op_type for node in nodes}):
         plain = kind.removeprefix("Nhwc").removeprefix("Fused")
         if kind in _MERGED:
             lines.append(f"{kind}: several nodes of the model, which onnxruntime merged into one")
         elif plain != kind:
             lines.append(f"{kind}: a {plain} of the model with what onnxruntime merged into it")
-    planes = sum(str(node["reason"]).startswith(TAKES_PLANE) for node in nodes)
+    planes = sum(node.residual for node in nodes)
     if planes:
         lines.append(f"Sub: {wording.count(planes, 'node')} that int8cal added, for a second plane of codes")
     return lines
 
 
-def optimized_sentence(found: Mapping[str, Any]) -> str:
+def optimized_sentence(found: Optimization) -> str:
     """Say what `optimize: latency` gained.
 
     Args:
         found: The document's "optimize".
     """
-    fp32, plain, best = (found[key] for key in ("fp32_us", "plain_int8_us", "int8_us"))
-    times = f"float32 {fp32:.1f} µs, every layer in int8 {plain:.1f} µs"
-    if not found["left"]:
+    fp32, best = found.fp32_us, found.int8_us
+    times = f"float32 {fp32:.1f} µs, every layer in int8 {found.plain_int8_us:.1f} µs"
+    if not found.left:
         return f"{times}; no layer in float made it faster."
-    kept = wording.count(len(found["left"]), "layer")
+    kept = wording.count(len(found.left), "layer")
     return f"{times}, with {kept} in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
 
 
-def slowest_first(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def slowest_first(rows: Sequence[OptimizedLayer]) -> list[OptimizedLayer]:
     """Order measured layers: those that lose most in int8 first."""
-    return sorted(rows, key=lambda row: row["fp32_us"] - row["int8_us"])
+    return sorted(rows, key=lambda row: row.fp32_us - row.int8_us)
 
 
 def step_rows(document: Document) -> list[tuple[str, str, str]]:
     """Say what each step of the recipe gave: its name, the SQNR with it, and the difference or that it was dropped."""
     rows = []
-    for step in document.get("steps", []):
-        before, after = step["before_db"], step["sqnr_db"]
+    for step in document.steps:
+        before, after = step.before_db, step.sqnr_db
         gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
-        if not step["kept"]:
+        if not step.kept:
             gain = f"dropped ({gain})" if gain else "dropped"
-        rows.append((step["step"], wording.decibel(after), gain))
+        rows.append((step.step, wording.decibel(after), gain))
     return rows

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from int8cal.report import wording
@@ -145,10 +146,14 @@ class Screen:
                 lines[-1] += left
         return lines
 
-    def aligned(self, rows: list[tuple[str, str]]) -> list[str]:
-        """Write labels and texts in two columns, long texts on several lines."""
+    def aligned(self, rows: list[tuple[str, str]], bands: Sequence[str] = ()) -> list[str]:
+        """Write labels and texts in two columns, long texts on several lines; `bands` colour the rows' first lines."""
         hang = max((len(label) for label, _ in rows), default=0) + 2
-        return [part for line in wording.aligned(rows) for part in self.wrap(line, hang)]
+        lines = []
+        for line, band in zip_longest(wording.aligned(rows), bands, fillvalue=""):
+            first, *further = self.wrap(line, hang)
+            lines += [self.paint(first, band), *further]
+        return lines
 
     def cut(self, lines: list[str], what: str) -> list[str]:
         """Keep as many rows of a list as the screen takes, and say how many more there are."""

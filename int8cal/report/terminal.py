@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.report import wording
-from int8cal.report.document import document_of, layer_paths
+from int8cal.report.document import document_of
 from int8cal.report.layer_lines import layer_lines, weight_lines
 from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
@@ -19,9 +19,9 @@ from int8cal.report.reading import (
     step_rows,
     verdict,
     versions,
-    why,
     worst_first,
 )
+from int8cal.report.reasons import layer_paths, why
 from int8cal.report.runtimes import runtime_sentences
 from int8cal.report.screen import Screen
 
@@ -70,37 +70,32 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
         The verdict of gates and the headline, then a bar for each layer's SQNR, the scales of weights, the nodes left
         in float, what the recipe and a budget did, and decisions.
     """
-    samples = document.get("samples")
+    samples = document.samples
     title = f"{wording.printable(name_of(document))}, {verdict(document)}"
-    band = "poor" if any(not gate["passed"] for gate in document["gates"]) else "strong"
+    band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
-    gates = [_painted(line, screen) for line in screen.aligned(_verdict_rows(document))]
+    gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
-    fusion = document["fusion"]
+    fusion = document.fusion
     lines += ["", *screen.aligned(_float_rows(document))]
     if fusion:
-        left = [f"  {_clean(n['op_type'])} {_clean(n['node'])}: {_clean(n['reason'])}" for n in fusion["nodes"]]
+        left = [f"  {_clean(n.op_type)} {_clean(n.node)}: {_clean(n.reason)}" for n in fusion.nodes]
         lines += _wrapped(screen.cut(left, "node"), screen)
     lines += _mixed_lines(document, screen)
     rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document)]
     lines += ["", *screen.aligned(rows)] if rows else []
-    if document["decisions"]:
-        decisions = screen.cut([f"  {_clean(line)}" for line in document["decisions"]], "decision")
+    if document.decisions:
+        decisions = screen.cut([f"  {_clean(line)}" for line in document.decisions], "decision")
         lines += ["", "decisions", *_wrapped(decisions, screen)]
     return lines
 
 
 def _wrapped(lines: list[str], screen: Screen) -> list[str]:
     return [part for line in lines for part in screen.wrap(line, 4)]
-
-
-def _painted(line: str, screen: Screen) -> str:
-    """Colour a row of the gates and warnings."""
-    return screen.paint(line, "poor" if "  FAIL  " in line else "fair" if line.startswith("Warnings") else "")
 
 
 def _origin_rows(document: Document) -> list[_Row]:
@@ -122,30 +117,29 @@ def _headline_rows(document: Document) -> list[_Row]:
 
 def _layer_rows(document: Document) -> list[_Row]:
     layers = worst_first(document)
-    if not layers or layers[0][1]["sqnr_db"] is None:
+    if not layers or layers[0][1].sqnr_db is None:
         return [("Worst layer", f"{wording.NOT_MEASURED}: {_clean(_layers_reason(document))}")]
     layer = layers[0][1]
     return [
         (
             "Worst layer",
-            f"{wording.decibel(layer['sqnr_db'])} at {_clean(layer['tensor'])} ({_clean(layer['op_type'])})",
+            f"{wording.decibel(layer.sqnr_db)} at {_clean(layer.tensor)} ({_clean(layer.op_type)})",
         )
     ]
 
 
 def _float_rows(document: Document) -> list[_Row]:
-    fusion = document["fusion"]
+    fusion = document.fusion
     if fusion is None:
         return [("Left in float", f"{wording.NOT_MEASURED}: {_clean(why(document, 'fusion'))}")]
     kinds: dict[str, int] = {}
-    for node in fusion["nodes"]:
-        kinds[node["op_type"]] = kinds.get(node["op_type"], 0) + 1
+    for node in fusion.nodes:
+        kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
     listed = ", ".join(
         f"{number} {_clean(kind)}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0]))
     )
-    total = fusion["integer"] + fusion["float"]
-    rows = [("Left in float", f"{fusion['float']} of {total} compute nodes{f' ({listed})' if listed else ''}")]
-    return rows + [("", _clean(line)) for line in foreign_ops(fusion["nodes"])]
+    rows = [("Left in float", f"{fusion.float_} of {fusion.total} compute nodes{f' ({listed})' if listed else ''}")]
+    return rows + [("", _clean(line)) for line in foreign_ops(fusion.nodes)]
 
 
 def _runtime_rows(document: Document) -> list[_Row]:
@@ -160,22 +154,22 @@ def _step_rows(document: Document) -> list[_Row]:
 
 
 def _optimized_rows(document: Document) -> list[_Row]:
-    found = document.get("optimize")
+    found = document.optimize
     return [] if found is None else [("Optimized", _clean(optimized_sentence(found).rstrip(".")))]
 
 
 def _mixed_rows(document: Document) -> list[_Row]:
-    found = document.get("mixed_precision")
-    return [] if found is None else [("Mixed precision", _clean(found["outcome"]))]
+    found = document.mixed_precision
+    return [] if found is None else [("Mixed precision", _clean(found.outcome))]
 
 
 def _mixed_lines(document: Document, screen: Screen) -> list[str]:
     """Show what was evaluated in search of a model for which the gates hold, and the loudest layers."""
-    found = document.get("mixed_precision")
+    found = document.mixed_precision
     if found is None:
         return []
     lines = ["", *_columns([curve_heads(found), *curve_rows(found)])]
-    if found["layers"]:
+    if found.layers:
         head, *rows = _columns([("layer", "op", "noise", "estimated time", "decision"), *layer_rows(found)])
         lines += ["", head, *screen.cut(rows, "layer")]
     return lines
@@ -188,20 +182,26 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _verdict_rows(document: Document) -> list[_Row]:
-    gates = document["gates"]
+    gates = document.gates
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
         value = _clean(gate_value(document, index))
-        rows.append(("", f"{'pass' if gate['passed'] else 'FAIL'}  {_clean(gate['gate'])}  (value {value})"))
-    for index, line in enumerate(document["warnings"]):
+        rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {_clean(gate.gate)}  (value {value})"))
+    for index, line in enumerate(document.warnings):
         rows.append(("Warnings" if index == 0 else "", _clean(line)))
     return rows
 
 
+def _verdict_bands(document: Document) -> list[str]:
+    """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
+    gates = ["" if gate.passed else "poor" for gate in document.gates]
+    return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]
+
+
 def _layers_reason(document: Document) -> str:
-    if not document["layers"]:
+    if not document.layers:
         return why(document, "layers")
-    return why(document, *layer_paths(0, document["layers"][0], "sqnr_db"))
+    return why(document, *layer_paths(0, document.layers[0], "sqnr_db"))
 
 
 def _clean(text: str) -> str:

@@ -21,7 +21,7 @@ def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerWeights, ...]:
     return tuple(LayerWeights(*row, table.weights[key]) for row, key in keyed if key in table.weights)
 
 
-def weights_document(weights: LayerWeights) -> dict[str, Any]:
+def weights_json(weights: LayerWeights) -> dict[str, Any]:
     """Lay out one weight tensor as report.json has it: its scales are in the table, here is their spread."""
     scales = weights.entry.scales
     return {

@@ -46,7 +46,7 @@ def points(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{_signless_zero(value)} points"
 
 
-def interval(bounds: list[float | None]) -> str:
+def interval(bounds: tuple[float | None, float | None]) -> str:
     """Show a 95 % interval of a drop in percentage points."""
     low, high = bounds
     if low is None or high is None:

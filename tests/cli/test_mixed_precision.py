@@ -33,20 +33,22 @@ def test_the_fewest_layers_go_until_the_gate_holds(call, sample, tmp_path, plain
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
     report = load_report(out / "report.json")
-    found = report["mixed_precision"]
+    found = report.mixed_precision
     table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))
     left = table["settings"]["left_for_gates"]
     assert left
-    assert {row["node"] for row in found["layers"] if row["decision"] == "float"} == set(left)
-    assert report["gates"][0]["passed"]
-    curve = found["curve"]
-    assert [point["kept"] for point in curve].count(True) == 1
-    kept = next(point for point in curve if point["kept"])
-    assert kept["layers_left"] == len(left)
-    assert kept["sqnr_db"] == report["metrics"]["sqnr_db"]
-    assert kept["estimated_percent"] <= 200
-    assert not curve[0]["gates"][f"sqnr_db>={plain_db + 3}"]["passed"]
-    assert {node["node"]: node["reason"] for node in report["fusion"]["nodes"]}.items() >= left.items()
+    assert {row.node for row in found.layers if row.decision == "float"} == set(left)
+    told = [line for line in report.decisions if ": float, " in line]
+    assert sorted(line.split(":")[0].split(" ", 1)[1] for line in told) == sorted(left)
+    assert report.gates[0].passed
+    curve = found.curve
+    assert [point.kept for point in curve].count(True) == 1
+    kept = next(point for point in curve if point.kept)
+    assert kept.layers_left == len(left)
+    assert kept.sqnr_db == report.metrics.sqnr_db
+    assert kept.estimated_percent <= 200
+    assert not curve[0].gates[f"sqnr_db>={plain_db + 3}"].passed
+    assert {node.node: node.reason for node in report.fusion.nodes}.items() >= left.items()
     for page in ("report.md", "report.html"):
         assert "Mixed precision" in (out / page).read_text(encoding="utf-8")
     shown = call("inspect", out / "report.json")
@@ -57,10 +59,10 @@ def test_the_fewest_layers_go_until_the_gate_holds(call, sample, tmp_path, plain
 
 def test_a_gate_that_holds_costs_nothing(call, sample, tmp_path, plain_db):
     assert call(*arguments(sample, f"sqnr_db>={plain_db - 1}", "10", "-o", "out", "-q")).code == 0
-    found = load_report(tmp_path / "out" / "report.json")["mixed_precision"]
-    assert found["layers"] == []
-    assert [(point["layers_left"], point["kept"]) for point in found["curve"]] == [(0, True)]
-    assert found["outcome"] == "the gates hold with every layer in int8"
+    found = load_report(tmp_path / "out" / "report.json").mixed_precision
+    assert found.layers == ()
+    assert [(point.layers_left, point.kept) for point in found.curve] == [(0, True)]
+    assert found.outcome == "the gates hold with every layer in int8"
 
 
 def test_a_budget_that_is_too_small_fails_and_names_one_that_would_do(call, sample, tmp_path, plain_db):
@@ -68,9 +70,9 @@ def test_a_budget_that_is_too_small_fails_and_names_one_that_would_do(call, samp
     done = call(*arguments(sample, gate, "0.5", "-o", "out", "-q"))
     assert done.code == 7
     assert "a budget of 0.5 % does not suffice" in done.message
-    found = load_report(tmp_path / "out" / "report.json")["mixed_precision"]
-    assert found["needed_percent"] > 0.5
-    assert any("does not suffice" in line for line in load_report(tmp_path / "out" / "report.json")["warnings"])
+    found = load_report(tmp_path / "out" / "report.json").mixed_precision
+    assert found.needed_percent > 0.5
+    assert any("does not suffice" in line for line in load_report(tmp_path / "out" / "report.json").warnings)
     advised = done.message.partition("--budget ")[2].split(",")[0]
     assert call(*arguments(sample, gate, str(2 * int(advised)), "-o", "more", "-q")).code == 0
 

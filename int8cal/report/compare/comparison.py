@@ -109,7 +109,7 @@ def compare_documents(old: Document, new: Document) -> Comparison:
     """
     layers = _layers(old, new)
     facts = _facts(old), _facts(new)
-    names = [[layer["tensor"] for layer in document["layers"]] for document in (old, new)]
+    names = [[layer.tensor for layer in document.layers] for document in (old, new)]
     return Comparison(
         old=old,
         new=new,
@@ -141,39 +141,38 @@ def change_of(shown: Shown, old: Document, new: Document) -> Change:
 
 
 def _layers(old: Document, new: Document) -> tuple[LayerChange, ...]:
-    before = {layer["tensor"]: layer["sqnr_db"] for layer in old["layers"]}
+    before = {layer.tensor: layer.sqnr_db for layer in old.layers}
     found = [
         LayerChange(
-            layer["tensor"],
-            layer["op_type"],
+            layer.tensor,
+            layer.op_type,
             was,
-            layer["sqnr_db"],
-            held("sqnr_db", was) - held("sqnr_db", layer["sqnr_db"]),
+            layer.sqnr_db,
+            held("sqnr_db", was) - held("sqnr_db", layer.sqnr_db),
         )
-        for layer in new["layers"]
-        if (was := before.get(layer["tensor"])) is not None and layer["sqnr_db"] is not None
+        for layer in new.layers
+        if (was := before.get(layer.tensor)) is not None and layer.sqnr_db is not None
     ]
     return tuple(sorted(found, key=lambda layer: -layer.drop_db))
 
 
 def _newly_float(old: Document, new: Document) -> tuple[str, ...] | None:
-    if old["fusion"] is None or new["fusion"] is None:
+    if old.fusion is None or new.fusion is None:
         return None
     before, now = (
-        Counter(node["node"] or f"unnamed {node['op_type']}" for node in document["fusion"]["nodes"])
-        for document in (old, new)
+        Counter(node.node or f"unnamed {node.op_type}" for node in fusion.nodes) for fusion in (old.fusion, new.fusion)
     )
     return tuple((now - before).elements())
 
 
 def _gates(old: Document, new: Document) -> tuple[GateChange, ...]:
-    before, now = ({gate["gate"]: gate["passed"] for gate in document["gates"]} for document in (old, new))
+    before, now = ({gate.gate: gate.passed for gate in document.gates} for document in (old, new))
     return tuple(GateChange(gate, before.get(gate), now.get(gate)) for gate in {**before, **now})
 
 
 def _facts(document: Document) -> dict[str, str]:
-    facts = {f"model.{name}": value for name, value in flat(document["model"])}
-    return {**facts, **dict(flat(document["settings"])), "samples": str(document["samples"])}
+    facts = {f"model.{name}": value for name, value in flat(document.model)}
+    return {**facts, **dict(flat(document.settings)), "samples": str(document.samples)}
 
 
 def _settings(before: dict[str, str], now: dict[str, str]) -> tuple[Row, ...]:
@@ -207,7 +206,7 @@ def _outer(facts: dict[str, str]) -> set[str]:
 
 def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     found = []
-    hashes = [str(document["model"].get("sha256") or "") for document in (old, new)]
+    hashes = [str(document.model.get("sha256") or "") for document in (old, new)]
     if all(hashes) and hashes[0] != hashes[1]:
         found.append(f"the float models differ: sha256 {hashes[0][:12]}… and {hashes[1][:12]}…")
     elif not all(hashes) and name_of(old) != name_of(new):
@@ -217,8 +216,8 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     if differing:
         told = ", ".join(f"{name} {data[0].get(name, 'none')} and {data[1].get(name, 'none')}" for name in differing)
         found.append(f"the evaluation data differ: {told}")
-    elif old["samples"] != new["samples"]:
-        found.append(f"the evaluation data differ: {old['samples']} and {new['samples']} samples")
+    elif old.samples != new.samples:
+        found.append(f"the evaluation data differ: {old.samples} and {new.samples} samples")
     accuracies = [value_in(document, "top1.fp32") for document in (old, new)]
     same = not differing and not found
     if same and None not in accuracies and accuracies[0] != accuracies[1]:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.evaluation.figures import OUTPUT
 from int8cal.report import wording
+from int8cal.report.parts import ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from int8cal.report.document import Document
+    from int8cal.report.parts import Part
 
     Interval = tuple[float, float] | None
 
+# What the name of a figure begins with -> the part of a report that has it.
+_PARTS: dict[str, Callable[[Document], Part | None]] = {
+    "": lambda document: document.metrics,
+    "top1": lambda document: document.metrics.top1,
+    "top5": lambda document: document.metrics.top5,
+    "size": lambda document: document.size,
+    "latency": lambda document: document.latency,
+    "saturation": lambda document: document.saturation,
+    "fusion": lambda document: document.fusion,
+    "layers": lambda _: None,  # its figure is of all layers, and has no interval
+}
 _ENDS = ("_ci95.lo", "_ci95.hi")
 # From here on the error is no more than float32 rounding.
 ROUNDING_DB = 120.0
@@ -33,32 +46,21 @@ def value_in(document: Document, name: str) -> float | None:
     if name.endswith(_ENDS):
         interval = interval_in(document, name[: -len(_ENDS[0])])
         return None if interval is None else interval[_ENDS.index(name[-len(_ENDS[0]) :])]
-    output = OUTPUT.fullmatch(name)
-    if output is not None:
-        return _number((document["outputs"].get(output[1]) or {}).get(output[2]))
     if name == "layers.worst_sqnr_db":
-        known = [layer["sqnr_db"] for layer in document["layers"] if layer["sqnr_db"] is not None]
-        return min(known, default=None)
+        return min((layer.sqnr_db for layer in document.layers if layer.sqnr_db is not None), default=None)
     if name == "size.ratio":
-        sizes = document["size"]
-        return sizes["int8_bytes"] / sizes["fp32_bytes"] if sizes["fp32_bytes"] else None
-    part, _, key = name.rpartition(".")
-    return _number((_part(document, part) or {}).get(key))
+        return document.size.int8_bytes / document.size.fp32_bytes if document.size.fp32_bytes else None
+    part, key = _place(document, name)
+    value = None if part is None else part.at_key(key)
+    return None if value is None else float(value)
 
 
 def interval_in(document: Document, name: str) -> Interval:
     """Look up the 95 % interval of a figure in a report; None where it has none, or is itself the end of one."""
     if name.endswith(_ENDS):
         return None
-    output = OUTPUT.fullmatch(name)
-    if output is not None:
-        bounds = (document["outputs"].get(output[1]) or {}).get(f"{output[2]}_ci95")
-    else:
-        part, _, key = name.rpartition(".")
-        bounds = (_part(document, part) or {}).get(f"{key}_ci95")
-    if bounds is None or None in bounds:
-        return None
-    return float(bounds[0]), float(bounds[1])
+    part, key = _place(document, name)
+    return None if part is None else ends(part.at_key(f"{key}_ci95"))
 
 
 def held(name: str, value: float) -> float:
@@ -66,17 +68,13 @@ def held(name: str, value: float) -> float:
     return min(value, ROUNDING_DB) if name.endswith("_db") else value
 
 
-def _part(document: Document, name: str) -> dict[str, Any] | None:
-    """Return the part of a report that figures of a name's first half are in."""
-    if name in ("", "top1", "top5"):
-        metrics: dict[str, Any] = document["metrics"]
-        return metrics if not name else metrics[name]
-    part = document["latency_ms" if name == "latency" else name]
-    return part if isinstance(part, dict) else None
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _place(document: Document, name: str) -> tuple[Part | None, str]:
+    """Return the part of a report that a figure is in, None where the report lacks it, and the figure's key there."""
+    output = OUTPUT.fullmatch(name)
+    if output is not None:
+        return document.outputs.get(output[1]), output[2]
+    part, _, key = name.rpartition(".")
+    return _PARTS[part](document), key
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ _FIGURES = (
 
 def shown_figures(old: Document, new: Document) -> tuple[Shown, ...]:
     """Choose the figures to show of two reports: those of the model, and of each output where there are several."""
-    names = [name for name in old["outputs"] if name in new["outputs"]]
+    names = [name for name in old.outputs if name in new.outputs]
     if len(names) < 2:
         return _FIGURES
     outputs = [Shown(f"outputs.{name}.sqnr_db", f"SQNR of {name}", 1, wording.decibel, _decibels) for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
@@ -33,6 +34,18 @@ EXAMPLE = "sqnr_db.drop<=0.5"
 # What the noise of a machine or of a file's metadata makes of two equal models, and a little more.
 SPEED_TOLERANCE = 0.10
 SIZE_TOLERANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Regression(Gate):
+    """The verdict on what must not happen without any limit of the user's.
+
+    Attributes:
+        value: How much worse it is, below 0 where it is better; of a gate 1 where it still passes, else 0.
+        of_gate: Whether it is about a gate of both reports, not about a figure.
+    """
+
+    of_gate: bool = False
 
 
 def parse_limit(text: str) -> ParsedGate:
@@ -71,7 +84,7 @@ def why_unknown(limit: str, found: Comparison) -> str:
     if name == "layers.largest_drop_db":
         return "the reports have no layer in common"
     if name == "layers.to_float":
-        return f"{_lacking(found, lambda document: document['fusion'])} a fusion audit"
+        return f"{_lacking(found, lambda document: document.fusion)} a fusion audit"
     figure, _, change = name.rpartition(".")
     if value_in(found.old, figure) == 0 and change == "ratio" and value_in(found.new, figure) is not None:
         return "the old value is 0"
@@ -83,7 +96,7 @@ def _lacking(found: Comparison, part: Callable[[Document], object]) -> str:
     return "neither report has" if len(absent) == 2 else f"the {absent[0]} report lacks"
 
 
-def judge_regressions(found: Comparison) -> tuple[Gate, ...]:
+def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     """Look for regressions that no noise explains, without limits of the user's.
 
     Args:
@@ -105,20 +118,20 @@ def judge_regressions(found: Comparison) -> tuple[Gate, ...]:
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
     verdicts += [_verdict(by_name[name], _more) for name in ("saturation.unsafe_channels", "fusion.float")]
     gates = [
-        Gate(f"gate {each.gate}", float(each.new), each.new)
+        Regression(f"gate {each.gate}", float(each.new), each.new, of_gate=True)
         for each in found.gates
         if each.old and each.new is not None
     ]
     return tuple(verdict for verdict in (*verdicts, *gates) if verdict is not None)
 
 
-def _verdict(change: Change, is_worse: Callable[[Change, float], bool]) -> Gate | None:
+def _verdict(change: Change, is_worse: Callable[[Change, float], bool]) -> Regression | None:
     name = f"{change.shown.name} not worse"
     if change.old is None:
         return None
     if change.worse_by is None:
-        return Gate(name, None, passed=False)
-    return Gate(name, change.worse_by, not is_worse(change, change.worse_by), change.ci95)
+        return Regression(name, None, passed=False)
+    return Regression(name, change.worse_by, not is_worse(change, change.worse_by), change.ci95)
 
 
 def _beyond_noise(change: Change, worse_by: float) -> bool:

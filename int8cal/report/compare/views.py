@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.report import wording
 from int8cal.report.compare.comparison import cells
-from int8cal.report.compare.limits import why_unknown
+from int8cal.report.compare.limits import Regression, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
 from int8cal.report.markdown_text import bullets, code, escape, folded, joined, long_table
 from int8cal.report.reading import name_of
@@ -41,7 +41,7 @@ class Judged:
     found: Comparison
     names: tuple[str, str]
     limits: tuple[Gate, ...]
-    regressions: tuple[Gate, ...]
+    regressions: tuple[Regression, ...]
 
     @property
     def verdicts(self) -> tuple[Gate, ...]:
@@ -51,9 +51,9 @@ class Judged:
 
 def value_text(judged: Judged, gate: Gate) -> str:
     """Say what a verdict was about: the value, with its interval where it has one, or why there is none."""
-    if gate in judged.limits:
+    if not isinstance(gate, Regression):
         return wording.plain(gate.value) if gate.value is not None else why_unknown(gate.gate, judged.found)
-    if gate.gate.startswith("gate "):
+    if gate.of_gate:
         return "still passes" if gate.passed else "fails now"
     if gate.value is None:
         return "the new report does not have it"

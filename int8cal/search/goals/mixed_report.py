@@ -41,7 +41,7 @@ def describe_layers(
         else:
             decision = _why_int8(percent, budget, taken, holds=holds)
         noise = [planner.noise.get(NoiseSource(what, node), 0.0) for what in _OF_LAYERS]
-        rows.append(MixedLayer(node, layer.op_type, sum(noise), percent, decision))
+        rows.append(MixedLayer(node, layer.op_type, sum(noise), percent, decision, in_float=node in taken.floats))
     return tuple(sorted(rows, key=lambda row: -row.contribution))
 
 

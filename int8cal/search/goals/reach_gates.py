@@ -239,7 +239,7 @@ class GateSearch:
             f"{each.op_type} {each.node}: {each.decision}, {100 * each.contribution:.1f} % of the noise for "
             f"an estimated {each.estimated_percent:.1f} % of time"
             for each in mixed.layers
-            if not each.decision.startswith("int8")
+            if each.in_float
         ]
         lines = (*self.result.decisions, f"mixed precision: {mixed.outcome}", *taken)
         table = result.table

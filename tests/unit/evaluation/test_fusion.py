@@ -1,8 +1,9 @@
 import numpy as np
+import onnx
 import pytest
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.fusion import audit_fusion
+from int8cal.evaluation.fusion import audit_fusion, audit_graph
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
 
@@ -207,3 +208,20 @@ def test_a_float_input_that_the_runtime_renamed_is_told_by_its_own_name(tools):
 def test_a_missing_file_is_a_model_error(tmp_path):
     with pytest.raises(ModelError):
         audit_fusion(tmp_path / "none.onnx")
+
+
+def test_a_node_that_computes_residual_codes_is_told_from_the_models_own():
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] x) => (float[4] y) <float s = {0.1}, float t = {0.001}, uint8 z = {128}> {
+            a = QuantizeLinear(x, s, z)
+            b = DequantizeLinear(a, s, z)
+            rest = Sub(x, b)
+            c = QuantizeLinear(rest, t, z)
+            d = DequantizeLinear(c, t, z)
+            y = Sub(b, d)
+        }
+    """)
+    added, own = audit_graph(model).nodes
+    assert (added.residual, added.reason) == (True, "it takes the first plane from x, for the second one")
+    assert not own.residual

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_reports import json_of
 
-from int8cal.evaluation.result import Metrics, OutputMetrics
-from int8cal.report.document import document_of, find_reason, report_to_json
+from int8cal.evaluation.result import FloatNode, Fusion, Metrics, OutputMetrics
+from int8cal.report.document import report_to_json
+from int8cal.report.reasons import find_reason
 
 
 def with_metrics(report, **changes):
@@ -105,40 +107,47 @@ def test_a_number_that_is_not_finite_becomes_null_with_a_reason(report, value, r
 def test_a_reason_the_evaluation_gave_is_kept_over_a_general_one(report):
     evaluation = replace(report.evaluation, reasons={"metrics.sqnr_db": "the output is constant"})
     broken = with_metrics(replace(report, evaluation=evaluation), sqnr_db=math.nan)
-    assert document_of(broken)["reasons"]["metrics.sqnr_db"] == "the output is constant"
+    assert json_of(broken)["reasons"]["metrics.sqnr_db"] == "the output is constant"
 
 
 def test_not_finite_values_deep_in_settings_and_intervals_become_null(report):
     top1 = replace(report.evaluation.metrics.top1, drop_ci95=(math.nan, 1.0))
-    document = document_of(replace(with_metrics(report, top1=top1), settings={"ranges": {"x": (-math.inf, 1.0)}}))
+    document = json_of(replace(with_metrics(report, top1=top1), settings={"ranges": {"x": (-math.inf, 1.0)}}))
     assert document["metrics"]["top1"]["drop_ci95"] == [None, 1.0]
     assert document["settings"]["ranges"]["x"] == [None, 1.0]
     assert {"metrics.top1.drop_ci95.0", "settings.ranges.x.0"} <= set(document["reasons"])
 
 
 def test_every_null_has_a_reason_even_when_the_evaluation_gave_none(empty_report):
-    reasons = document_of(empty_report)["reasons"]
+    reasons = json_of(empty_report)["reasons"]
     assert reasons["metrics.top1"] == "no labels"
     for path in ("metrics.sqnr_db", "outputs.logits.cosine", "layers.0.clipped", "fusion", "latency_ms"):
         assert find_reason(reasons, path), path
 
 
 def test_a_gate_without_value_takes_the_reason_of_its_metric(empty_report):
-    reasons = document_of(empty_report)["reasons"]
+    reasons = json_of(empty_report)["reasons"]
     assert "gates.0.value" not in reasons
     assert find_reason(reasons, "gates.0.value", "metrics.top1.drop") == "no labels"
 
 
 def test_a_layers_reason_may_be_filed_under_its_tensor(report):
-    document = document_of(report)
+    document = json_of(report)
     assert document["layers"][7]["clipped"] is None
     assert "layers.7.clipped" not in document["reasons"]
 
 
 def test_paths_tuples_sets_and_numpy_scalars_become_plain_json(report):
-    settings = {"dir": Path("out"), "glob": {"b", "a"}, "n": np.int64(3), "f": np.float32(0.5), "ok": True}
+    settings = {
+        "dir": Path("out"),
+        "glob": {"b", "a"},
+        "n": np.int64(3),
+        "f": np.float32(0.5),
+        "ok": True,
+        "numpy": np.bool_(1),
+    }
     document = json.loads(report_to_json(replace(report, settings=settings)))
-    assert document["settings"] == {"dir": "out", "f": 0.5, "glob": ["a", "b"], "n": 3, "ok": True}
+    assert document["settings"] == {"dir": "out", "f": 0.5, "glob": ["a", "b"], "n": 3, "numpy": True, "ok": True}
 
 
 def test_names_that_are_not_valid_unicode_can_still_be_written(report):
@@ -147,15 +156,24 @@ def test_names_that_are_not_valid_unicode_can_still_be_written(report):
 
 def test_outputs_keep_the_order_of_the_graph(report):
     outputs = {name: OutputMetrics(1.0, 1.0) for name in ("z", "a", "m")}
-    assert list(document_of(replace(report, evaluation=replace(report.evaluation, outputs=outputs)))["outputs"]) == [
+    assert list(json_of(replace(report, evaluation=replace(report.evaluation, outputs=outputs)))["outputs"]) == [
         "z",
         "a",
         "m",
     ]
 
 
+def test_a_node_says_that_it_was_added_only_where_it_was(report):
+    nodes = (FloatNode("a", "Sub", "its codes", residual=True), FloatNode("b", "Sub", "no kernel"))
+    found = json_of(replace(report, evaluation=replace(report.evaluation, fusion=Fusion(1, 2, nodes))))
+    assert found["fusion"]["nodes"] == [
+        {"node": "a", "op_type": "Sub", "reason": "its codes", "residual": True},
+        {"node": "b", "op_type": "Sub", "reason": "no kernel"},
+    ]
+
+
 def test_a_part_that_was_not_measured_at_all_is_null(empty_report):
-    document = document_of(empty_report)
+    document = json_of(empty_report)
     assert document["fusion"] is None
     assert document["latency_ms"] is None
     assert document["metrics"] == {**dict.fromkeys(Metrics.__annotations__), "exact_outputs": []}

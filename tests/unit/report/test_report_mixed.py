@@ -50,7 +50,7 @@ def test_every_view_tells_it(report):
 
 
 def test_the_picture_shows_every_model_and_which_was_kept(report):
-    view = mixed_view(document_of(report)["mixed_precision"])
+    view = mixed_view(document_of(report).mixed_precision)
     assert view.chart is not None
     assert [dot.chosen for dot in view.chart.dots] == [False, True, False]
     xs, ys = [dot.x for dot in view.chart.dots], [dot.y for dot in view.chart.dots]
@@ -62,14 +62,14 @@ def test_the_picture_shows_every_model_and_which_was_kept(report):
 
 def test_there_is_no_picture_without_an_sqnr(report):
     silent = replace(report, mixed=replace(MIXED, curve=(point(0, 0.0, None), point(1, 5.5, None, kept=True))))
-    assert mixed_view(document_of(silent)["mixed_precision"]).chart is None
+    assert mixed_view(document_of(silent).mixed_precision).chart is None
     assert "not measured" in report_to_markdown(silent)
-    assert mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=())))["mixed_precision"]).points == []
+    assert mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=()))).mixed_precision).points == []
 
 
 def test_second_planes_have_a_column_where_there_are_any(report):
     curve = (point(0, 0.0, 25.0), point(0, 2.0, 31.0, planes=2, kept=True))
-    view = mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=curve)))["mixed_precision"])
+    view = mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=curve))).mixed_precision)
     assert view.heads[1] == "second planes"
     assert [row[1] for row in view.points] == ["0", "2"]
 
@@ -77,7 +77,7 @@ def test_second_planes_have_a_column_where_there_are_any(report):
 def test_it_reads_back(report, tmp_path):
     path = tmp_path / "report.json"
     path.write_text(report_to_json(report), encoding="utf-8")
-    assert load_report(path)["mixed_precision"]["curve"][1]["kept"] is True
+    assert load_report(path).mixed_precision.curve[1].kept is True
 
 
 @pytest.mark.parametrize(

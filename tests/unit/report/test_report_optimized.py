@@ -22,8 +22,8 @@ def optimized(report):
 
 
 def test_a_layer_left_for_latency_is_listed_with_that_reason(optimized):
-    nodes = document_of(optimized)["fusion"]["nodes"]
-    assert [node["reason"] for node in nodes] == [REASON, "not quantized"]
+    nodes = document_of(optimized).fusion.nodes
+    assert [node.reason for node in nodes] == [REASON, "not quantized"]
 
 
 def test_the_terminal_says_what_was_gained(optimized):

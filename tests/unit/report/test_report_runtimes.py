@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from made_reports import json_of
 
 from int8cal.errors import ConfigError
 from int8cal.evaluation.result import (
@@ -38,7 +39,7 @@ def beside(report):
 
 
 def test_the_document_holds_both_runtimes(beside):
-    document = document_of(beside)
+    document = json_of(beside)
     first, second = document["runtimes"].values()
     assert list(document["runtimes"]) == ["onnxruntime", "openvino"]
     assert first["metrics"] == document["metrics"]
@@ -49,7 +50,7 @@ def test_the_document_holds_both_runtimes(beside):
 
 
 def test_each_null_has_a_reason(beside):
-    reasons = document_of(beside)["reasons"]
+    reasons = document_of(beside).reasons
     assert reasons["runtimes.openvino.metrics.top1"] == "the samples have no labels"
     # that of onnxruntime says why, for both
     assert "runtimes.openvino.metrics.top5" not in reasons
@@ -57,7 +58,7 @@ def test_each_null_has_a_reason(beside):
 
 
 def test_a_report_of_one_runtime_has_no_such_part(report):
-    assert "runtimes" not in document_of(report)
+    assert "runtimes" not in json_of(report)
     assert "### Runtimes" not in report_to_markdown(report)
     assert 'id="runtimes"' not in report_to_html(report)
 
@@ -76,7 +77,7 @@ def test_every_view_shows_both(beside):
 def test_it_reads_back(beside, tmp_path):
     path = tmp_path / "report.json"
     path.write_text(report_to_json(beside))
-    assert load_report(path)["runtimes"] == document_of(beside)["runtimes"]
+    assert load_report(path).runtimes == document_of(beside).runtimes
 
 
 @pytest.mark.parametrize(

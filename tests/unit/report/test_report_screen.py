@@ -62,8 +62,8 @@ def test_layers_are_ordered_as_asked(build, sort):
     lines = report_lines(document, Screen(width=300, sort=sort))
     start = next(i for i, line in enumerate(lines) if "layer, " in line)
     shown = [line.split("%  ")[1].split(" (")[0] for line in lines[start + 1 : start + 21] if "%  " in line]
-    names = [layer["tensor"] for layer in document["layers"] if layer["clipped"] is not None]
-    worst = {layer["tensor"]: layer["sqnr_db"] if layer["sqnr_db"] is not None else 999 for layer in document["layers"]}
+    names = [layer.tensor for layer in document.layers if layer.clipped is not None]
+    worst = {layer.tensor: layer.sqnr_db if layer.sqnr_db is not None else 999 for layer in document.layers}
     wanted = {"order": names, "name": sorted(names)}.get(sort, sorted(names, key=worst.__getitem__))
     assert shown == wanted
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from int8cal.evaluation.result import TAKES_PLANE, FloatNode, Fusion, Latency, OutputMetrics
+from int8cal.evaluation.result import FloatNode, Fusion, Latency, OutputMetrics
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
@@ -30,7 +30,7 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
     nodes = (
         FloatNode("a", "FusedMatMul", "its output is not quantized"),
         FloatNode("b", "NhwcFusedConv", "a constant input is float"),
-        FloatNode("c", "Sub", f"{TAKES_PLANE}x, for the second one"),
+        FloatNode("c", "Sub", "it takes the first plane from x, for the second one", residual=True),
         FloatNode("d", "Sub", "no integer kernel for Sub in the CPU provider"),
         FloatNode("e", "FastGelu", "no integer kernel for FastGelu in the CPU provider"),
     )

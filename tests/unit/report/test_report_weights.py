@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from made_reports import json_of
 
 from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
 from int8cal.errors import ConfigError
@@ -12,7 +13,7 @@ from int8cal.graph.plan import Layer, Plan
 from int8cal.graph.recurrent import Recurrent
 from int8cal.report.document import document_of, report_to_json
 from int8cal.report.load import load_report
-from int8cal.report.weights import weights_document, weights_of
+from int8cal.report.weights import weights_json, weights_of
 
 SCALES = (0.5, 0.125, 4.0, 1.0)
 
@@ -39,7 +40,7 @@ def test_every_layer_finds_its_scales_also_where_two_share_a_weight():
 
 
 def test_the_document_says_how_far_scales_are_apart():
-    found = weights_document(LayerWeights("conv", "Conv", "w", "y", entry(*SCALES)))
+    found = weights_json(LayerWeights("conv", "Conv", "w", "y", entry(*SCALES)))
     assert (found["scales"], found["scale_min"], found["scale_median"], found["scale_max"]) == (4, 0.125, 0.75, 4.0)
 
 
@@ -49,7 +50,7 @@ def test_layers_say_type_and_range_where_a_table_is_known(report, tmp_path):
     whole = replace(
         report, tensors={first.tensor: known}, weights=(LayerWeights("c", "Conv", "w", first.tensor, entry(*SCALES)),)
     )
-    layers = document_of(whole)["layers"]
+    layers = json_of(whole)["layers"]
     assert {key: layers[0][key] for key in ("dtype", "low", "high", "method")} == {
         "dtype": "uint8",
         "low": -1.5,
@@ -65,7 +66,7 @@ def test_layers_say_type_and_range_where_a_table_is_known(report, tmp_path):
 
 def test_a_report_with_broken_weights_is_refused(report, tmp_path):
     path = tmp_path / "report.json"
-    document = document_of(report)
+    document = json_of(report)
     path.write_text(json.dumps({**document, "weights": [{"node": 1}]}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"weights\.0"):
         load_report(path)

@@ -20,7 +20,7 @@ def test_the_three_reports_are_written_and_nothing_else(report, tmp_path):
         "report.md": report_to_markdown(report),
         "report.html": report_to_html(report),
     }
-    assert load_report(tmp_path / "new" / "out" / "report.json")["samples"] == 900
+    assert load_report(tmp_path / "new" / "out" / "report.json").samples == 900
 
 
 def test_a_view_that_fails_leaves_the_old_reports(report, tmp_path, monkeypatch):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
+from made_reports import json_of
 
 from int8cal.evaluation.result import (
     Drop,
@@ -20,10 +21,6 @@ from int8cal.evaluation.result import (
     Report,
     Saturation,
 )
-from int8cal.report.document import document_of
-
-if TYPE_CHECKING:
-    from int8cal.report.document import Document
 
 REPORT = Report(
     model={"name": "net.onnx", "sha256": "ab" * 32},
@@ -62,12 +59,12 @@ REPORT = Report(
 
 
 @pytest.fixture
-def old() -> Document:
-    return document_of(REPORT)
+def old() -> dict[str, Any]:
+    return json_of(REPORT)
 
 
 @pytest.fixture
-def new(old) -> Document:
+def new(old) -> dict[str, Any]:
     return copy.deepcopy(old)
 
 

@@ -1,8 +1,8 @@
 import json
 
 import pytest
+from made_reports import compared
 
-from int8cal.report.compare.comparison import compare_documents
 from int8cal.report.compare.limits import judge_limits, judge_regressions, parse_limit
 from int8cal.report.compare.views import (
     Judged,
@@ -20,7 +20,7 @@ EVIL = "a|b`<script>alert(1)</script>\x1b[31m@me"
 @pytest.fixture
 def judge(old, new):
     def judge(*limits, regressions=False):
-        found = compare_documents(old, new)
+        found = compared(old, new)
         verdicts = judge_limits([parse_limit(text) for text in limits], found)
         return Judged(found, ("old.json", "new.json"), verdicts, judge_regressions(found) if regressions else ())
 

@@ -1,12 +1,12 @@
 import pytest
+from made_reports import compared
 
 from int8cal.errors import ConfigError
-from int8cal.report.compare.comparison import compare_documents
 from int8cal.report.compare.limits import judge_limits, judge_regressions, parse_limit, why_unknown
 
 
 def judged(text, old, new):
-    (gate,) = judge_limits([parse_limit(text)], compare_documents(old, new))
+    (gate,) = judge_limits([parse_limit(text)], compared(old, new))
     return gate.value, gate.passed
 
 
@@ -60,7 +60,7 @@ def test_a_change_that_cannot_be_told_fails_its_limit_and_says_why(old, new, tex
     new["fusion"] = None
     new["layers"] = []
     assert judged(text, old, new) == (None, False)
-    assert why_unknown(text, compare_documents(old, new)) == why
+    assert why_unknown(text, compared(old, new)) == why
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_a_limit_that_cannot_be_read_is_refused_with_advice(text, message, do):
 
 
 def failed(old, new):
-    return [gate.gate for gate in judge_regressions(compare_documents(old, new)) if not gate.passed]
+    return [gate.gate for gate in judge_regressions(compared(old, new)) if not gate.passed]
 
 
 def test_equal_reports_have_no_regression(old, new):
-    verdicts = judge_regressions(compare_documents(old, new))
+    verdicts = judge_regressions(compared(old, new))
     assert len(verdicts) == 9
     assert all(gate.passed for gate in verdicts)
 
