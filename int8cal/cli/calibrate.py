@@ -8,7 +8,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_complete, require_gates, show_report
+from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 
 
@@ -48,6 +48,7 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
     read = [job.model, *([Path(config)] if config else [])]
     junit_of(context).expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
     require_available(job)
+    from int8cal.gating import require_complete, require_gates
     from int8cal.pipeline import calibrate_job
 
     def place(key: str) -> str | None:

@@ -10,7 +10,7 @@ import click
 from int8cal.cli import options
 from int8cal.cli.endings import say, tell
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_held, shown_path
+from int8cal.cli.outcome import shown_path
 
 if TYPE_CHECKING:
     from int8cal.report.compare.views import Judged
@@ -101,6 +101,7 @@ def _report(path: str) -> Path:
 
 
 def _require(judged: Judged) -> None:
+    from int8cal.gating import require_held
     from int8cal.report.compare.views import value_text
 
     def advice(_: object) -> str:

@@ -9,7 +9,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_complete, require_gates, show_report
+from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
 from int8cal.runtime.targets import TARGETS
@@ -63,6 +63,7 @@ def command(
     if job is None:
         raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
     from int8cal.evaluating import evaluate_files
+    from int8cal.gating import require_complete, require_gates
 
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.

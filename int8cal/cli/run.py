@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import keep_crash, say, tell
+from int8cal.cli.endings import say, tell
 from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_gates, shown_path
+from int8cal.cli.outcome import shown_path
 from int8cal.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def command(
     from int8cal.batch.order import Course, run_batch
     from int8cal.batch.summary import counted, default_summary, read_by, require_summary
     from int8cal.batch.task import Endings
+    from int8cal.crash_log import keep_crash
+    from int8cal.gating import require_gates
     from int8cal.report.batch_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
