@@ -1,24 +1,28 @@
-"""job.json: which job made a directory's files, from what, and what they were."""
+"""job.json, the record in an output directory: which job made its files, from what, and what they were.
+
+It is written when the job starts, so that a job that is killed finds its directory again, and when it has ended.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import int8cal
 from int8cal.atomic import atomic_write
-from int8cal.batch.inputs import Inputs, inputs_document, inputs_from
-from int8cal.batch.sources import file_digest
+from int8cal.batch.inputs import Inputs, file_digest, inputs_from
 from int8cal.errors import GateError
 from int8cal.report.batch_lines import JOB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from int8cal.batch.task import Task
+    from int8cal.atomic import OutputDirectory
+    from int8cal.batch.jobs import Task
 
 RECORD = "job.json"
 FORMAT = JOB
@@ -133,13 +137,64 @@ def write_record(record: Record, directory: Path) -> None:
         "job": record.job,
         "config": record.config,
         "state": record.state,
-        "inputs": None if record.inputs is None else inputs_document(record.inputs),
+        "inputs": None if record.inputs is None else asdict(record.inputs),
         "outputs": record.outputs,
         "exit_code": record.exit_code,
         "error": record.error,
         "seconds": record.seconds,
     }
     atomic_write(directory / RECORD, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+@contextlib.contextmanager
+def claim_directory(output: OutputDirectory, record: Record, before: Record | None) -> Iterator[None]:
+    """Write the record of a job that starts, and take it back when the block fails without results.
+
+    Args:
+        output: The job's directory, which this process holds. A new one appears with the record in it.
+        record: Of the job, "started"; it lists the files of the time before until the job has written its own.
+        before: The record of the time before, if that was this very job's.
+    """
+    path = output.path / RECORD
+    is_new = not output.path.exists()
+    old_bytes = path.read_bytes() if path.is_file() else None
+    with output.stage() as stage:
+        write_record(replace(record, outputs={} if before is None else before.outputs), stage)
+    stages = output.stages
+    try:
+        yield
+    except BaseException:
+        # after a stage of the job's own there are results: a model that was not evaluated, or, with a budget, the best
+        # so far; they keep the record of the job that has not ended
+        if output.stages == stages:
+            _release_directory(output.path, old_bytes, before, is_new=is_new)
+        raise
+
+
+def _release_directory(directory: Path, old_bytes: bytes | None, before: Record | None, *, is_new: bool) -> None:
+    """Leave a directory as it was before its claim, a new one not at all."""
+    if old_bytes is None:
+        (directory / RECORD).unlink(missing_ok=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # somebody else put something there
+                directory.rmdir()
+    elif before is None or before.state == "started" or compare_outputs(before, directory) == ([], []):
+        atomic_write(directory / RECORD, old_bytes)
+
+
+def remove_left_over(directory: Path, before: Record | None, record: Record) -> None:
+    """Remove what a job wrote the time before under other names, as for another model, and nobody changed since.
+
+    Args:
+        directory: The job's.
+        before: The record of the time before, if that was this very job's.
+        record: The new one.
+    """
+    old = {} if before is None else before.outputs
+    for name in old.keys() - record.outputs.keys():
+        path = directory / name
+        if Path(name).name == name and path.is_file() and file_digest(path) == old[name]:
+            path.unlink()
 
 
 def with_outputs(record: Record, directory: Path, files: Iterable[Path]) -> Record:

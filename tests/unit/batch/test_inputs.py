@@ -2,13 +2,13 @@
 
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from int8cal.batch import sources
-from int8cal.batch.inputs import Lookups, changes, inputs_document, inputs_from, inputs_of, with_contents
+from int8cal.batch import inputs
+from int8cal.batch.inputs import FileCache, describe_changes, inputs_from, inputs_of, with_contents
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, OutputSettings
 
 SAMPLE = Path(__file__).parents[3] / "sample_data"
@@ -24,16 +24,16 @@ def job(tmp_path):
 
 
 def taken(job):
-    return with_contents(inputs_of(job, Lookups()), job, Lookups())
+    return with_contents(inputs_of(job, FileCache()), job, FileCache())
 
 
 def changed(before, job):
-    return changes(before, inputs_of(job, Lookups()), job, Lookups())
+    return describe_changes(before, inputs_of(job, FileCache()), job, FileCache())
 
 
 def test_nothing_changes_by_itself_and_a_document_reads_back(job):
     before = taken(job)
-    assert inputs_from(inputs_document(before)) == before
+    assert inputs_from(asdict(before)) == before
     assert changed(before, job) == ()
 
 
@@ -92,7 +92,7 @@ def test_an_empty_class_folder_and_a_label_file_beside_the_data_count(job):
 
 
 def test_beyond_the_limit_times_alone_decide(job, monkeypatch):
-    monkeypatch.setattr(sources, "CONTENT_LIMIT", 10)
+    monkeypatch.setattr(inputs, "CONTENT_LIMIT", 10)
     before = taken(job)
     assert before.data.content == ""
     assert changed(before, job) == ()
