@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, recorded
+from int8cal.cli.junit import junit_of, junit_option
 from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 
@@ -26,7 +26,7 @@ from int8cal.cli.progress import Progress
 @options.overwrite
 @options.quiet
 @options.as_json
-@recorded("calibrate")
+@junit_option("calibrate")
 @click.pass_context
 def command(context: click.Context, *, model: str | None, config: str | None, as_json: bool) -> None:
     """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, recorded
+from int8cal.cli.junit import junit_of, junit_option
 from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
@@ -39,7 +39,7 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @options.overwrite
 @options.quiet
 @options.as_json
-@recorded("evaluate")
+@junit_option("evaluate")
 @click.pass_context
 def command(
     context: click.Context,

@@ -10,7 +10,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import say, tell
-from int8cal.cli.junit import junit_of, recorded
+from int8cal.cli.junit import junit_of, junit_option
 from int8cal.cli.outcome import shown_path
 from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
@@ -71,7 +71,7 @@ class RunCommand(click.Command):
 )
 @options.overwrite
 @options.quiet
-@recorded("run")
+@junit_option("run")
 @click.pass_context
 def command(
     context: click.Context,
