@@ -96,6 +96,9 @@ def inputs_of(job: Job, files: FileCache) -> Inputs:
         job: Any job.
         files: What is known of its files.
 
+    Returns:
+        The inputs; `with_contents` adds what takes longer.
+
     Raises:
         DataError: There is no data.
         OSError, ValueError: A file cannot be read, or the model is none.
@@ -128,6 +131,9 @@ def describe_changes(before: Inputs, now: Inputs, job: Job, files: FileCache) ->
         now: The job's.
         job: What `now` was taken from.
         files: What is known of its files.
+
+    Returns:
+        A phrase for each change, such as "calibration.method kl -> mse".
     """
     found = []
     if (before.model, before.sha256) != (now.model, now.sha256):
@@ -167,6 +173,9 @@ def source_of(data_path: str, labels: str | None) -> Source:
     Args:
         data_path: Directory, file, glob or function.
         labels: "folders", a CSV path, or None.
+
+    Returns:
+        Its files without their contents; for a function, none.
 
     Raises:
         DataError: There are none.

@@ -113,6 +113,10 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
 def select_tasks(tasks: Sequence[Task], patterns: Sequence[str]) -> tuple[Task, ...]:
     """Select the jobs whose name matches a pattern of --only; all where there is none.
 
+    Args:
+        tasks: All jobs of the batch.
+        patterns: As the shell has them; a job is selected by any of them.
+
     Raises:
         UsageError: A pattern matches no job; names the nearest ones.
     """

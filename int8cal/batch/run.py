@@ -183,6 +183,9 @@ def _run_in_worker(
         task, decision: The job, and what was decided about it.
         threads: Its share, for a job that leaves their number open; while it measures speed, it has all CPUs.
         exclusive: Opens a block in which no other worker runs.
+
+    Returns:
+        Its result.
     """
     own = task.job.calibration.threads
     calibration = replace(task.job.calibration, threads=own or threads)
@@ -222,7 +225,11 @@ def run_job(task: Task, decision: Decision, *, progress: Progress, alone: Alone 
 
 
 def _calibrate(task: Task, decision: Decision, progress: Progress, alone: Alone) -> JobResult:
-    """Run a job, between the two writings of its record."""
+    """Run a job: claim its directory with a record that says "started", and write the record of its end.
+
+    Raises:
+        Exception: What stopped it; the directory is then as it was, unless there are results without an evaluation.
+    """
     from int8cal.pipeline import calibrate_job, require_writable
 
     began = time.monotonic()
@@ -320,6 +327,7 @@ def _died(task: Task, decision: Decision, exit_code: int) -> JobResult:
 
 
 def _require_pauses(tasks: Sequence[Task]) -> None:
+    """Refuse jobs that measure speed at a time with others, where the others cannot be stopped meanwhile."""
     measuring = [task.job for task in tasks if task.job.evaluation.latency or task.job.quantization.optimize]
     if measuring and not can_pause():
         raise UsageError(

@@ -54,6 +54,9 @@ def decide(task: Task, files: FileCache, *, rerun: bool = False) -> Decision:
         task: The job.
         files: What is known of the batch's files.
         rerun: Whether to run it even though its results are up to date.
+
+    Returns:
+        Whether it is up to date, why not, and what else was found about its directory and inputs.
     """
     directory, _ = files_of(task.job)
     inputs = _inputs(task.job, files)
@@ -91,6 +94,7 @@ def _is_empty(directory: Path) -> bool:
 
 
 def _inputs(job: Job, files: FileCache) -> Inputs | None:
+    """Take a job's inputs; None where they cannot be read."""
     try:
         return inputs_of(job, files)
     except (Int8calError, OSError, ValueError):
@@ -102,6 +106,7 @@ def _inputs(job: Job, files: FileCache) -> Inputs | None:
 
 
 def _refusal(record: Record, directory: Path, changed: list[str], *, owned: bool) -> OutputError | None:
+    """Say why a job may not replace the results in its directory; None where it may."""
     if not owned:
         return OutputError(
             f'holds results of job "{record.job}" of {record.config}',

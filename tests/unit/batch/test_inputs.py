@@ -1,7 +1,6 @@
 """What a job is made from: which changes count, and which do not."""
 
 import os
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -9,18 +8,7 @@ import pytest
 
 from int8cal.batch import inputs
 from int8cal.batch.inputs import FileCache, describe_changes, inputs_from, inputs_of, with_contents
-from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, OutputSettings
-
-SAMPLE = Path(__file__).parents[3] / "sample_data"
-
-
-@pytest.fixture
-def job(tmp_path):
-    shutil.copytree(SAMPLE / "calib" / "0", tmp_path / "d" / "0")
-    shutil.copytree(SAMPLE / "calib" / "1", tmp_path / "d" / "1")
-    shutil.copy(SAMPLE / "model.onnx", tmp_path / "m.onnx")
-    (tmp_path / "l.csv").write_text("file,label\n")
-    return Job(tmp_path / "m.onnx", DataSettings(str(tmp_path / "d")), name="a")
+from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings
 
 
 def taken(job):
