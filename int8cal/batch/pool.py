@@ -23,18 +23,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from int8cal.progress import tell_warnings
+from int8cal.progress import Alone, tell_warnings
 from int8cal.runtime.sessions import temporary_directory
 
 if TYPE_CHECKING:
     from types import FrameType
 
 # What a worker runs: a picklable function whose argument opens a block in which no other worker runs.
-Call = Callable[[Callable[[], AbstractContextManager[None]]], object]
+Call = Callable[[Alone], object]
 
 ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
 _GRACE_S = 10.0
@@ -225,13 +225,13 @@ class _Connection:
         self._to_parent.flush()
 
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Let the parent stop the other workers meanwhile."""
+    def exclusive(self, threads: int, /) -> Iterator[int]:
+        """Let the parent stop the other workers meanwhile; gives `threads` back."""
         self._granted.clear()
         self.send(ACQUIRE)
         self._granted.wait()
         try:
-            yield
+            yield threads
         finally:
             self.send(RELEASE)
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ from int8cal.report.load import load_report
 from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from int8cal.batch.up_to_date import Decision
@@ -174,29 +174,21 @@ def _run_in_workers(
             pool.stopping = pool.stopping or bool(result.exit_code and not options.keep_going)
 
 
-def _run_in_worker(
-    task: Task, decision: Decision, threads: int, exclusive: Callable[[], AbstractContextManager[None]]
-) -> JobResult:
+def _run_in_worker(task: Task, decision: Decision, threads: int, alone: Alone) -> JobResult:
     """Run a job in a worker process.
 
     Args:
         task, decision: The job, and what was decided about it.
         threads: Its share, for a job that leaves their number open; while it measures speed, it has all CPUs.
-        exclusive: Opens a block in which no other worker runs.
+        alone: Keeps other jobs from running while speed is measured.
 
     Returns:
         Its result.
     """
     own = task.job.calibration.threads
     calibration = replace(task.job.calibration, threads=own or threads)
-
-    @contextmanager
-    def timing(_: int) -> Iterator[int]:
-        with exclusive():
-            yield own
-
     task = replace(task, job=replace(task.job, calibration=calibration))
-    return run_job(task, decision, progress=silent, alone=timing)
+    return run_job(task, decision, progress=silent, alone=lambda _: alone(own))
 
 
 def run_job(task: Task, decision: Decision, *, progress: Progress, alone: Alone = nullcontext) -> JobResult:

@@ -19,7 +19,7 @@ def measure(name, exclusive):
         for _ in range(20):
             log.write(f"work {time.monotonic()}\\n")
             time.sleep(0.005)
-        with exclusive():
+        with exclusive(1):
             log.write(f"begin {time.monotonic()}\\n")
             time.sleep(0.1)
             log.write(f"end {time.monotonic()}\\n")
