@@ -46,7 +46,7 @@ from int8cal.identity import identified, mixed_with, stamp
 from int8cal.mixing import Desk, kept_samples, spend_budget
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
-from int8cal.progress import Alone, Clock, Progress, silent
+from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.balance import unscaled
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model, followers, strangers
@@ -122,7 +122,7 @@ def calibrate_model(
     engine: Callable[..., Collected] | None = None,
     ready: Callable[[Signature, Trimmer], object] | None = None,
     desk: Desk | None = None,
-    alone: Alone = nullcontext,
+    exclusive: Exclusive = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
 
@@ -134,7 +134,7 @@ def calibrate_model(
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         ready: Called with the model's signature, and what takes padding off samples, before the pass over the data.
         desk: Where a job with a budget keeps its best result; None for memory alone.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -192,7 +192,7 @@ def calibrate_model(
         tables = (corrected, corrected)
         if corrected.table.corrections.get("equalization"):
             tables = (corrected, tabulated(PLAIN))
-        with clock.station("optimize"), alone(threads) as every:
+        with clock.station("optimize"), exclusive(threads) as every:
             faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=every)
             corrected, found = faster.corrected, faster.found
     mixed = None
@@ -243,7 +243,11 @@ def require_writable(job: Job) -> None:
 
 
 def calibrate_job(
-    job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext, output: OutputDirectory | None = None
+    job: Job,
+    *,
+    progress: Progress | None = None,
+    exclusive: Exclusive = nullcontext,
+    output: OutputDirectory | None = None,
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -253,7 +257,7 @@ def calibrate_job(
     Args:
         job: Its settings.
         progress: Shows how far each pass is.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
 
     Returns:
@@ -266,11 +270,11 @@ def calibrate_job(
     require_writable(job)
     directory, files = files_of(job)
     with nullcontext(output) if output else OutputDirectory(directory, overwrite=job.output.overwrite) as place:
-        return _calibrate_into(place, job, files, progress or silent, alone)
+        return _calibrate_into(place, job, files, progress or silent, exclusive)
 
 
 def _calibrate_into(
-    place: OutputDirectory, job: Job, files: tuple[str, ...], show: Progress, alone: Alone
+    place: OutputDirectory, job: Job, files: tuple[str, ...], show: Progress, exclusive: Exclusive
 ) -> CalibrationOutcome:
     gates = [parse_gate(text) for text in job.evaluation.gates]
     names = (files[0], files[1], files[2])
@@ -285,7 +289,9 @@ def _calibrate_into(
         judged.append(open_feeds(data, signature, require_labels=need_labels(gates), trim=trim))
 
     with found.catching():
-        results.append(calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, alone=alone))
+        results.append(
+            calibrate_model(job, job.model, progress=show, ready=open_judged, desk=desk, exclusive=exclusive)
+        )
     if found.error is not None and desk.latest is None:
         raise found.error
     if desk.latest is not None and not results:
@@ -299,7 +305,7 @@ def _calibrate_into(
 
     def evaluated(file: Path) -> Evaluation:
         with clock.station("evaluate"):
-            evaluation = _evaluate(job, file, judged[0], calibrated, show, alone)
+            evaluation = _evaluate(job, file, judged[0], calibrated, show, exclusive)
             watched.require_same(str(table.model["sha256"]))
         return evaluation
 
@@ -414,7 +420,9 @@ def _stem(job: Job) -> str:
     return job.model.name.removesuffix(".onnx")
 
 
-def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, alone: Alone) -> Evaluation:
+def _evaluate(
+    job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, exclusive: Exclusive
+) -> Evaluation:
     entries = calibrated.corrected.table.tensors
     return evaluate_pair(
         job.model,
@@ -427,7 +435,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
         providers=job.evaluation.providers,
         clipped={name: entry.clipped for name, entry in entries.items()},
         progress=lambda samples: show(samples, feeds.count, "evaluate"),
-        alone=alone,
+        exclusive=exclusive,
     )
 
 

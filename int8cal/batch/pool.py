@@ -27,14 +27,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO
 
-from int8cal.progress import Alone, tell_warnings
+from int8cal.progress import Exclusive, tell_warnings
 from int8cal.runtime.sessions import temporary_directory
 
 if TYPE_CHECKING:
     from types import FrameType
 
 # What a worker runs: a picklable function whose argument opens a block in which no other worker runs.
-Call = Callable[[Alone], object]
+Call = Callable[[Exclusive], object]
 
 ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
 _GRACE_S = 10.0

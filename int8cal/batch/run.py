@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.batch.up_to_date import Decision
-    from int8cal.progress import Alone, Progress
+    from int8cal.progress import Exclusive, Progress
 
 # Shows a job's result, and what the job printed.
 Reporter = Callable[[JobResult, str], None]
@@ -174,13 +174,13 @@ def _run_in_workers(
             pool.stopping = pool.stopping or bool(result.exit_code and not options.keep_going)
 
 
-def _run_in_worker(task: Task, decision: Decision, threads: int, alone: Alone) -> JobResult:
+def _run_in_worker(task: Task, decision: Decision, threads: int, exclusive: Exclusive) -> JobResult:
     """Run a job in a worker process.
 
     Args:
         task, decision: The job, and what was decided about it.
         threads: Its share, for a job that leaves their number open; while it measures speed, it has all CPUs.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
         Its result.
@@ -188,17 +188,17 @@ def _run_in_worker(task: Task, decision: Decision, threads: int, alone: Alone) -
     own = task.job.calibration.threads
     calibration = replace(task.job.calibration, threads=own or threads)
     task = replace(task, job=replace(task.job, calibration=calibration))
-    return run_job(task, decision, progress=silent, alone=lambda _: alone(own))
+    return run_job(task, decision, progress=silent, exclusive=lambda _: exclusive(own))
 
 
-def run_job(task: Task, decision: Decision, *, progress: Progress, alone: Alone = nullcontext) -> JobResult:
+def run_job(task: Task, decision: Decision, *, progress: Progress, exclusive: Exclusive = nullcontext) -> JobResult:
     """Do what was decided about a job.
 
     Args:
         task: The job.
         decision: What `decide` said.
         progress: Shows how far each pass is.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
         Its result, whatever happened; only an interrupt passes through.
@@ -209,14 +209,14 @@ def run_job(task: Task, decision: Decision, *, progress: Progress, alone: Alone 
     try:
         if decision.error is not None:
             raise decision.error
-        return _calibrate(task, decision, progress, alone)
+        return _calibrate(task, decision, progress, exclusive)
     except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; a log keeps its traceback
         is_bug = not isinstance(error, Int8calError) or error.exit_code == 1
         text = keep_crash(error) if is_bug else str(error)
         return replace(_failed(_blank(task, decision), error), ran=True, error=text, seconds=time.monotonic() - began)
 
 
-def _calibrate(task: Task, decision: Decision, progress: Progress, alone: Alone) -> JobResult:
+def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Exclusive) -> JobResult:
     """Run a job: claim its directory with a record that says "started", and write the record of its end.
 
     Raises:
@@ -236,7 +236,7 @@ def _calibrate(task: Task, decision: Decision, progress: Progress, alone: Alone)
         placed_patterns(task.places.get),
     ):
         # the directory exists from here on: the record is in it
-        outcome = calibrate_job(with_overwrite(job), progress=progress, alone=alone, output=output)
+        outcome = calibrate_job(with_overwrite(job), progress=progress, exclusive=exclusive, output=output)
         require_complete(outcome.report)
         failure = gate_failure(outcome.report)
         code, text = (0, "") if failure is None else (failure.exit_code, str(failure))
