@@ -44,7 +44,7 @@ from int8cal.graph.taps import make_taps
 from int8cal.identity import identified, mixed_with, stamp
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
-from int8cal.progress import Alone, Clock, Progress, silent
+from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
 from int8cal.quantization.left_out import left_of, target_of
@@ -118,7 +118,7 @@ def calibrate_model(
     engine: Callable[..., Collected] | None = None,
     ready: Callable[[Signature, Trimmer], object] | None = None,
     best_result: BestResult | None = None,
-    alone: Alone = nullcontext,
+    exclusive: Exclusive = nullcontext,
 ) -> tuple[Calibrated, onnx.ModelProto]:
     """Go from data to statistics, table and int8 model, in memory.
 
@@ -130,7 +130,7 @@ def calibrate_model(
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         ready: Called with the model's signature, and what takes padding off samples, before the pass over the data.
         best_result: Where a job with a budget keeps its best result; None for memory alone.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -172,7 +172,7 @@ def calibrate_model(
         tables = (result, result)
         if result.table.corrections.get("equalization"):
             tables = (result, run_recipe(replace(inputs, recipe=PLAIN), clock))
-        with clock.station("optimize"), alone(job.calibration.threads) as every:
+        with clock.station("optimize"), exclusive(job.calibration.threads) as every:
             faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=every)
             result, found = faster.result, faster.found
     mixed = None
@@ -241,7 +241,11 @@ def require_writable(job: Job) -> None:
 
 
 def calibrate_job(
-    job: Job, *, progress: Progress | None = None, alone: Alone = nullcontext, output: OutputDirectory | None = None
+    job: Job,
+    *,
+    progress: Progress | None = None,
+    exclusive: Exclusive = nullcontext,
+    output: OutputDirectory | None = None,
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -251,7 +255,7 @@ def calibrate_job(
     Args:
         job: Its settings.
         progress: Shows how far each pass is.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
 
     Returns:
@@ -264,11 +268,11 @@ def calibrate_job(
     require_writable(job)
     directory, files = files_of(job)
     with nullcontext(output) if output else OutputDirectory(directory, overwrite=job.output.overwrite) as place:
-        return _calibrate_into(place, job, files, progress or silent, alone)
+        return _calibrate_into(place, job, files, progress or silent, exclusive)
 
 
 def _calibrate_into(
-    place: OutputDirectory, job: Job, files: tuple[str, ...], show: Progress, alone: Alone
+    place: OutputDirectory, job: Job, files: tuple[str, ...], show: Progress, exclusive: Exclusive
 ) -> CalibrationOutcome:
     gates = [parse_gate(text) for text in job.evaluation.gates]
     names = (files[0], files[1], files[2])
@@ -284,7 +288,9 @@ def _calibrate_into(
 
     with found.catching():
         results.append(
-            calibrate_model(job, job.model, progress=show, ready=open_judged, best_result=best_result, alone=alone)
+            calibrate_model(
+                job, job.model, progress=show, ready=open_judged, best_result=best_result, exclusive=exclusive
+            )
         )
     if found.error is not None and best_result.latest is None:
         raise found.error
@@ -299,7 +305,7 @@ def _calibrate_into(
 
     def evaluated(file: Path) -> Evaluation:
         with clock.station("evaluate"):
-            evaluation = _evaluate(job, file, judged[0], calibrated, show, alone)
+            evaluation = _evaluate(job, file, judged[0], calibrated, show, exclusive)
             watched.require_same(str(table.model["sha256"]))
         return evaluation
 
@@ -421,7 +427,9 @@ def _stem(job: Job) -> str:
     return job.model.name.removesuffix(".onnx")
 
 
-def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, alone: Alone) -> Evaluation:
+def _evaluate(
+    job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: Progress, exclusive: Exclusive
+) -> Evaluation:
     entries = calibrated.result.table.tensors
     return evaluate_pair(
         job.model,
@@ -434,7 +442,7 @@ def _evaluate(job: Job, int8: Path, feeds: Feeds, calibrated: Calibrated, show: 
         providers=job.evaluation.providers,
         clipped={name: entry.clipped for name, entry in entries.items()},
         progress=lambda samples: show(samples, feeds.count, "evaluate"),
-        alone=alone,
+        exclusive=exclusive,
     )
 
 

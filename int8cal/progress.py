@@ -25,8 +25,8 @@ class Progress(Protocol):
         """Pass the items on."""
 
 
-class Alone(Protocol):
-    """Keeps other jobs from running while speed is measured; `contextlib.nullcontext` where there are none."""
+class Exclusive(Protocol):
+    """Opens a block in which no other job runs, for timing; `contextlib.nullcontext` where there are no other jobs."""
 
     def __call__(self, threads: int, /) -> AbstractContextManager[int]:
         """Wait for the machine; gives the threads to measure with, `threads` are those that other work has."""

@@ -1,28 +1,58 @@
-"""Everything that a job's results follow from: the model's bytes, the data, the settings, the versions."""
+"""Everything that a job's results follow from: the model's bytes, the data, the settings, the versions.
+
+Data are looked at cheaply: by the names, sizes and times of their files, and by their bytes only where these differ.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import hashlib
 import importlib.metadata
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from int8cal.batch.sources import Source, content_of, file_digest, source_of
+import xxhash
+
+from int8cal.batch.jobs import flatten, setting_text
+from int8cal.data.callables import is_callable_path
+from int8cal.data.find import find
+from int8cal.errors import Int8calError
 from int8cal.evaluating import versions
 from int8cal.graph.load import file_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+    from int8cal.data.find import Found
     from int8cal.job import DataSettings, Job
 
+# Bytes that are read to tell whether files whose times have changed hold what they held: seconds. Beyond, the job's own
+# pass over its samples is the cheaper answer.
+CONTENT_LIMIT = 1 << 30
+_BLOCK = 1 << 20
+
 # No result depends on these: where things are, what may be replaced, what is printed, how far to read ahead.
-_LEFT_OUT = {
-    "": ("model", "name", "output", "quiet"),
-    "data": ("path",),
-    "calibration": ("batch_size", "statistics"),
-}
+_LEFT_OUT = frozenset({"model", "name", "output", "quiet", "calibration.batch_size"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files behind one data path, labels included.
+
+    Attributes:
+        files, size: How many there are, and their bytes.
+        listing: Hash of their places, sizes and times of change; "" for a function, which nobody can look into.
+        content: Hash of their places and bytes; "" where they were not read.
+    """
+
+    files: int
+    size: int
+    listing: str
+    content: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,86 +74,77 @@ class Inputs:
     versions: dict[str, str]
 
 
-@dataclass
-class Lookups:
-    """Looks at every file once, however many jobs of a batch read it."""
+class FileCache:
+    """Looks at every file once, however many jobs of a batch read it.
 
-    _hashes: dict[Path, str] = field(default_factory=dict)
-    _sources: dict[tuple[str, str | None], Source] = field(default_factory=dict)
-    _contents: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    Attributes:
+        sha256: Path of a model -> hash of its bytes.
+        source: Data path and labels -> what `source_of` finds.
+        content: Data path and labels -> what `content_of` reads.
+    """
 
-    def sha256(self, model: Path) -> str:
-        """Hash a model."""
-        if model not in self._hashes:
-            self._hashes[model] = file_sha256(model)
-        return self._hashes[model]
-
-    def source(self, data: DataSettings) -> Source:
-        """Look at data."""
-        key = (data.path, data.labels)
-        if key not in self._sources:
-            self._sources[key] = source_of(data)
-        return self._sources[key]
-
-    def content(self, data: DataSettings) -> str:
-        """Read data."""
-        key = (data.path, data.labels)
-        if key not in self._contents:
-            self._contents[key] = content_of(data, self.source(data))
-        return self._contents[key]
+    def __init__(self) -> None:
+        self.sha256 = functools.cache(file_sha256)
+        self.source = functools.cache(source_of)
+        self.content = functools.cache(lambda path, labels: content_of(path, labels, self.source(path, labels)))
 
 
-def inputs_of(job: Job, lookups: Lookups) -> Inputs:
-    """Take the inputs of a job.
+def inputs_of(job: Job, files: FileCache) -> Inputs:
+    """Take the inputs of a job; of the data without their contents.
 
     Args:
         job: Any job.
-        lookups: What is known of its files.
+        files: What is known of its files.
+
+    Returns:
+        The inputs; `with_contents` adds what takes longer.
 
     Raises:
         DataError: There is no data.
         OSError, ValueError: A file cannot be read, or the model is none.
     """
+    evaluation = job.evaluation.data
     return Inputs(
         model=job.model.name,
-        sha256=lookups.sha256(job.model),
-        data=lookups.source(job.data),
-        evaluation=None if job.evaluation.data is None else lookups.source(job.evaluation.data),
-        settings=_settings(job) | _statistics(job),
+        sha256=files.sha256(job.model),
+        data=files.source(job.data.path, job.data.labels),
+        evaluation=None if evaluation is None else files.source(evaluation.path, evaluation.labels),
+        settings=_settings(job),
         versions={**versions(job.evaluation.runtimes), "pillow": importlib.metadata.version("pillow")},
     )
 
 
-def with_contents(inputs: Inputs, job: Job, lookups: Lookups) -> Inputs:
+def with_contents(inputs: Inputs, job: Job, files: FileCache) -> Inputs:
     """Add the hashes of the data's bytes, which tell later whether files that were touched are the same."""
-    evaluation = inputs.evaluation
-    if evaluation is not None and job.evaluation.data is not None:
-        evaluation = replace(evaluation, content=lookups.content(job.evaluation.data))
-    data = replace(inputs.data, content=lookups.content(job.data))
+    data = replace(inputs.data, content=files.content(job.data.path, job.data.labels))
+    own, evaluation = job.evaluation.data, inputs.evaluation
+    if evaluation is not None and own is not None:
+        evaluation = replace(evaluation, content=files.content(own.path, own.labels))
     return replace(inputs, data=data, evaluation=evaluation)
 
 
-def changes(before: Inputs, now: Inputs, job: Job, lookups: Lookups) -> tuple[str, ...]:
+def describe_changes(before: Inputs, now: Inputs, job: Job, files: FileCache) -> tuple[str, ...]:
     """Say in words what is not the same; nothing where results would be.
 
     Args:
         before: With the contents of the data.
         now: The job's.
         job: What `now` was taken from.
-        lookups: What is known of its files.
+        files: What is known of its files.
+
+    Returns:
+        A phrase for each change, such as "calibration.method kl -> mse".
     """
-    found = [
-        *(["the model"] if (before.model, before.sha256) != (now.model, now.sha256) else []),
-        *(["the data"] if not _same(before.data, now.data, job.data, lookups) else []),
-        *(
-            ["the evaluation data"]
-            if not _same(before.evaluation, now.evaluation, job.evaluation.data, lookups)
-            else []
-        ),
-    ]
+    found = []
+    if (before.model, before.sha256) != (now.model, now.sha256):
+        found.append("the model")
+    if not _same(before.data, now.data, job.data, files):
+        found.append("the data")
+    if not _same(before.evaluation, now.evaluation, job.evaluation.data, files):
+        found.append("the evaluation data")
     for old, new in ((before.settings, now.settings), (before.versions, now.versions)):
         found += [
-            f"{key} {_told(old.get(key))} -> {_told(new.get(key))}"
+            f"{key} {_short(old.get(key))} -> {_short(new.get(key))}"
             for key in dict.fromkeys((*old, *new))
             if old.get(key) != new.get(key)
         ]
@@ -135,62 +156,132 @@ def has_function(inputs: Inputs) -> bool:
     return not inputs.data.listing or (inputs.evaluation is not None and not inputs.evaluation.listing)
 
 
-def inputs_document(inputs: Inputs) -> dict[str, Any]:
-    """Write inputs as JSON has them."""
-    return asdict(inputs)
-
-
 def inputs_from(document: dict[str, Any]) -> Inputs:
-    """Read inputs back.
+    """Read inputs back from what `dataclasses.asdict` made of them.
 
     Raises:
         KeyError, TypeError: It is no such document.
     """
-    kept = {each.name: document[each.name] for each in fields(Inputs)}
-    evaluation = kept["evaluation"]
-    return Inputs(**kept | {"data": Source(**kept["data"]), "evaluation": evaluation and Source(**evaluation)})
+    values = {each.name: document[each.name] for each in fields(Inputs)}
+    evaluation = values["evaluation"]
+    return Inputs(**values | {"data": Source(**values["data"]), "evaluation": evaluation and Source(**evaluation)})
 
 
-def _same(before: Source | None, now: Source | None, data: DataSettings | None, lookups: Lookups) -> bool:
+def source_of(data_path: str, labels: str | None) -> Source:
+    """List the files of a data path, without reading them.
+
+    Args:
+        data_path: Directory, file, glob or function.
+        labels: "folders", a CSV path, or None.
+
+    Returns:
+        Its files without their contents; for a function, none.
+
+    Raises:
+        DataError: There are none.
+        OSError: A file is gone.
+    """
+    if is_callable_path(data_path, None):
+        return Source(0, 0, "")
+    listing = xxhash.xxh3_128()
+    count = size = 0
+    for place, path in _entries(find(data_path), labels):
+        listing.update(_place_bytes(place))
+        if path is not None:
+            stat = path.stat()
+            listing.update(f"{stat.st_size}|{stat.st_mtime_ns}|".encode())
+            count, size = count + 1, size + stat.st_size
+    return Source(count, size, listing.hexdigest())
+
+
+def content_of(data_path: str, labels: str | None, source: Source) -> str:
+    """Hash the bytes of all files of a data path.
+
+    Args:
+        data_path, labels: As for `source_of`.
+        source: What that gave.
+
+    Returns:
+        The hash; "" for a function, and for more than `CONTENT_LIMIT` bytes.
+
+    Raises:
+        DataError, OSError: As for `source_of`.
+    """
+    if not source.listing or source.size > CONTENT_LIMIT:
+        return ""
+    content = xxhash.xxh3_128()
+    for place, path in _entries(find(data_path), labels):
+        content.update(_place_bytes(place))
+        if path is not None:
+            content.update(f"{path.stat().st_size}|".encode())
+            with path.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    content.update(block)
+    return content.hexdigest()
+
+
+def paths_of(data: DataSettings) -> Iterator[Path]:
+    """Name what a data path reads, as far as that can be found: the path itself, its files, and their labels."""
+    if is_callable_path(data.path, None):
+        return
+    yield Path(data.path)
+    with contextlib.suppress(Int8calError, OSError, ValueError):  # the job itself tells it better
+        for _, path in _files(find(data.path), data.labels):
+            yield path
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _entries(found: Found, labels: str | None) -> Iterator[tuple[str, Path | None]]:
+    """Name the folders right under the root, where a class without samples still counts, and all files."""
+    with os.scandir(found.root) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    for folder in folders:
+        yield f"{folder}/", None
+    yield from _files(found, labels)
+
+
+def _files(found: Found, labels: str | None) -> Iterator[tuple[str, Path]]:
+    """Name the files of samples and the file of labels, each with its place under the root."""
+    for file in found.files:
+        yield file.relative, file.path
+    beside = found.root / "labels.csv"
+    if labels is None and beside.is_file():
+        yield "labels.csv", beside
+    elif labels not in (None, "folders"):
+        yield "/labels", Path(str(labels)).expanduser()
+
+
+def _place_bytes(place: str) -> bytes:
+    return f"{len(place)}:{place}|".encode("utf-8", "surrogateescape")
+
+
+def _same(before: Source | None, now: Source | None, data: DataSettings | None, files: FileCache) -> bool:
     """Tell whether two looks saw the same: nothing was touched, or the bytes are what they were."""
     if before is None or now is None or data is None:
         return before is now
     if before.listing == now.listing:
         return True
-    return bool(before.content) and before.size == now.size and before.content == lookups.content(data)
+    return bool(before.content) and before.size == now.size and before.content == files.content(data.path, data.labels)
 
 
 def _settings(job: Job) -> dict[str, Any]:
+    """Take the settings that results depend on, key path -> value; files count by their bytes, not their place."""
     settings = asdict(job)
-    for key in _LEFT_OUT[""]:
-        del settings[key]
-    for section, keys in _LEFT_OUT.items():
-        for key in keys if section else ():
-            del settings[section][key]
-    for data in (settings["data"], settings["evaluation"]["data"]):
-        if data is not None:
-            data.pop("path", None)
-            # the rows of a CSV count, they are part of the source; where the file lies does not
-            data["labels"] = data["labels"] if data["labels"] in (None, "folders") else "CSV"
-    plain = json.loads(json.dumps(settings))
-    return dict(_flat(plain, ""))
+    for data in filter(None, (settings["data"], settings["evaluation"]["data"])):
+        del data["path"]
+        # the rows of a CSV are part of the source
+        data["labels"] = data["labels"] if data["labels"] in (None, "folders") else "CSV"
+    statistics = settings["calibration"].pop("statistics")
+    plain = json.loads(json.dumps({key: value for key, value in settings.items() if key not in _LEFT_OUT}))
+    flat = {key: value for key, value in flatten(plain, whole=("ranges",)) if key not in _LEFT_OUT}
+    return flat | {"calibration.statistics": None if statistics is None else file_digest(statistics)}
 
 
-def _statistics(job: Job) -> dict[str, Any]:
-    """Take the bytes of statistics that were counted before."""
-    file = job.calibration.statistics
-    return {"calibration.statistics": None if file is None else file_digest(file)}
-
-
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value and key != "ranges":
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _told(value: object) -> str:
-    if isinstance(value, str):
-        return value[:12] if len(value) == 64 else value  # a hash says as much in twelve digits
-    return "none" if value is None else json.dumps(value)
+def _short(value: object) -> str:
+    """Write a setting or version; a hash says as much in twelve digits."""
+    return value[:12] if isinstance(value, str) and len(value) == 64 else setting_text(value)

@@ -1,28 +1,30 @@
-"""summary.json and summary.md: every job of a batch and what became of it."""
+"""What is told of a batch: summary.json, summary.md and JUnit suites, all made from the results of its jobs."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import int8cal
 from int8cal.atomic import atomic_write
+from int8cal.batch.inputs import paths_of
 from int8cal.batch.record import RECORD
-from int8cal.batch.sources import paths_of
-from int8cal.errors import GateError, OutputError
+from int8cal.errors import OutputError
 from int8cal.output_paths import require_apart
 from int8cal.pipeline import files_of
-from int8cal.report.batch_lines import COLUMNS, SUMMARY, figure_cells
-from int8cal.report.wording import count, printable, seconds
+from int8cal.report import wording
+from int8cal.report.batch_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
+from int8cal.report.junit import Case, Suite, gate_case, skipped_gates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.batch.task import JobResult, Task
+    from int8cal.batch.jobs import JobResult, Task
+    from int8cal.report.document import Document
+    from int8cal.report.parts import Drop
 
 FORMAT = SUMMARY
 VERSION = 1
@@ -62,8 +64,8 @@ def require_summary(path: Path, tasks: Sequence[Task], *, overwrite: bool) -> No
     Raises:
         OutputError: Names the file.
     """
-    require_apart((path, _markdown_path(path)), read_by(tasks))
-    written = {os.path.realpath(each): task.job.name for task in tasks for each in _written(task)}
+    require_apart((path, _markdown_path(path)), inputs_of_batch(tasks))
+    written = {os.path.realpath(each): task.job.name for task in tasks for each in _outputs_of(task)}
     for file in (path, _markdown_path(path)):
         owner = written.get(os.path.realpath(file))
         if owner is not None:
@@ -76,7 +78,7 @@ def require_summary(path: Path, tasks: Sequence[Task], *, overwrite: bool) -> No
             )
 
 
-def read_by(tasks: Sequence[Task]) -> set[Path]:
+def inputs_of_batch(tasks: Sequence[Task]) -> set[Path]:
     """List the files that a batch reads."""
     paths = {path for task in tasks for path in (task.config, task.job.model, task.job.calibration.statistics) if path}
     sources = {
@@ -88,7 +90,7 @@ def read_by(tasks: Sequence[Task]) -> set[Path]:
     return paths.union(*map(paths_of, sources.values()))
 
 
-def _written(task: Task) -> list[Path]:
+def _outputs_of(task: Task) -> list[Path]:
     directory, names = files_of(task.job)
     return [directory / name for each in (*names, RECORD) for name in (each, f"{each}.data")]
 
@@ -135,24 +137,85 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
     head = ("job", *COLUMNS, "gates", "time", "result")
     lines = [_TITLE, "", _row(head), _row(("---",) * len(head))]
     for result in results:
-        passed = sum(gate["passed"] for gate in result.gates)
-        gates = f"{passed} of {len(result.gates)} passed" if result.gates else ""
-        time = "" if result.seconds is None else seconds(result.seconds)
+        time = "" if result.seconds is None else wording.seconds(result.seconds)
         # the status of a gate that failed says what the error begins with
-        error = result.error.removeprefix(f"{GateError.station}: ") if result.status == "gate failed" else result.error
-        told = ": ".join(filter(None, (result.status, error)))
-        lines.append(_row((result.name, *figure_cells(result.metrics), gates, time, told)))
-    return "\n".join([*lines, "", counted(results) + ".", ""])
+        station = f"{result.station}: " if result.status == "gate failed" else ""
+        ending = ": ".join(filter(None, (result.status, result.error.removeprefix(station))))
+        lines.append(_row((result.name, *figure_cells(result.metrics), gates_passed(result.gates), time, ending)))
+    return "\n".join([*lines, "", describe_counts(results) + ".", ""])
 
 
-def counted(results: Sequence[JobResult]) -> str:
+def describe_counts(results: Sequence[JobResult]) -> str:
     """Say how many jobs ended how."""
     counts = Counter(result.status for result in results)
-    return f"{count(len(results), 'job')}: {', '.join(f'{number} {status}' for status, number in counts.items())}"
+    ends = ", ".join(f"{number} {status}" for status, number in counts.items())
+    return f"{wording.count(len(results), 'job')}: {ends}"
+
+
+def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:
+    """Make a JUnit suite of what became of a job: whether it ended well, and a case per gate.
+
+    Args:
+        result: Of a job that ran, was up to date, failed or was not run.
+        gates: What it was to be held to: without results, these are the gates that nobody could judge.
+    """
+    if result.status == "not run":
+        why = result.why or "not run"
+        return Suite(result.name, (Case("run", "skipped", why), *skipped_gates(gates, why)))
+    seconds = result.seconds or 0.0
+    if result.status == "failed":
+        stopped = Case("run", "error", result.error, result.error_type, seconds)
+        return Suite(result.name, (stopped, *skipped_gates(gates, "run stopped")))
+    ended = Case("run", message=result.why, seconds=seconds)
+    judged = [gate_case(gate["gate"], _value(gate), passed=gate["passed"]) for gate in result.gates]
+    return Suite(result.name, (ended, *judged))
+
+
+def _value(gate: dict[str, Any]) -> str:
+    """Say what a gate was held against: the value, with its interval where it has one."""
+    bounds = gate.get("ci95")
+    interval = f", 95 % interval {' to '.join(map(wording.plain, bounds))}" if bounds else ""
+    return wording.plain(gate["value"]) + interval
+
+
+def figures_of(document: Document) -> dict[str, Any]:
+    """Take the figures that a batch tells of a job from its report, under the names that gates use.
+
+    Args:
+        document: Of report.json.
+
+    Returns:
+        Name -> value; None where one was not measured.
+    """
+    metrics, latency = document.metrics, document.latency
+    return {
+        "sqnr_db": metrics.sqnr_db,
+        "cosine": metrics.cosine,
+        "max_abs_error": metrics.max_abs_error,
+        "agreement": metrics.agreement,
+        **_drop("top1", metrics.top1),
+        **_drop("top5", metrics.top5),
+        "size.fp32_bytes": document.size.fp32_bytes,
+        "size.int8_bytes": document.size.int8_bytes,
+        "latency.fp32": latency and latency.fp32,
+        "latency.int8": latency and latency.int8,
+        "latency.speedup": latency and latency.speedup,
+        "saturation.unsafe_channels": document.saturation.unsafe_channels,
+    }
+
+
+def _drop(name: str, drop: Drop | None) -> dict[str, Any]:
+    low, high = (None, None) if drop is None else drop.drop_ci95
+    return {
+        f"{name}.fp32": drop and drop.fp32,
+        f"{name}.int8": drop and drop.int8,
+        f"{name}.drop": drop and drop.drop,
+        f"{name}.drop_ci95.lo": low,
+        f"{name}.drop_ci95.hi": high,
+    }
 
 
 def _job(task: Task, result: JobResult) -> dict[str, Any]:
-    values = asdict(result)
     return {
         "name": _text(result.name),
         "status": result.status,
@@ -164,14 +227,14 @@ def _job(task: Task, result: JobResult) -> dict[str, Any]:
         "model": _text(result.model),
         "output": _text(str(result.directory)),
         "differs": {key: _text(text) for key, text in task.differs.items()},
-        "metrics": values["metrics"],
-        "gates": list(values["gates"]),
+        "metrics": result.metrics,
+        "gates": list(result.gates),
         "seconds": None if result.seconds is None else round(result.seconds, 3),
     }
 
 
-def _row(cells_: Sequence[str]) -> str:
-    texts = (printable(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells_)
+def _row(cells: Sequence[str]) -> str:
+    texts = (wording.printable(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
     return f"| {' | '.join(texts)} |"
 
 

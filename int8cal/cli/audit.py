@@ -9,7 +9,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import say, tell
-from int8cal.cli.outcome import require_held, shown_path
+from int8cal.cli.outcome import shown_path
 from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
 from int8cal.runtime.targets import TARGETS
@@ -92,6 +92,7 @@ def command(
     def one(model: str) -> None:
         settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)
         from int8cal.auditing import audit_file
+        from int8cal.gating import require_held
 
         audit = audit_file(
             Path(model),

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_complete, require_gates, show_report
+from int8cal.cli.junit import junit_of, junit_option
+from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 
 
@@ -26,7 +26,7 @@ from int8cal.cli.progress import Progress
 @options.overwrite
 @options.quiet
 @options.as_json
-@recorded("calibrate")
+@junit_option("calibrate")
 @click.pass_context
 def command(context: click.Context, *, model: str | None, config: str | None, as_json: bool) -> None:
     """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.
@@ -48,6 +48,7 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
     read = [job.model, *([Path(config)] if config else [])]
     junit_of(context).expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
     require_available(job)
+    from int8cal.gating import require_complete, require_gates
     from int8cal.pipeline import calibrate_job
 
     def place(key: str) -> str | None:

@@ -9,8 +9,8 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.endings import say, tell
-from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_held, shown_path
+from int8cal.cli.junit import junit_of, junit_option
+from int8cal.cli.outcome import shown_path
 
 if TYPE_CHECKING:
     from int8cal.report.compare.views import Judged
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--overwrite", is_flag=True, help="Replace the files if they exist.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on stdout, and nothing else there.")
-@recorded("compare")
+@junit_option("compare")
 @click.pass_context
 def command(
     context: click.Context,
@@ -101,6 +101,7 @@ def _report(path: str) -> Path:
 
 
 def _require(judged: Judged) -> None:
+    from int8cal.gating import require_held
     from int8cal.report.compare.views import value_text
 
     def advice(_: object) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_complete, require_gates, show_report
+from int8cal.cli.junit import junit_of, junit_option
+from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
 from int8cal.runtime.targets import TARGETS
@@ -39,7 +39,7 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @options.overwrite
 @options.quiet
 @options.as_json
-@recorded("evaluate")
+@junit_option("evaluate")
 @click.pass_context
 def command(
     context: click.Context,
@@ -63,6 +63,7 @@ def command(
     if job is None:
         raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
     from int8cal.evaluating import evaluate_files
+    from int8cal.gating import require_complete, require_gates
 
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.

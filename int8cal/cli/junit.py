@@ -1,4 +1,7 @@
-"""--junit: the verdicts of a command as JUnit XML, also when it stops with an error."""
+"""The option --junit: its file is checked before any work, and written when the command ends, well or not.
+
+`int8cal.report.junit` makes what stands in it.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ class JUnitFile:
         atomic_write(path, junit_xml(suites))
 
 
-def recorded(action: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def junit_option(action: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare --junit for a command, and write the file when the command ends, well or not.
 
     Args:

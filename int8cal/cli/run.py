@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import keep_crash, say, tell
-from int8cal.cli.junit import junit_of, recorded
-from int8cal.cli.outcome import require_gates, shown_path
+from int8cal.cli.endings import say, tell
+from int8cal.cli.junit import junit_of, junit_option
+from int8cal.cli.outcome import shown_path
 from int8cal.cli.progress import Progress
+from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from int8cal.batch.check import Checked
-    from int8cal.batch.task import JobResult, Task
+    from int8cal.batch.dry_run import Checked
+    from int8cal.batch.jobs import JobResult, Task
 
 _WIDTH = 13
 
@@ -55,7 +56,7 @@ class RunCommand(click.Command):
 @click.option("--keep-going", is_flag=True, help="Go on with the next job after one failed.")
 @click.option(
     "--jobs",
-    "at_a_time",
+    "workers",
     type=click.IntRange(1, 256),
     default=1,
     metavar="N",
@@ -70,7 +71,7 @@ class RunCommand(click.Command):
 )
 @options.overwrite
 @options.quiet
-@recorded("run")
+@junit_option("run")
 @click.pass_context
 def command(
     context: click.Context,
@@ -79,7 +80,7 @@ def command(
     dry_run: bool,
     only: tuple[str, ...],
     keep_going: bool,
-    at_a_time: int,
+    workers: int,
     rerun: bool,
     summary: str | None,
 ) -> int:
@@ -90,20 +91,24 @@ def command(
     The exit code is that of the first job that failed.
     """
     values, flags = options.settings_of(context)
-    from int8cal.batch.tasks import chosen, load_tasks
+    from int8cal.batch.jobs import load_tasks, select_tasks
 
     tasks = load_tasks(configs, values, flags)
-    selected = chosen(tasks, only)
+    selected = select_tasks(tasks, only)
     if dry_run:
         return _dry_run(selected, rerun=rerun)
-    from int8cal.batch.junit import suite_of_result
-    from int8cal.batch.order import GateGoal, run_batch
-    from int8cal.batch.summary import counted, default_summary, read_by, require_summary
-    from int8cal.batch.task import Endings
+    from int8cal.batch.run import BatchOptions, run_batch
+    from int8cal.batch.summary import (
+        default_summary,
+        describe_counts,
+        inputs_of_batch,
+        junit_suite,
+        require_summary,
+    )
     from int8cal.report.batch_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
-    junit_of(context).expect("run", (), read_by(tasks), overwrite=overwrite)
+    junit_of(context).expect("run", (), inputs_of_batch(tasks), overwrite=overwrite)
     path = Path(summary) if summary else default_summary(tasks)
     if path is not None:
         require_summary(path, tasks, overwrite=overwrite)
@@ -113,86 +118,87 @@ def command(
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
     outcome = run_batch(
         selected,
-        GateGoal(at_a_time, keep_going, rerun, path),
-        Endings(require_gates, keep_crash),
+        BatchOptions(workers, keep_going, rerun, path),
         Progress(quiet=quiet),
-        _teller({task.job.name for task in selected if task.job.quiet}, width),
+        _reporter({task.job.name for task in selected if task.job.quiet}, width),
     )
     junit_of(context).keep(
-        [
-            suite_of_result(result, task.job.evaluation.gates)
-            for task, result in zip(selected, outcome.results, strict=True)
-        ]
+        [junit_suite(result, task.job.evaluation.gates) for task, result in zip(selected, outcome.results, strict=True)]
     )
     left = sum(result.status == "not run" for result in outcome.results)
     if left and not outcome.interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
     if not quiet:
-        tell(counted(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
+        tell(describe_counts(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
     if outcome.interrupted:
         raise outcome.interrupted
     return outcome.exit_code
 
 
-def _teller(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
+def _reporter(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
+    """Make what prints a job as it ends: what it printed, its error, its row.
+
+    Args:
+        quiet: Names of the jobs without a row.
+        width: Of the column of names.
+    """
     from int8cal.report.batch_lines import figure_cells
 
-    def ended(result: JobResult, printed: str) -> None:
+    def report(result: JobResult, printed: str) -> None:
         if printed.strip():
             tell(printed.rstrip(), err=True)
         if result.error:
             # a bug's line names its log; it reads the same whatever job it came from
-            say(result.error if result.error.startswith("internal:") else f"{result.name}: {result.error}")
+            say(result.error if result.station == Int8calError.station else f"{result.name}: {result.error}")
         if result.name not in quiet:
             cells = (f"{cell:>{_WIDTH}}" for cell in figure_cells(result.metrics))
-            tell("  ".join((f"{result.name:<{width}}", *cells, _ended(result))))
+            tell("  ".join((f"{result.name:<{width}}", *cells, _ending(result))))
             sys.stdout.flush()
 
-    return ended
+    return report
 
 
-def _ended(result: JobResult) -> str:
+def _ending(result: JobResult) -> str:
+    """Say where a job's results are, or where it failed."""
     up_to_date = "" if result.ran else " (up to date)"
     if not result.exit_code:
         return shown_path(result.directory) + up_to_date
-    if result.error.startswith("killed:"):
-        return "failed: killed"
-    if result.exit_code == 1:
+    if result.station == Int8calError.station:
         return "failed: a bug in int8cal"
-    station = "gate" if result.status == "gate failed" else result.error.split(":", 1)[0]
-    return f"failed: {station}{up_to_date}"
+    return f"failed: {result.station}{up_to_date}"
 
 
 def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
     """List the jobs, and give the exit code of the first one that cannot run."""
-    from int8cal.batch.check import check
+    from int8cal.batch.dry_run import check_jobs
 
     code, counts = 0, {"to run": 0, "up to date": 0, "cannot run": 0}
-    for checked in check(tasks, rerun=rerun):
-        skipped = checked.decision.action == "skip"
-        state = "cannot run" if checked.error else "up to date" if skipped else "to run"
+    for checked in check_jobs(tasks, rerun=rerun):
+        up_to_date = checked.decision.up_to_date
+        state = "cannot run" if checked.error else "up to date" if up_to_date else "to run"
         counts[state] += 1
         for line in _listing(checked, state):
             tell(line)
         if checked.error is not None:
             code = code or checked.error.exit_code
             say(f"{checked.task.job.name}: {checked.error}")
-        elif skipped and checked.decision.record is not None:
+        elif up_to_date and checked.decision.record is not None:
             code = code or checked.decision.record.exit_code
     tell(", ".join(f"{number} {state}" for state, number in counts.items() if number) + "; nothing was written")
     return code
 
 
 def _listing(checked: Checked, state: str) -> list[str]:
+    """Describe a job as it would be run."""
     job, decision = checked.task.job, checked.decision
     why = "" if state != "to run" else f" ({decision.why})"
     calibration, evaluation = ("" if number is None else f" ({number} samples)" for number in checked.samples)
-    judged = job.evaluation.data
+    data = job.evaluation.data
     return [
         f"{job.name}: {state}{why}",
         f"  model       {shown_path(job.model)}",
         f"  data        {_place(job.data.path)}{calibration}",
-        f"  evaluation  {'the same data' if judged is None else _place(judged.path) + evaluation}",
+        f"  evaluation  {'the same data' if data is None else _place(data.path) + evaluation}",
         *(
             f"  {'differs' if number == 0 else '':<10}  {key}: {text}"
             for number, (key, text) in enumerate(checked.task.differs.items())

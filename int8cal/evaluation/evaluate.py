@@ -32,7 +32,7 @@ from int8cal.runtime.sessions import QUIET, Session, scratch_folder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from int8cal.progress import Alone
+    from int8cal.progress import Exclusive
 
 S = TypeVar("S", bound=LabelledSample)
 _FIRST = "onnxruntime"
@@ -52,7 +52,7 @@ def evaluate_pair(
     clipped: Mapping[str, float] | None = None,
     reasons: Mapping[str, str] | None = None,
     progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
-    alone: Alone = nullcontext,
+    exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
 
@@ -70,7 +70,7 @@ def evaluate_pair(
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
-        alone: Keeps other jobs from running while speed is measured.
+        exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
         The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path. An error in a
@@ -126,7 +126,7 @@ def evaluate_pair(
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
         told = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
-        with parts.part(*told), alone(threads) as every:
+        with parts.part(*told), exclusive(threads) as every:
             open_timed = partial(Session, threads=every, providers=providers)
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)

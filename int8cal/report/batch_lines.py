@@ -10,7 +10,7 @@ from int8cal.report import wording
 from int8cal.report.reading import flat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from int8cal.report.screen import Screen
@@ -32,6 +32,11 @@ def figure_cells(figures: Mapping[str, Any]) -> tuple[str, ...]:
         wording.smaller(*sizes) if all(sizes) else "",
         wording.times(figures["latency.speedup"]),
     )
+
+
+def gates_passed(gates: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many of a job's gates hold; "" where it has none."""
+    return f"{sum(bool(gate['passed']) for gate in gates)} of {len(gates)} passed" if gates else ""
 
 
 def load_batch_file(path: Path) -> dict[str, Any]:
@@ -90,17 +95,21 @@ def _summary(name: str, document: dict[str, Any], screen: Screen) -> list[str]:
     rows = [("job", *COLUMNS, "gates", "time", "result"), *map(_row, jobs)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     shown = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    told = [(wording.printable(str(job["name"])), _reason(job)) for job in jobs if _reason(job)]
+    reasons = [(wording.printable(str(job["name"])), _reason(job)) for job in jobs if _reason(job)]
     lines = [*screen.aligned(head), "", shown[0], *screen.cut(shown[1:], "job")]
-    return lines + (["", *screen.aligned(told)] if told else [])
+    return lines + (["", *screen.aligned(reasons)] if reasons else [])
 
 
 def _row(job: dict[str, Any]) -> tuple[str, ...]:
-    gates = job["gates"]
-    passed = f"{sum(bool(gate['passed']) for gate in gates)} of {len(gates)} passed" if gates else ""
     time = "" if job["seconds"] is None else wording.seconds(float(job["seconds"]))
     again = ", up to date" if job["status"] == "gate failed" and not job["ran"] else ""
-    cells = (str(job["name"]), *figure_cells(job["metrics"]), passed, time, f"{job['status']}{again}")
+    cells = (
+        str(job["name"]),
+        *figure_cells(job["metrics"]),
+        gates_passed(job["gates"]),
+        time,
+        f"{job['status']}{again}",
+    )
     return tuple(map(wording.printable, cells))
 
 

@@ -1,4 +1,8 @@
-"""junit.xml: verdicts as test cases, for the test reports of CI servers."""
+"""JUnit XML: verdicts as test cases, for the test reports of CI servers.
+
+A suite is a job, its first case whether the job ended well, and every gate another case. Commands, comparisons and
+batches make suites; `junit_xml` is the one that writes them.
+"""
 
 from __future__ import annotations
 
@@ -77,12 +81,7 @@ def suite_of_error(name: str, error: BaseException, *, action: str, gates: Itera
     own = isinstance(error, Int8calError)
     message = str(error) if own else f"{type(error).__name__}: {error}; this is a bug in int8cal"
     stopped = Case(action, "error", message, type(error).__name__)
-    return Suite(name, (stopped, *not_judged(gates, f"{action} stopped")))
-
-
-def not_judged(gates: Iterable[str], why: str) -> tuple[Case, ...]:
-    """Make a case of every gate of a job that gave no results."""
-    return tuple(Case(gate, "skipped", f"not judged: {why}") for gate in gates)
+    return Suite(name, (stopped, *skipped_gates(gates, f"{action} stopped")))
 
 
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:
@@ -92,10 +91,23 @@ def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, 
         gates: The gates, judged.
         values: What each was held against, as text.
     """
-    return tuple(
-        Case(gate.gate, "passed" if gate.passed else "failure", f"value {value}", "" if gate.passed else "gate")
-        for gate, value in zip(gates, values, strict=True)
-    )
+    return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in zip(gates, values, strict=True))
+
+
+def gate_case(gate: str, value: str, *, passed: bool) -> Case:
+    """Make a case of a gate that was judged.
+
+    Args:
+        gate: Its text, such as "top1.drop<=1.0".
+        value: What it was held against, as text.
+        passed: The verdict.
+    """
+    return Case(gate, "passed" if passed else "failure", f"value {value}", "" if passed else "gate")
+
+
+def skipped_gates(gates: Iterable[str], why: str) -> tuple[Case, ...]:
+    """Make a case of every gate of a job that gave no results."""
+    return tuple(Case(gate, "skipped", f"not judged: {why}") for gate in gates)
 
 
 def junit_xml(suites: Sequence[Suite]) -> str:
@@ -110,11 +122,11 @@ def junit_xml(suites: Sequence[Suite]) -> str:
     """
     root = ET.Element("testsuites", {"name": "int8cal", **_counts([case for suite in suites for case in suite.cases])})
     for suite in suites:
-        part = ET.SubElement(root, "testsuite", {"name": _held(suite.name), **_counts(suite.cases)})
+        part = ET.SubElement(root, "testsuite", {"name": _xml_text(suite.name), **_counts(suite.cases)})
         if suite.properties:
             properties = ET.SubElement(part, "properties")
             for key, value in suite.properties:
-                ET.SubElement(properties, "property", {"name": _held(key), "value": _held(value)})
+                ET.SubElement(properties, "property", {"name": _xml_text(key), "value": _xml_text(value)})
         for case in suite.cases:
             _case(part, suite, case)
     ET.indent(root, " ")
@@ -135,20 +147,20 @@ def _counts(cases: Sequence[Case]) -> dict[str, str]:
 
 
 def _case(part: ET.Element, suite: Suite, case: Case) -> None:
-    names = {"name": _held(case.name), "classname": _held(f"int8cal.{suite.name}")}
+    names = {"name": _xml_text(case.name), "classname": _xml_text(f"int8cal.{suite.name}")}
     element = ET.SubElement(part, "testcase", {**names, "time": f"{case.seconds:.3f}"})
     if case.outcome == "passed":
         if case.message:
-            ET.SubElement(element, "system-out").text = _held(case.message)
+            ET.SubElement(element, "system-out").text = _xml_text(case.message)
         return
-    found = ET.SubElement(element, case.outcome, {"message": _held(case.message)})
+    found = ET.SubElement(element, case.outcome, {"message": _xml_text(case.message)})
     if case.outcome != "skipped":
-        found.set("type", _held(case.kind))
+        found.set("type", _xml_text(case.kind))
         # some readers show the attribute, others the text
-        found.text = _held(f"{case.name}: {case.message}")
+        found.text = _xml_text(f"{case.name}: {case.message}")
 
 
-def _held(text: str) -> str:
+def _xml_text(text: str) -> str:
     """Make text that XML 1.0 can hold (its production Char), on one line."""
     return "".join(
         char if "\x20" <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char >= "\U00010000" else "\ufffd"

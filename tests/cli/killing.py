@@ -49,7 +49,7 @@ class Runs:
 def _serve() -> None:
     import onnxruntime  # noqa: F401 - imported once, for all forks
 
-    import int8cal.batch.order
+    import int8cal.batch.run
     import int8cal.pipeline  # noqa: F401 - likewise
     from int8cal.cli.main import main
 

@@ -1,39 +1,27 @@
 """What a job is made from: which changes count, and which do not."""
 
 import os
-import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from int8cal.batch import sources
-from int8cal.batch.inputs import Lookups, changes, inputs_document, inputs_from, inputs_of, with_contents
-from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, OutputSettings
-
-SAMPLE = Path(__file__).parents[3] / "sample_data"
-
-
-@pytest.fixture
-def job(tmp_path):
-    shutil.copytree(SAMPLE / "calib" / "0", tmp_path / "d" / "0")
-    shutil.copytree(SAMPLE / "calib" / "1", tmp_path / "d" / "1")
-    shutil.copy(SAMPLE / "model.onnx", tmp_path / "m.onnx")
-    (tmp_path / "l.csv").write_text("file,label\n")
-    return Job(tmp_path / "m.onnx", DataSettings(str(tmp_path / "d")), name="a")
+from int8cal.batch import inputs
+from int8cal.batch.inputs import FileCache, describe_changes, inputs_from, inputs_of, with_contents
+from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings
 
 
 def taken(job):
-    return with_contents(inputs_of(job, Lookups()), job, Lookups())
+    return with_contents(inputs_of(job, FileCache()), job, FileCache())
 
 
 def changed(before, job):
-    return changes(before, inputs_of(job, Lookups()), job, Lookups())
+    return describe_changes(before, inputs_of(job, FileCache()), job, FileCache())
 
 
 def test_nothing_changes_by_itself_and_a_document_reads_back(job):
     before = taken(job)
-    assert inputs_from(inputs_document(before)) == before
+    assert inputs_from(asdict(before)) == before
     assert changed(before, job) == ()
 
 
@@ -92,7 +80,7 @@ def test_an_empty_class_folder_and_a_label_file_beside_the_data_count(job):
 
 
 def test_beyond_the_limit_times_alone_decide(job, monkeypatch):
-    monkeypatch.setattr(sources, "CONTENT_LIMIT", 10)
+    monkeypatch.setattr(inputs, "CONTENT_LIMIT", 10)
     before = taken(job)
     assert before.data.content == ""
     assert changed(before, job) == ()

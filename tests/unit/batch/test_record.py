@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.batch.inputs import Inputs
+from int8cal.batch.inputs import Inputs, Source
 from int8cal.batch.record import Record, read_record, write_record
-from int8cal.batch.sources import Source
 
 INPUTS = Inputs("m.onnx", "a" * 64, Source(3, 5, "l", "c"), Source(1, 2, "l"), {"data.samples": None}, {"numpy": "2"})
 RECORDS = {

@@ -1,11 +1,11 @@
 from pathlib import Path
 
-from int8cal.batch.junit import suite_of_result
-from int8cal.batch.task import JobResult
+from int8cal.batch.jobs import JobResult
+from int8cal.batch.summary import junit_suite
 
 
 def outcomes(result, gates=()):
-    return [(case.name, case.outcome, case.message) for case in suite_of_result(result, gates).cases]
+    return [(case.name, case.outcome, case.message) for case in junit_suite(result, gates).cases]
 
 
 def test_every_gate_of_a_job_is_a_case():
@@ -13,20 +13,21 @@ def test_every_gate_of_a_job_is_a_case():
         {"gate": "sqnr_db>=30", "value": 31.5, "passed": True, "ci95": [30.0, 33.0]},
         {"gate": "top1.drop<=1", "value": None, "passed": False},
     )
-    result = JobResult("bert", "gate failed", Path("out"), "bert.onnx", True, 7, "gate: …", "", {}, gates, 2.5)
+    result = JobResult("bert", "gate failed", Path("out"), "bert.onnx", exit_code=7, gates=gates, seconds=2.5)
     assert outcomes(result) == [
         ("run", "passed", ""),
         ("sqnr_db>=30", "passed", "value 31.5, 95 % interval 30 to 33"),
         ("top1.drop<=1", "failure", "value not measured"),
     ]
-    assert suite_of_result(result).name == "bert"
-    assert suite_of_result(result).cases[0].seconds == 2.5
+    assert junit_suite(result).name == "bert"
+    assert junit_suite(result).cases[0].seconds == 2.5
 
 
 def test_a_job_that_failed_is_an_error_and_one_that_did_not_run_is_skipped():
-    failed = JobResult("a", "failed", Path("out"), "a.onnx", True, 4, "data: photos: does not exist", kind="DataError")
-    assert outcomes(failed) == [("run", "error", "data: photos: does not exist")]
-    assert suite_of_result(failed).cases[0].kind == "DataError"
+    error = "data: photos: does not exist"
+    failed = JobResult("a", "failed", Path("out"), "a.onnx", error=error, station="data", error_type="DataError")
+    assert outcomes(failed) == [("run", "error", error)]
+    assert junit_suite(failed).cases[0].kind == "DataError"
     left = JobResult("b", "not run", Path("out"), "b.onnx", why='job "a" failed')
     assert outcomes(left) == [("run", "skipped", 'job "a" failed')]
     assert outcomes(left, ["cosine>=1"])[1] == ("cosine>=1", "skipped", 'not judged: job "a" failed')

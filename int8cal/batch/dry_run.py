@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.batch.decide import Decision, decide, permitted
-from int8cal.batch.inputs import Lookups
+from int8cal.batch.inputs import FileCache
+from int8cal.batch.up_to_date import Decision, decide, job_to_run
 from int8cal.calibration.ranges import require_known_tensors
 from int8cal.config.patterns import placed_patterns
 from int8cal.data.feeds import open_feeds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from int8cal.batch.task import Task
+    from int8cal.batch.jobs import Task
     from int8cal.job import Job
 
 
@@ -42,7 +42,7 @@ class Checked:
     error: Int8calError | None
 
 
-def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
+def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
     """Check jobs without any inference, in order.
 
     Models are loaded and planned, patterns and ranges matched, data listed and its headers read, labels matched,
@@ -55,14 +55,14 @@ def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
     Yields:
         One verdict per job; nothing is raised for a mistake in one.
     """
-    lookups = Lookups()
+    files = FileCache()
     last: tuple[Path, Prepared] | None = None  # jobs of a matrix follow each other with one model
     for task in tasks:
-        decision = decide(task, lookups, rerun=rerun)
-        job = permitted(task.job, decision)
+        decision = decide(task, files, rerun=rerun)
+        job = job_to_run(task, decision)
         samples: tuple[int | None, int | None] = (None, None)
         error: Int8calError | None = None
-        if decision.action == "run":
+        if not decision.up_to_date:
             try:
                 if decision.error is not None:
                     raise decision.error
@@ -77,11 +77,12 @@ def check(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
 
 
 def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
+    """Hold the settings and the data's headers against the model; count samples for calibration and evaluation."""
     quantization = job.quantization
     plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
     feeds = open_feeds(job.data, prepared.signature)
     gates = [parse_gate(text) for text in job.evaluation.gates]
-    judged = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
-    return feeds.count, judged.count
+    evaluation = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
+    return feeds.count, evaluation.count
