@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 Recipe = Literal["fast", "balanced", "accurate"]
-Target = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
+TargetName = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
+DEFAULT_TARGET: TargetName = "portable"
 ActivationType = Literal["u8", "s8"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
@@ -109,7 +110,7 @@ class QuantizationSettings:
     """
 
     recipe: Recipe = "fast"
-    target: Target = "portable"
+    target: TargetName = DEFAULT_TARGET
     activations: ActivationType = "u8"
     weights: WeightRange | None = None
     exclude: tuple[str, ...] = ()

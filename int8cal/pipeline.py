@@ -59,7 +59,7 @@ from int8cal.quantization.correct import (
     find_ranges,
     split_kept,
 )
-from int8cal.quantization.left_out import left_of, target_of
+from int8cal.quantization.left_out import left_of
 from int8cal.quantization.recipes import PLAIN, RECIPES, RecipeRule
 from int8cal.quantization.scorer import Scorer
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
@@ -67,6 +67,7 @@ from int8cal.report.histograms import tensor_histograms
 from int8cal.report.weights import weights_of
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
+from int8cal.runtime.targets import table_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -350,7 +351,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             do="calibrate this model, or give --force if only its bytes differ",
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    selection = Selection(include, exclude, left_of(table), target_of(table.settings))
+    selection = Selection(include, exclude, left_of(table), table_target(table.settings))
     plan = require_layers(prepared, selection)
     try:
         built = build_model(prepared.model, plan, table)

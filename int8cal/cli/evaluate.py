@@ -12,6 +12,7 @@ from int8cal.cli.junit import junit_of, recorded
 from int8cal.cli.outcome import require_complete, require_gates, show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
+from int8cal.job import DEFAULT_TARGET
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    help="Where the int8 model will run: can it saturate there (default portable)?",
+    help=f"Where the int8 model will run: can it saturate there (default {DEFAULT_TARGET})?",
 )
 @options.judgement
 @options.threads

@@ -18,7 +18,7 @@ from int8cal.job import (
     QuantizationSettings,
     Recipe,
     Runtime,
-    Target,
+    TargetName,
     WeightRange,
 )
 from int8cal.runtime.targets import TARGETS
@@ -209,8 +209,9 @@ quantization = together(
     _setting(
         "--target",
         key="quantization.target",
-        type=_choice(get_args(Target)),
-        help="Where the model will run " + _default("quantization", "target", get_args(Target), _QUANTIZATION.target),
+        type=_choice(get_args(TargetName)),
+        help="Where the model will run "
+        + _default("quantization", "target", get_args(TargetName), _QUANTIZATION.target),
     ),
     _setting(
         "--activations",

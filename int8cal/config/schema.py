@@ -28,7 +28,7 @@ from int8cal.job import (
     QuantizationSettings,
     Recipe,
     Runtime,
-    Target,
+    TargetName,
     WeightRange,
 )
 
@@ -234,7 +234,7 @@ class QuantizationSection(Section):
     """What is quantized and how."""
 
     recipe: Recipe = _QUANTIZATION.recipe
-    target: Target = _QUANTIZATION.target
+    target: TargetName = _QUANTIZATION.target
     activations: ActivationType = _QUANTIZATION.activations
     weights: WeightRange | None = _QUANTIZATION.weights
     exclude: list[str] = []

@@ -13,7 +13,7 @@ from int8cal.config.messages import validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
-from int8cal.job import Method, Preprocess, Recipe, Target
+from int8cal.job import Method, Preprocess, Recipe, TargetName
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -176,7 +176,7 @@ TEXTS = st.sampled_from(
     ["", " ", ".", "..", "...", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"]
 )
 CHOICES = st.sampled_from(
-    [*Method.__args__, *Recipe.__args__, *Target.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
+    [*Method.__args__, *Recipe.__args__, *TargetName.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, CHOICES)
 NAMES = [*FIGURES, *SHORT, "outputs.a", "outputs..sqnr_db", *(f"outputs.a <= b.{name}" for name in OUTPUT_UNITS)]
