@@ -68,8 +68,7 @@ class RunCommand(click.Command):
     metavar="FILE",
     help="Where the summary goes, with a .md (default for several jobs: summary.json beside their directories).",
 )
-@options.overwrite
-@options.quiet
+@options.settings("output.overwrite", "quiet")
 @recorded("run")
 @click.pass_context
 def command(

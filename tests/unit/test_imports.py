@@ -17,6 +17,7 @@ LEVELS = {
     "__main__": 99,
     "errors": 0,
     "job": 0,
+    "declared": 1,
     "locks": 1,
     "atomic": 2,
     "input_paths": 1,
