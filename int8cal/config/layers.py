@@ -131,11 +131,11 @@ def _value(setting: Declared, value: Any) -> Any:
         return None
     if setting.section is not None:
         return _made(setting.section, value)
-    return Path(value) if setting.form in ("file", "directory") else _frozen(value)
+    return Path(value) if setting.form in ("file", "directory") else _with_tuples(value)
 
 
-def _frozen(value: Any) -> Any:
+def _with_tuples(value: Any) -> Any:
     """Make tuples of lists."""
     if isinstance(value, dict):
-        return {key: _frozen(each) for key, each in value.items()}
+        return {key: _with_tuples(each) for key, each in value.items()}
     return tuple(value) if isinstance(value, list) else value
