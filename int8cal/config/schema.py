@@ -201,7 +201,7 @@ def section_of(kind: type) -> type[Section]:
     for setting in declared(kind):
         hint = _yaml_type(setting.hint, setting.option)
         if setting.section is DataSettings:
-            hint = Annotated[hint, BeforeValidator(_path_alone, json_schema_input_type=str | hint)]
+            hint = Annotated[hint, BeforeValidator(_path_alone, json_schema_input_type=_Path | hint)]
         keys[setting.name] = (hint, Field(_yaml_default(setting), description=setting.option.about))
     name = "JobLayer" if kind is Job else f"{kind.__name__.removesuffix('Settings')}Section"
     return create_model(name, __base__=Section, __doc__=kind.__doc__, **keys)

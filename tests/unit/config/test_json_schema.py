@@ -101,6 +101,7 @@ BAD = [
     {"calibration": {"threads": True}},
     {"calibration": {"batch_size": 0}},
     {"data": 7},
+    {"data": ""},
     {"data": {"path": " "}},
     {"data": {"samples": 0}},
     {"data": {"preprocess": {"resize": [1, 2, 3]}}},
