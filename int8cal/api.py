@@ -2,89 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 
 from int8cal.config.available import require_available
 from int8cal.config.load import job_from_options
 from int8cal.config.patterns import placed_patterns
+from int8cal.declared import keywords
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.graph.prepared import prepare
 from int8cal.identity import identified
+from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model, quantize_prepared
 from int8cal.runtime.simplify import simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
     from int8cal.calibration.table import CalibrationTable
     from int8cal.evaluation.result import Report
-    from int8cal.job import Job
+    from int8cal.job import ActivationType, Fallback, Goal, Job, Method, Recipe, Runtime, TargetName, WeightRange
 
     Model = str | Path | onnx.ModelProto
     Feed = Mapping[str, npt.NDArray[Any]]
     Data = str | Path | Iterable[Feed] | Callable[[], Iterable[Feed]]
 
-# keyword -> key path of the YAML
-_CALIBRATE = {
-    "method": "calibration.method",
-    "percentile": "calibration.percentile",
-    "batch_size": "calibration.batch_size",
-    "threads": "calibration.threads",
-    "statistics": "calibration.statistics",
-    "recipe": "quantization.recipe",
-    "target": "quantization.target",
-    "activations": "quantization.activations",
-    "weights": "quantization.weights",
-    "exclude": "quantization.exclude",
-    "include": "quantization.include",
-    "ranges": "quantization.ranges",
-    "uint8_input": "quantization.uint8_input",
-    "optimize": "quantization.optimize",
-    "latency_allowance": "quantization.latency_allowance",
-    "explain": "quantization.explain",
-    "budget": "quantization.budget",
-    "fallback": "quantization.fallback",
-    "gates": "evaluation.gates",
-    "eval_data": "evaluation.data.path",
-    "samples": "data.samples",
-    "seed": "data.seed",
-    "skip_bad": "data.skip_bad",
-    "preprocess": "data.preprocess",
-}
-_EVALUATE = {
-    "samples": "data.samples",
-    "seed": "data.seed",
-    "skip_bad": "data.skip_bad",
-    "labels": "data.labels",
-    "preprocess": "data.preprocess",
-    "threads": "calibration.threads",
-    "latency": "evaluation.latency",
-    "runtimes": "evaluation.runtimes",
-    "providers": "evaluation.providers",
-    "target": "quantization.target",
-}
 
-
-def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
+def calibrate(
+    model: Model,
+    data: Data,
+    *,
+    samples: int | None = None,
+    preprocess: Mapping[str, object] | None = None,
+    skip_bad: bool = False,
+    seed: int = 0,
+    method: Method = "auto",
+    percentile: float = 99.99,
+    batch_size: int = 8,
+    threads: int = 0,
+    statistics: str | Path | None = None,
+    recipe: Recipe = "fast",
+    target: TargetName = DEFAULT_TARGET,
+    activations: ActivationType | None = None,
+    weights: WeightRange | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    uint8_input: bool = False,
+    optimize: Goal | None = None,
+    explain: bool = False,
+    latency_allowance: float = 10.0,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+    budget: float | None = None,
+    fallback: Fallback = "float",
+    eval_data: str | Path | None = None,
+    gates: Sequence[str] = (),
+) -> CalibrationTable:
     """Calibrate a model.
+
+    The keywords are settings of the YAML's sections data, calibration, quantization and evaluation, with the same
+    names, meanings and defaults; `eval_data` is the path evaluation.data, and None for `activations` or `weights` takes
+    the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
+    leave layers in float until `gates` hold, on `eval_data` or on the data itself.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
         data: A path as on the command line ("package.module:function" too), an iterable of feeds {input name: array},
             or a function that returns one. An array of the model's rank is a batch, of one rank less a sample.
-        **settings: As on the command line: method, percentile, recipe, target, activations, weights, exclude, include,
-            samples, seed, batch_size, threads, skip_bad, statistics (a .stats.npz in place of counting); and ranges
-            {tensor: (low, high)}, preprocess {resize: …}, and uint8_input (raw pixels go into the int8 model; with
-            feeds, preprocess then says how they were made), and optimize="latency" (layers that are slower in int8 on
-            this machine stay float), and latency_allowance in percent. budget (percent) and fallback leave layers in
-            float until gates hold, on eval_data (a path) or on the data itself.
 
     Returns:
         The table; `quantize` builds the model from it.
@@ -92,8 +81,9 @@ def calibrate(model: Model, data: Data, **settings: object) -> CalibrationTable:
     Raises:
         Int8calError: One of its subclasses, see int8cal.errors.
     """
+    given = locals()
     path, stream = _source(data)
-    job = _job(model, path, settings, _CALIBRATE)
+    job = _job(model, path, "calibrate", given)
     if job.evaluation.gates and job.quantization.budget is None:
         raise UsageError("gates without a budget decide nothing in calibrate", do="give budget, or call evaluate")
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
@@ -120,15 +110,31 @@ def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:
     return built.model
 
 
-def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report:
+def evaluate(
+    fp32: Model,
+    int8: Model,
+    data: Data,
+    *,
+    samples: int | None = None,
+    preprocess: Mapping[str, object] | None = None,
+    skip_bad: bool = False,
+    seed: int = 0,
+    threads: int = 0,
+    target: TargetName = DEFAULT_TARGET,
+    labels: str | Path | None = None,
+    runtimes: Sequence[Runtime] = (),
+    providers: Sequence[str] = (),
+    latency: bool = True,
+) -> Report:
     """Compare an int8 model, made by any tool, with its FP32 model.
+
+    The keywords are settings of the YAML, with the same names, meanings and defaults. The int8 model runs on
+    `runtimes`, such as ["openvino"], beside onnxruntime, which takes `providers`, such as ["cuda", "cpu"].
 
     Args:
         fp32: Path of the float model, or the model in memory.
         int8: Likewise the int8 model.
         data: As for `calibrate`.
-        **settings: samples, seed, skip_bad, labels, preprocess, target, threads, latency; runtimes, such as
-            ["openvino"], where the int8 model runs beside onnxruntime; providers, such as ["cuda", "cpu"].
 
     Returns:
         The report, without gates.
@@ -136,8 +142,9 @@ def evaluate(fp32: Model, int8: Model, data: Data, **settings: object) -> Report
     Raises:
         Int8calError: One of its subclasses, see int8cal.errors.
     """
+    given = locals()
     path, stream = _source(data)
-    job = _job(fp32, path, settings, _EVALUATE)
+    job = _job(fp32, path, "evaluate", given)
     report = evaluate_models(
         _model(fp32),
         _model(int8),
@@ -166,23 +173,22 @@ def _source(data: Data) -> tuple[str, Callable[[], object] | None]:
     return "data", lambda: data
 
 
-def _job(model: Model, data: str, settings: Mapping[str, object], keys: Mapping[str, str]) -> Job:
-    unknown = sorted(settings.keys() - keys.keys())
-    if unknown:
-        raise UsageError(f"unknown setting {unknown[0]!r}", do=f"the settings are {', '.join(sorted(keys))}")
-    options = {keys[name]: _plain(value) for name, value in settings.items() if value is not None}
+def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], given: Mapping[str, object]) -> Job:
+    """Make the job of a call from its arguments; None stands for a default."""
+    known = keywords(function)
+    paths = {name: f"{each.path}.path" if each.section is DataSettings else each.path for name, each in known.items()}
+    options = {path: _plain(given[name]) for name, path in paths.items() if given[name] is not None}
     name = "model.onnx" if isinstance(model, onnx.ModelProto) else str(model)
-    job = job_from_options(
-        {**options, "model": name, "data.path": data}, flags={path: keyword for keyword, path in keys.items()}
-    )
+    flags = {path: keyword for keyword, path in paths.items()}
+    job = job_from_options({**options, "model": name, "data.path": data}, flags=flags)
     require_available(job)
     return job
 
 
 def _plain(value: object) -> object:
-    """Make lists of tuples, which the YAML's schema does not know."""
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
+    """Write a value as YAML has it: no tuples, no paths."""
+    if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
-    return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -19,6 +19,7 @@ from int8cal.evaluation.saturation.repair import repair
 from int8cal.evaluation.saturation.worst_case import judge_layers
 from int8cal.graph.load import is_quantized, load_model, save_model
 from int8cal.graph.signature import signature_of
+from int8cal.job import DEFAULT_TARGET
 from int8cal.output_paths import require_apart, require_free
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 def audit_file(
     path: Path,
     *,
-    target: str = "portable",
+    target: str = DEFAULT_TARGET,
     data: DataSettings | None = None,
     gates: Sequence[str] = (),
     fix: Path | None = None,

@@ -22,9 +22,11 @@ from int8cal.interop.onnxruntime import FORMS, read_onnxruntime, to_onnxruntime
 from int8cal.interop.openvino import foreign_model, read_openvino, to_openvino, weight_operations
 from int8cal.interop.tables import Import, table_of
 from int8cal.interop.tensorrt import HEADER, is_header, read_tensorrt, to_tensorrt
+from int8cal.job import DEFAULT_TARGET
 from int8cal.numerics.fakequantize import FakeQuantize, fakequantize_of
 from int8cal.output_paths import require_apart, require_free
 from int8cal.runtime.openvino_ir import Operations, fake_quantized, operations_of
+from int8cal.runtime.targets import table_target
 
 if TYPE_CHECKING:
     from int8cal.calibration.table import CalibrationTable
@@ -222,7 +224,7 @@ def _export_model(
 def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Prepared | None, Plan | None]:
     if choices.model is None:
         return None, None
-    from int8cal.quantization.left_out import left_of, target_of
+    from int8cal.quantization.left_out import left_of
 
     prepared = _prepared(choices.model)
     if table.model.get("sha256") != prepared.sha256 and not choices.force:
@@ -233,7 +235,7 @@ def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Pre
             do="give the model that it was made for, or --force if only its bytes differ",
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    plan = make_plan(prepared.model, Selection(include, exclude, left_of(table), target_of(table.settings)))
+    plan = make_plan(prepared.model, Selection(include, exclude, left_of(table), table_target(table.settings)))
     unknown = [point.tensor for point in plan.points if point.tensor not in table.tensors]
     if unknown:
         raise TableError(
@@ -259,7 +261,7 @@ def _foreign(content: bytes, form: str, where: str, choices: Choices, prepared: 
         raise UsageError(
             "names layers, not tensors: only the model says what they read", where=where, do="give --model MODEL.onnx"
         )
-    plan = make_plan(prepared.model, Selection(target=choices.target or "portable"))
+    plan = make_plan(prepared.model, Selection(target=choices.target or DEFAULT_TARGET))
     return read_ncnn(content, where, _renamed(layers_of_model(prepared.model, plan), choices))
 
 

@@ -27,6 +27,7 @@ from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, m
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of
+from int8cal.job import DEFAULT_TARGET
 from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
 from int8cal.protos import without_weights
@@ -50,7 +51,7 @@ def evaluate_files(
     *,
     output: Path | None = None,
     gates: Sequence[str] = (),
-    target: str = "portable",
+    target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
     runtimes: Sequence[str] = (),
@@ -98,7 +99,7 @@ def evaluate_models(
     int8: Path | onnx.ModelProto,
     data: DataSettings,
     *,
-    target: str = "portable",
+    target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
     runtimes: Sequence[str] = (),

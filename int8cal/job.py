@@ -1,180 +1,457 @@
-"""The settings of one job as frozen dataclasses: what the command line, the YAML and the Python API all come down to.
+"""The settings of one job, each declared once: name, type, default, meaning, limits, and how the command line calls it.
 
-Field names are the YAML's key names. Validation of types and ranges happens in `int8cal.config`.
+The YAML's schema (`config.schema`), the JSON Schema, the options of commands (`cli.options`), the keywords of
+`int8cal.calibrate` and `evaluate`, the settings in a table and the documentation's page of settings are all made from
+these dataclasses, which `int8cal.declared` reads. Types and limits are checked where a job is made, in `config`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 Recipe = Literal["fast", "balanced", "accurate"]
-Target = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
+TargetName = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
+DEFAULT_TARGET: TargetName = "portable"
 ActivationType = Literal["u8", "s8"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
 Runtime = Literal["onnxruntime", "openvino"]
+Engine = Literal["local", "ray"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a value must look like beyond its type; `config.schema` has a check for each name."""
+
+    name: Literal["file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range"]
+
+
+File = Annotated[Path, Form("file")]
+Directory = Annotated[Path, Form("directory")]
+Source = Annotated[str, Form("source")]  # a path, or package.module:function
+Labels = Annotated[str, Form("labels")]  # a path, or "folders"
+Name = Annotated[str, Form("name")]
+Gate = Annotated[str, Form("gate")]
+Nonzero = Annotated[float, Form("nonzero")]
+Size = Annotated[int | tuple[int, int], Form("size")]
+Range = Annotated[tuple[float, float], Form("range")]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is said of a setting beside its name, type and default.
+
+    Attributes:
+        about: What it means, in the YAML's words.
+        flag: How the command line spells it, such as "-o --output"; empty for not at all. A flag of a setting that is
+            true by default switches it off. The flag of a section sets the section's path.
+        help: What --help says of the flag; empty for `about`. {default} and the texts of `cli.options` are filled in.
+        metavar: What --help calls the value; empty for N of whole numbers, and for choices.
+        gt, ge, le: Limits of a number: above, at least, at most.
+        api: Functions of the Python API that take it.
+        keyword: What it is called there; empty for its name.
+        recorded: Whether a table's settings hold it: "always", or the setting beside it that must be given; empty for
+            never.
+    """
+
+    about: str
+    flag: str = ""
+    help: str = ""
+    metavar: str = ""
+    gt: float | None = None
+    ge: float | None = None
+    le: float | None = None
+    api: tuple[Literal["calibrate", "evaluate"], ...] = ("calibrate",)
+    keyword: str = ""
+    recorded: str = ""
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How an image file becomes a float tensor; applied in this order.
+    """How an image file becomes a float tensor; applied in this order."""
 
-    Attributes:
-        resize: Shorter side in pixels (int) or exact (height, width); None keeps the size.
-        crop: Centre crop side in pixels (int) or (height, width); None keeps the size.
-        color: "RGB", "BGR" or "GRAY"; None takes RGB for 3 channels and GRAY for 1.
-        layout: "NCHW" or "NHWC"; None is told from the model's input shape.
-        scale: Factor applied to the 0..255 pixel values.
-        mean, std: Per channel, subtracted and divided after `scale`; empty tuples for none.
-    """
-
-    resize: int | tuple[int, int] | None = None
-    crop: int | tuple[int, int] | None = None
-    color: Literal["RGB", "BGR", "GRAY"] | None = None
-    layout: Literal["NCHW", "NHWC"] | None = None
-    scale: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    resize: Annotated[
+        Size | None, Option("Shorter side in pixels (int) or exact (height, width); null keeps the size.")
+    ] = None
+    crop: Annotated[
+        Size | None, Option("Centre crop side in pixels (int) or (height, width); null keeps the size.")
+    ] = None
+    color: Annotated[
+        Literal["RGB", "BGR", "GRAY"] | None,
+        Option('"RGB", "BGR" or "GRAY"; null takes RGB for 3 channels and GRAY for 1.'),
+    ] = None
+    layout: Annotated[
+        Literal["NCHW", "NHWC"] | None, Option('"NCHW" or "NHWC"; null is told from the model\'s input shape.')
+    ] = None
+    scale: Annotated[Nonzero, Option("Factor applied to the 0..255 pixel values.")] = 1.0
+    mean: Annotated[tuple[float, ...], Option("Per channel, subtracted after `scale`; empty for none.")] = ()
+    std: Annotated[tuple[Nonzero, ...], Option("Per channel, divided by after `mean`; empty for none.")] = ()
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Where calibration or evaluation samples come from.
+    """Where samples come from."""
 
-    Attributes:
-        path: Directory, file, glob, or "package.module:function".
-        samples: At most this many samples; None for all.
-        preprocess: Image preprocessing; None when the YAML declares none (the model then gets pixel values 0..255).
-        labels: "folders", a CSV path, or None (told by the data: labels.csv if present, class folders else).
-        skip_bad: Count and skip unreadable files instead of stopping at the first.
-        seed: Chooses which samples are taken when `samples` is smaller than the set.
-    """
-
-    path: str
-    samples: int | None = None
-    preprocess: Preprocess | None = None
-    labels: str | None = None
-    skip_bad: bool = False
-    seed: int = 0
+    path: Annotated[
+        Source,
+        Option(
+            'Directory, file, glob, or "package.module:function".',
+            flag="--data",
+            help="Samples: a directory, file or glob of images, .npy, .npz or input_*.pb, or package.module:function.",
+            metavar="PATH",
+            api=(),
+        ),
+    ]
+    samples: Annotated[
+        int | None,
+        Option(
+            "At most this many samples; null for all.",
+            flag="--samples",
+            help="Use at most N samples.",
+            ge=1,
+            api=("calibrate", "evaluate"),
+        ),
+    ] = None
+    preprocess: Annotated[
+        Preprocess | None,
+        Option(
+            "Image preprocessing; null when the YAML declares none (the model then gets pixel values 0..255).",
+            api=("calibrate", "evaluate"),
+            recorded="always",
+        ),
+    ] = None
+    labels: Annotated[
+        Labels | None,
+        Option('"folders", a CSV path, or null (told by the data: labels.csv if present, class folders else).', api=()),
+    ] = None
+    skip_bad: Annotated[
+        bool,
+        Option(
+            "Count and skip unreadable files instead of stopping at the first.",
+            flag="--skip-bad",
+            help="Count and skip unreadable files, not stop.",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = False
+    seed: Annotated[
+        int,
+        Option(
+            "Chooses which samples are taken when `samples` is smaller than the set.",
+            flag="--seed",
+            help="Choose which N samples (default {default}).",
+            ge=0,
+            api=("calibrate", "evaluate"),
+        ),
+    ] = 0
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """How statistics become thresholds.
+    """How statistics become thresholds."""
 
-    Attributes:
-        method: How a tensor's clip range is chosen: "auto" takes, per tensor, the best of the others by its own error.
-        percentile: In percent of the values, for method "percentile".
-        batch_size: Samples read ahead while others run; each sample is run alone, so no result depends on it.
-        threads: Of the runtime; 0 for one per CPU.
-        engine: Where the pass over the data runs.
-        statistics: A .stats.npz with counts that were taken before, of merged shards for example; None to run the model
-            on the data and count. The data is then only read for samples to judge corrections on.
-    """
-
-    method: Method = "auto"
-    percentile: float = 99.99
-    batch_size: int = 8
-    threads: int = 0
-    engine: Literal["local", "ray"] = "local"
-    statistics: Path | None = None
+    method: Annotated[
+        Method,
+        Option(
+            'How a tensor\'s clip range is chosen: "auto" takes, per tensor, the best of the others by its own error.',
+            flag="--method",
+            help="How statistics become clip ranges (default {default}).",
+            recorded="always",
+        ),
+    ] = "auto"
+    percentile: Annotated[
+        float,
+        Option(
+            'In percent of the values, for method "percentile".',
+            flag="--percentile",
+            help="Percent of values kept by method percentile (default {default}).",
+            metavar="P",
+            gt=0,
+            le=100,
+            recorded="always",
+        ),
+    ] = 99.99
+    batch_size: Annotated[
+        int,
+        Option(
+            "Samples read ahead while others run; each sample is run alone, so no result depends on it.",
+            flag="--batch-size",
+            help="Samples read ahead (default {default}); results do not depend on it.",
+            ge=1,
+        ),
+    ] = 8
+    threads: Annotated[
+        int,
+        Option(
+            "Of the runtime; 0 for one per CPU.",
+            flag="--threads",
+            help="Threads of the runtime (default {default}: all cores).",
+            ge=0,
+            le=256,
+            api=("calibrate", "evaluate"),
+        ),
+    ] = 0
+    statistics: Annotated[
+        File | None,
+        Option(
+            "A .stats.npz with counts that were taken before, of merged shards for example; null to run the model on "
+            "the data and count. The data is then only read for samples to judge corrections on.",
+            flag="--stats",
+            help="Statistics counted before, such as merged shards; the data is then only judged on.",
+            metavar="FILE",
+        ),
+    ] = None
+    engine: Annotated[
+        Engine,
+        Option(
+            "Where the pass over the data runs.",
+            flag="--engine",
+            help="Where calibration runs (default {default}){refused}.",
+            api=(),
+        ),
+    ] = "local"
 
 
 @dataclass(frozen=True)
 class QuantizationSettings:
-    """What is quantized and how.
+    """What is quantized and how."""
 
-    Attributes:
-        recipe: How much work goes into accuracy.
-        target: Where the model will run.
-        activations: Integer type of activations.
-        weights: Range of the weights' codes; None for the target's own.
-        exclude: Nodes that stay float: patterns of names, or "op:Type".
-        include: The only nodes that are quantized, as in `exclude`; empty for all.
-        ranges: Tensor name -> (low, high) in real units, wins over statistics.
-        optimize: "latency" leaves layers in float that are slower in int8 on this machine; None measures nothing.
-        latency_allowance: Percent of the int8 model's estimated time that may be spent on accuracy: second planes of
-            inputs, and float in nodes between the layers.
-        budget: Percent of the int8 model's estimated time that layers outside int8 may add so that gates hold; None
-            leaves it at judging.
-        fallback: What such layers become: float, or first int8 with a second plane of their input's codes.
-        explain: Judge every step of the recipe, and write down in table, model and report what each gave.
-        uint8_input: The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.
-    """
-
-    recipe: Recipe = "fast"
-    target: Target = "portable"
-    activations: ActivationType = "u8"
-    weights: WeightRange | None = None
-    exclude: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    uint8_input: bool = False
-    optimize: Goal | None = None
-    latency_allowance: float = 10.0
-    explain: bool = False
-    budget: float | None = None
-    fallback: Fallback = "float"
+    recipe: Annotated[
+        Recipe,
+        Option(
+            "How much work goes into accuracy.",
+            flag="--recipe",
+            help="How much work goes into accuracy (default {default}){refused}.",
+            recorded="always",
+        ),
+    ] = "fast"
+    target: Annotated[
+        TargetName,
+        Option(
+            "Where the model will run.",
+            flag="--target",
+            help="Where the model will run (default {default}){refused}.",
+            api=("calibrate", "evaluate"),
+            recorded="always",
+        ),
+    ] = DEFAULT_TARGET
+    activations: Annotated[
+        ActivationType,
+        Option(
+            "Integer type of activations.",
+            flag="--activations",
+            help="Integer type of activations (default: {activations_of_targets}).",
+            recorded="always",
+        ),
+    ] = "u8"
+    weights: Annotated[
+        WeightRange | None,
+        Option(
+            "Range of the weights' codes; null for the target's own.",
+            flag="--weights",
+            help="Range of the weights' codes: s8 (-127..127), s7 (-64..63), or paired, the largest codes of which no "
+            "two can saturate on CPUs without VNNI (default: {weights_of_targets}).",
+            recorded="always",
+        ),
+    ] = None
+    include: Annotated[
+        tuple[str, ...],
+        Option(
+            "The only nodes that are quantized, as in `exclude`; empty for all.",
+            flag="--include",
+            help="Quantize these nodes only: name pattern or op:Type. Repeatable.",
+            metavar="GLOB",
+            recorded="always",
+        ),
+    ] = ()
+    exclude: Annotated[
+        tuple[str, ...],
+        Option(
+            'Nodes that stay float: patterns of names, or "op:Type".',
+            flag="--exclude",
+            help="Leave these nodes in float: name pattern or op:Type. Repeatable.",
+            metavar="GLOB",
+            recorded="always",
+        ),
+    ] = ()
+    uint8_input: Annotated[
+        bool,
+        Option(
+            "The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.",
+            flag="--uint8-input",
+            help="Let the int8 model take raw pixels 0..255: scale, mean and std move into its first layers.",
+            recorded="always",
+        ),
+    ] = False
+    optimize: Annotated[
+        Goal | None,
+        Option(
+            '"latency" leaves layers in float that are slower in int8 on this machine; null measures nothing.',
+            flag="--optimize",
+            help="Measure each layer here, and leave in float what is slower in int8 (default: measure nothing).",
+            recorded="optimize",
+        ),
+    ] = None
+    explain: Annotated[
+        bool,
+        Option(
+            "Judge every step of the recipe, and write down in table, model and report what each gave.",
+            flag="--explain",
+            help="Report what each step of the recipe gave, here and in later evaluations of the model.",
+        ),
+    ] = False
+    latency_allowance: Annotated[
+        float,
+        Option(
+            "Percent of the int8 model's estimated time that may be spent on accuracy: second planes of inputs, and "
+            "float in nodes between the layers.",
+            flag="--latency-allowance",
+            help="Time that better accuracy may cost, of the int8 model's estimated time (default {default}).",
+            metavar="PERCENT",
+            ge=0,
+            le=1000,
+            recorded="always",
+        ),
+    ] = 10.0
+    ranges: Annotated[
+        dict[str, Range],
+        Option("Tensor name -> (low, high) in real units, wins over statistics.", recorded="always"),
+    ] = field(default_factory=dict)
+    budget: Annotated[
+        float | None,
+        Option(
+            "Percent of the int8 model's estimated time that layers outside int8 may add so that gates hold; null "
+            "leaves it at judging.",
+            flag="--budget",
+            help="Leave the fewest layers in float that make the gates hold; all of them may add so much to the int8 "
+            "model's estimated time. Needs --gate; not with --optimize (default: gates only judge).",
+            metavar="PERCENT",
+            gt=0,
+            le=100_000,
+            recorded="budget",
+        ),
+    ] = None
+    fallback: Annotated[
+        Fallback,
+        Option(
+            "What such layers become: float, or first int8 with a second plane of their input's codes.",
+            flag="--fallback",
+            help="With --budget: float, or first a second plane of codes for layers whose input exists as float "
+            "(default {default}).",
+            recorded="budget",
+        ),
+    ] = "float"
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What the int8 model is judged on.
+    """What the int8 model is judged on; `data` null means the calibration data."""
 
-    Attributes:
-        data: Samples of its own; None for the calibration data (and the report says so).
-        gates: Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold.
-        latency: Whether the speed of both models is measured.
-        runtimes: Where the int8 model runs; onnxruntime always does, whether named or not.
-        providers: onnxruntime's execution providers for the evaluation, in the order of preference; none for CPU.
-    """
-
-    data: DataSettings | None = None
-    gates: tuple[str, ...] = ()
-    latency: bool = True
-    runtimes: tuple[Runtime, ...] = ()
-    providers: tuple[str, ...] = ()
+    data: Annotated[
+        DataSettings | None,
+        Option(
+            "Samples of its own; null for the calibration data (and the report says so).",
+            flag="--eval-data",
+            help="Samples the int8 model is judged on (default: the calibration data).",
+            metavar="PATH",
+            keyword="eval_data",
+        ),
+    ] = None
+    # A key, but no field: when a job is made it goes to the data that the model is judged on.
+    labels: ClassVar[
+        Annotated[
+            Labels | None,
+            Option(
+                '"folders" or a CSV of file,label, for the samples that the model is judged on.',
+                flag="--labels",
+                help='CSV of file,label, or "folders" for class folders.',
+                metavar="FILE",
+                api=("evaluate",),
+            ),
+        ]
+    ] = None
+    gates: Annotated[
+        tuple[Gate, ...],
+        Option(
+            'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold.',
+            flag="--gate",
+            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}.",
+            metavar="'NAME<=VALUE'",
+        ),
+    ] = ()
+    runtimes: Annotated[
+        tuple[Runtime, ...],
+        Option(
+            "Where the int8 model runs; onnxruntime always does, whether named or not.",
+            flag="--runtime",
+            help="Run the int8 model there as well, and report both. Repeatable (default onnxruntime, which always "
+            "runs).",
+            api=("evaluate",),
+        ),
+    ] = ()
+    providers: Annotated[
+        tuple[str, ...],
+        Option(
+            "onnxruntime's execution providers for the evaluation, in the order of preference; none for CPU.",
+            flag="--provider",
+            help="Evaluate with this execution provider of onnxruntime, such as cuda. Repeatable, in the order of "
+            "preference (default cpu, which always calibrates).",
+            metavar="NAME",
+            api=("evaluate",),
+        ),
+    ] = ()
+    latency: Annotated[
+        bool,
+        Option(
+            "Whether the speed of both models is measured.",
+            flag="--no-latency",
+            help="Do not measure the models' speed.",
+            api=("evaluate",),
+        ),
+    ] = True
 
 
 @dataclass(frozen=True)
 class OutputSettings:
-    """Where the files go.
+    """Where the files go; `{name}` in `dir` stands for the job's name."""
 
-    Attributes:
-        dir: Directory of the results; None for ./<stem>-int8/.
-        overwrite: Whether results that exist there may be replaced.
-    """
-
-    dir: Path | None = None
-    overwrite: bool = False
+    dir: Annotated[
+        Directory | None,
+        Option(
+            "Directory of the results; null for ./<stem>-int8/.",
+            flag="-o --output",
+            help="Directory for the results (default ./<model>-int8).",
+            metavar="DIR",
+            api=(),
+        ),
+    ] = None
+    overwrite: Annotated[
+        bool,
+        Option(
+            "Whether results that exist there may be replaced.",
+            flag="--overwrite",
+            help="Replace results that exist.",
+            api=(),
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)
 class Job:
-    """One model through the whole pipeline.
+    """The keys of one job."""
 
-    Attributes:
-        model: The FP32 ONNX file.
-        data: Calibration samples.
-        calibration: How statistics become thresholds.
-        quantization: What is quantized and how.
-        evaluation: What the int8 model is judged on.
-        output: Where the files go.
-        quiet: Print errors only.
-        name: Of the job, for tables and directories; empty for the model's stem.
-    """
-
-    model: Path
-    data: DataSettings
-    calibration: CalibrationSettings = CalibrationSettings()
-    quantization: QuantizationSettings = field(default_factory=QuantizationSettings)
-    evaluation: EvaluationSettings = EvaluationSettings()
-    output: OutputSettings = OutputSettings()
-    quiet: bool = False
-    name: str = ""
+    model: Annotated[File, Option("The FP32 ONNX file.", api=())]
+    data: Annotated[DataSettings, Option("Calibration samples.", api=())]
+    calibration: Annotated[CalibrationSettings, Option("How statistics become thresholds.", api=())] = (
+        CalibrationSettings()
+    )
+    quantization: Annotated[QuantizationSettings, Option("What is quantized and how.", api=())] = field(
+        default_factory=QuantizationSettings
+    )
+    evaluation: Annotated[EvaluationSettings, Option("What the int8 model is judged on.", api=())] = (
+        EvaluationSettings()
+    )
+    output: Annotated[OutputSettings, Option("Where the files go.", api=())] = OutputSettings()
+    quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet", api=())] = False
+    name: Annotated[Name, Option("Of the job, for tables and directories; empty for the model's stem.", api=())] = ""

@@ -47,12 +47,13 @@ from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
-from int8cal.quantization.left_out import left_of, target_of
+from int8cal.quantization.left_out import left_of
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.weights import weights_of
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
+from int8cal.runtime.targets import table_target
 from int8cal.search.candidate import Inputs
 from int8cal.search.goals.budget import BestResult, kept_samples, spend_budget
 from int8cal.search.goals.leave_float import leave_slow_layers
@@ -356,7 +357,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             do="calibrate this model, or give --force if only its bytes differ",
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    selection = Selection(include, exclude, left_of(table), target_of(table.settings))
+    selection = Selection(include, exclude, left_of(table), table_target(table.settings))
     plan = require_layers(prepared, selection)
     try:
         built = build_model(prepared.model, plan, table)

@@ -12,6 +12,7 @@ from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import shown_path
 from int8cal.cli.progress import Progress
 from int8cal.errors import Int8calError
+from int8cal.job import DEFAULT_TARGET
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ _TARGETS = "; ".join(f"{target.name}: {target.what}" for target in TARGETS.value
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    default="portable",
-    help=f"Where the model will run (default portable). {_TARGETS}.",
+    default=DEFAULT_TARGET,
+    help=f"Where the model will run (default {DEFAULT_TARGET}). {_TARGETS}.",
 )
 @click.option(
     "--data",

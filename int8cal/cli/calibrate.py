@@ -14,17 +14,21 @@ from int8cal.cli.progress import Progress
 
 @click.command("calibrate")
 @click.argument("model", required=False, type=options.PATH, metavar="MODEL")
-@options.data()
-@options.directory
-@options.method
-@options.quantization
-@options.samples()
-@options.engine
-@options.eval_data
-@options.judgement
+@options.settings(
+    "data.path",
+    "output.dir",
+    "calibration.method",
+    "calibration.percentile",
+    "quantization.*",
+    "data.samples",
+    "data.seed",
+    "data.*",
+    "calibration.*",
+    "evaluation.data",
+    "evaluation.*",
+)
 @options.config
-@options.overwrite
-@options.quiet
+@options.settings("output.overwrite", "quiet")
 @options.as_json
 @junit_option("calibrate")
 @click.pass_context

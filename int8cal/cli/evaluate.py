@@ -12,6 +12,7 @@ from int8cal.cli.junit import junit_of, junit_option
 from int8cal.cli.outcome import show_report
 from int8cal.cli.progress import Progress
 from int8cal.errors import ConfigError
+from int8cal.job import DEFAULT_TARGET
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -25,19 +26,17 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @click.command("evaluate")
 @click.argument("fp32", type=options.PATH, metavar="FP32")
 @click.argument("int8", type=options.PATH, metavar="INT8")
-@options.data(key="evaluation.data.path")
+@options.settings("evaluation.data.path")
 @click.option("-o", "--output", type=options.PATH, metavar="DIR", help="Write report.json, .md and .html there.")
-@options.samples(section="evaluation.data")
+@options.settings("evaluation.data.samples", "evaluation.data.seed", "evaluation.data.skip_bad")
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    help="Where the int8 model will run: can it saturate there (default portable)?",
+    help=f"Where the int8 model will run: can it saturate there (default {DEFAULT_TARGET})?",
 )
-@options.judgement
-@options.threads
+@options.settings("evaluation.*", "calibration.threads")
 @options.config
-@options.overwrite
-@options.quiet
+@options.settings("output.overwrite", "quiet")
 @options.as_json
 @junit_option("evaluate")
 @click.pass_context

@@ -13,7 +13,7 @@ from int8cal.cli.endings import tell
 @click.command("init")
 @click.argument("model", type=options.PATH, metavar="MODEL")
 @click.option("-o", "--output", type=options.PATH, metavar="FILE", help="The YAML file (default ./<model>.yaml).")
-@options.overwrite
+@options.settings("output.overwrite")
 @click.pass_context
 def command(context: click.Context, *, model: str, output: str | None) -> None:
     """Write a commented YAML for MODEL, to fill in and give to `int8cal run`.

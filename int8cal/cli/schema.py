@@ -12,7 +12,7 @@ from int8cal.cli.outcome import shown_path
 
 @click.command("schema")
 @click.option("-o", "--output", type=options.PATH, metavar="FILE", help="Write to FILE (default: print it).")
-@options.overwrite
+@options.settings("output.overwrite")
 @click.pass_context
 def command(context: click.Context, *, output: str | None) -> None:
     """Print the JSON Schema of the YAML that `int8cal run` takes.

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from int8cal.cli import options
 from int8cal.cli.endings import say, tell
 from int8cal.cli.outcome import shown_path
-from int8cal.job import WeightRange
+from int8cal.job import DEFAULT_TARGET, WeightRange
 from int8cal.runtime.targets import TARGETS
 
 FORMATS = ("tensorrt", "ncnn", "onnxruntime", "openvino")
@@ -48,7 +48,7 @@ FORMATS = ("tensorrt", "ncnn", "onnxruntime", "openvino")
 @click.option(
     "--target",
     type=click.Choice(list(TARGETS)),
-    help="With --from: where the model will run (default portable, or what FILE says).",
+    help=f"With --from: where the model will run (default {DEFAULT_TARGET}, or what FILE says).",
 )
 @click.option(
     "--weights",

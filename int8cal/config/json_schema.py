@@ -1,27 +1,14 @@
-"""The JSON Schema of the YAML, for editors: made from the sections' types, described by the job's own docstrings."""
+"""The JSON Schema of the YAML, for editors: pydantic's, in which variables may stand for values."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any
 
-from int8cal import job
-from int8cal.config import schema
 from int8cal.config.schema import ConfigFile, JobLayer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-# Section -> where its keys are described.
-_DESCRIBED: dict[str, type] = {
-    "PreprocessSection": job.Preprocess,
-    "DataSection": job.DataSettings,
-    "CalibrationSection": job.CalibrationSettings,
-    "QuantizationSection": job.QuantizationSettings,
-    "EvaluationSection": job.EvaluationSettings,
-    "OutputSection": job.OutputSettings,
-    "JobLayer": job.Job,
-}
 _BATCH_KEYS = ("defaults", "jobs", "matrix")
 _VARIABLE = "Variable"
 # Text is text, whatever stands in for a part of it; other values may be a variable as a whole.
@@ -42,8 +29,9 @@ def config_schema() -> Schema:
         a job has a model in the end, whether a file exists.
     """
     made = ConfigFile.model_json_schema()
-    parts: dict[str, Schema] = {name: _section(name, part) for name, part in made.pop("$defs").items()}
-    top = _section("ConfigFile", made)
+    sections = made.pop("$defs")
+    parts: dict[str, Schema] = {name: _section(part, sections) for name, part in sections.items()}
+    top = _section(made, sections)
     top["properties"]["matrix"] = _matrix(parts, top["properties"]["matrix"])
     settings = [key for key in top["properties"] if key not in _BATCH_KEYS]
     return {
@@ -58,35 +46,20 @@ def config_schema() -> Schema:
     }
 
 
-def key_descriptions(kind: type) -> dict[str, str]:
-    """Read what a class's docstring says of its attributes.
-
-    Args:
-        kind: A class whose docstring has a part "Attributes:".
-
-    Returns:
-        Attribute -> text on one line, null for None; of "mean, std: text" both have it.
-    """
-    _, _, part = (inspect.getdoc(kind) or "").partition("Attributes:\n")
-    texts: dict[str, str] = {}
-    for entry in re.split(r"\n(?= {4}\S)", part):
-        names, _, text = " ".join(entry.split()).partition(": ")
-        texts |= {name.strip(): re.sub(r"\bNone\b", "null", text) for name in names.split(",") if name.strip()}
-    return texts
-
-
-def _section(name: str, made: Schema) -> Schema:
-    """Make a section out of pydantic's: described, without titles and defaults of whole sections."""
-    section: type = getattr(schema, name)
-    texts = key_descriptions(section)
-    if name in _DESCRIBED or name == "ConfigFile":
-        texts = key_descriptions(_DESCRIBED.get(name, job.Job)) | texts
+def _section(made: Schema, parts: dict[str, Schema]) -> Schema:
+    """Make a section out of pydantic's: without titles and defaults of whole sections, every key described."""
     properties = {
-        key: {"description": texts[key], **_value(value)} if key in texts else _value(value)
-        for key, value in made["properties"].items()
+        key: {"description": _about(value, parts), **_value(value)} for key, value in made["properties"].items()
     }
-    about = (inspect.getdoc(section) or "").partition("\n")[0]
+    about = made["description"]
     return {"type": "object", "description": about, "properties": properties, "additionalProperties": False}
+
+
+def _about(value: Schema, parts: dict[str, Schema]) -> str:
+    """Take a key's description; pydantic leaves out one that says the same as that of its section."""
+    if "description" in value:
+        return str(value["description"])
+    return str(parts[value["$ref"].rpartition("/")[2]]["description"])
 
 
 def _value(made: Schema) -> Schema:

@@ -10,16 +10,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from int8cal.declared import Declared, declared
 from int8cal.errors import ConfigError
-from int8cal.job import (
-    CalibrationSettings,
-    DataSettings,
-    EvaluationSettings,
-    Job,
-    OutputSettings,
-    Preprocess,
-    QuantizationSettings,
-)
+from int8cal.job import DEFAULT_TARGET, Job
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -64,25 +57,24 @@ def layer_of(section: Section, base: Path) -> Layer:
         base: The YAML file's directory, or Path() for the command line.
     """
     layer: Layer = section.model_dump(exclude_unset=True, exclude={"defaults", "jobs", "matrix"})
-    evaluation = layer.get("evaluation", {})
-    for mapping, key in (
-        (layer, "model"),
-        (layer.get("data"), "path"),
-        (layer.get("data"), "labels"),
-        (layer.get("calibration"), "statistics"),
-        (evaluation.get("data"), "path"),
-        (evaluation.get("data"), "labels"),
-        (evaluation, "labels"),
-        (layer.get("output"), "dir"),
-    ):
-        if mapping and mapping.get(key) is not None:
-            mapping[key] = _below(base, mapping[key], key)
+    _place_below(base, layer, Job)
     return layer
 
 
-def _below(base: Path, text: str, key: str) -> str:
-    if (key == "labels" and text == "folders") or (
-        key == "path" and _CALLABLE.fullmatch(text) and not (base / text).exists()
+def _place_below(base: Path, layer: Layer, kind: type) -> None:
+    for setting in declared(kind):
+        value = layer.get(setting.name)
+        if value is None:
+            continue
+        if setting.section is not None:
+            _place_below(base, value, setting.section)
+        elif setting.form in ("file", "directory", "source", "labels"):
+            layer[setting.name] = _below(base, value, setting.form)
+
+
+def _below(base: Path, text: str, form: str) -> str:
+    if (form == "labels" and text == "folders") or (
+        form == "source" and _CALLABLE.fullmatch(text) and not (base / text).exists()
     ):
         return text
     return str(base / Path(text).expanduser())
@@ -105,7 +97,6 @@ def job_of(layer: Layer, place: ErrorSite, *, name: str = "") -> Job:
         raise _missing(place, "data", "data: photos/train")
     if not layer["data"].get("path"):
         raise _missing(place, "data.path", "path: photos/train")
-    model = Path(layer["model"])
     data = dict(layer["data"])
     evaluation = dict(layer.get("evaluation", {}))
     labels = evaluation.pop("labels", None)
@@ -114,46 +105,37 @@ def job_of(layer: Layer, place: ErrorSite, *, name: str = "") -> Job:
         evaluation["data"] = inherited | evaluation["data"] | ({"labels": labels} if labels else {})
         if not evaluation["data"].get("path"):
             raise _missing(place, "evaluation.data.path", "path: photos/val")
-        evaluation["data"] = _data(evaluation["data"])
     elif labels:
         data["labels"] = labels  # judged on the calibration data, so these are its labels
-    for key in ("gates", "runtimes", "providers"):
-        evaluation[key] = tuple(evaluation.get(key, ()))
     quantization = dict(layer.get("quantization", {}))
-    for key in ("exclude", "include"):
-        quantization[key] = tuple(quantization.get(key, ()))
-    target = TARGETS.get(quantization.get("target", QuantizationSettings.target))
+    target = TARGETS.get(quantization.get("target", DEFAULT_TARGET))
     if target is not None:
         quantization.setdefault("activations", target.activations[0])
-    quantization["ranges"] = {
-        tensor: (float(low), float(high)) for tensor, (low, high) in quantization.get("ranges", {}).items()
-    }
-    calibration, output = dict(layer.get("calibration", {})), dict(layer.get("output", {}))
-    if calibration.get("statistics") is not None:
-        calibration["statistics"] = Path(calibration["statistics"])
-    if output.get("dir") is not None:
-        output["dir"] = Path(output["dir"])
-    return Job(
-        model=model,
-        data=_data(data),
-        calibration=CalibrationSettings(**calibration),
-        quantization=QuantizationSettings(**quantization),
-        evaluation=EvaluationSettings(**evaluation),
-        output=OutputSettings(**output),
-        quiet=layer.get("quiet", False),
-        name=name or layer.get("name") or model.stem,
-    )
+    name = name or layer.get("name") or Path(layer["model"]).stem
+    sections = {"data": data, "evaluation": evaluation, "quantization": quantization}
+    job: Job = _made(Job, layer | sections | {"name": name})
+    return job
 
 
 def _missing(place: ErrorSite, key: str, example: str) -> ConfigError:
     return ConfigError(f"{key} is missing", do=f'add "{example}"', where=place.text, key=key, line=place.line)
 
 
-def _data(settings: Layer) -> DataSettings:
-    preprocess = settings.get("preprocess")
-    return DataSettings(**(settings | {"preprocess": None if preprocess is None else _preprocess(preprocess)}))
+def _made(kind: type, layer: Layer) -> Any:
+    """Make a dataclass of `int8cal.job` from the keys that a layer holds."""
+    return kind(**{each.name: _value(each, layer[each.name]) for each in declared(kind) if each.name in layer})
 
 
-def _preprocess(settings: Layer) -> Preprocess:
-    values: Layer = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
-    return Preprocess(**values)
+def _value(setting: Declared, value: Any) -> Any:
+    if value is None:
+        return None
+    if setting.section is not None:
+        return _made(setting.section, value)
+    return Path(value) if setting.form in ("file", "directory") else _with_tuples(value)
+
+
+def _with_tuples(value: Any) -> Any:
+    """Make tuples of lists."""
+    if isinstance(value, dict):
+        return {key: _with_tuples(each) for key, each in value.items()}
+    return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The keys of the YAML and their types.
+"""The keys of the YAML and their types, made from the declarations of `int8cal.job`.
 
 Every key may be left out: defaults, a job, one matrix value and the command line are each one *layer* with these keys,
 and `int8cal.config.layers` puts them on top of each other. What a whole job must have is checked after that.
@@ -7,36 +7,30 @@ and `int8cal.config.layers` puts them on top of each other. What a whole job mus
 import os
 import re
 from collections.abc import Hashable
+from dataclasses import MISSING, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic_core import PydanticCustomError
 
+from int8cal.declared import Declared, declared, form_of
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
 from int8cal.evaluation.gates import parse_gate
-from int8cal.job import (
-    ActivationType,
-    CalibrationSettings,
-    EvaluationSettings,
-    Fallback,
-    Goal,
-    Method,
-    OutputSettings,
-    Preprocess,
-    QuantizationSettings,
-    Recipe,
-    Runtime,
-    Target,
-    WeightRange,
-)
-
-_CALIBRATION = CalibrationSettings()
-_QUANTIZATION = QuantizationSettings()
-_EVALUATION = EvaluationSettings()
-_OUTPUT = OutputSettings()
-_PREPROCESS = Preprocess()
+from int8cal.job import DataSettings, Job, Option
 
 
 def _expected(what: str) -> PydanticCustomError:
@@ -44,11 +38,11 @@ def _expected(what: str) -> PydanticCustomError:
     return PydanticCustomError("expected", "{what}", {"what": what})
 
 
-def _check_size(value: object) -> int | list[int] | None:
+def _check_size(value: object) -> int | list[int]:
     def is_side(side: object) -> bool:
         return isinstance(side, int) and not isinstance(side, bool) and side >= 1
 
-    if value is None or (isinstance(value, int) and is_side(value)):
+    if isinstance(value, int) and is_side(value):
         return value
     if isinstance(value, list) and len(value) == 2 and all(is_side(side) for side in value):
         return value
@@ -137,12 +131,12 @@ _GATE_PATTERN = (
     r"[-+]?([0-9](_?[0-9])*(\.([0-9](_?[0-9])*)?)?|\.[0-9](_?[0-9])*)([eE][-+]?[0-9](_?[0-9])*)?\s*$"
 )
 
-PathText = Annotated[
+_Path = Annotated[
     str,
     AfterValidator(_without_nul),
     WithJsonSchema({"type": "string", "pattern": r"^[^\u0000]*[^\s\u0000][^\u0000]*$"}),
 ]
-DirectoryText = Annotated[
+_Directory = Annotated[
     str,
     AfterValidator(_without_nul),
     AfterValidator(_check_placeholders),
@@ -150,7 +144,7 @@ DirectoryText = Annotated[
         {"type": "string", "pattern": r"^(?![^\u0000]*(?<!\$)\{(?!name\})[^{}]*\})[^\u0000]*[^\s\u0000][^\u0000]*$"}
     ),
 ]
-NameText = Annotated[
+_Name = Annotated[
     str,
     AfterValidator(_check_name),
     WithJsonSchema(
@@ -161,27 +155,37 @@ NameText = Annotated[
         }
     ),
 ]
-GateText = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
-Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
-Count = Annotated[int, Field(ge=1)]
-Size = Annotated[
-    int | list[int] | None,
+_Gate = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
+_Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
+_Size = Annotated[
+    int | list[int],
     PlainValidator(_check_size),
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "integer", "minimum": 1},
                 {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 2, "maxItems": 2},
-                {"type": "null"},
             ]
         }
     ),
 ]
-Range = Annotated[
+_Range = Annotated[
     list[float],
     AfterValidator(_check_range),
     WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
 ]
+# What stands for each `Form` of int8cal.job.
+_FORMS: dict[str, Any] = {
+    "file": _Path,
+    "source": _Path,
+    "labels": _Path,
+    "directory": _Directory,
+    "name": _Name,
+    "gate": _Gate,
+    "nonzero": _Nonzero,
+    "size": _Size,
+    "range": _Range,
+}
 
 
 class Section(BaseModel):
@@ -190,108 +194,61 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class PreprocessSection(Section):
-    """How an image file becomes a float tensor; see `int8cal.job.Preprocess`."""
-
-    resize: Size = None
-    crop: Size = None
-    color: Literal["RGB", "BGR", "GRAY"] | None = None
-    layout: Literal["NCHW", "NHWC"] | None = None
-    scale: Nonzero = _PREPROCESS.scale
-    mean: list[float] = []
-    std: list[Nonzero] = []
-
-
-class DataSection(Section):
-    """Where samples come from."""
-
-    path: PathText = ""
-    samples: Count | None = None
-    preprocess: PreprocessSection | None = None
-    labels: PathText | None = None
-    skip_bad: bool = False
-    seed: Annotated[int, Field(ge=0)] = 0
+@cache
+def section_of(kind: type) -> type[Section]:
+    """Make the section of the YAML that stands for a dataclass of `int8cal.job`, with the same keys and defaults."""
+    keys: dict[str, Any] = {}
+    for setting in declared(kind):
+        hint = _yaml_type(setting.hint, setting.option)
+        if setting.section is DataSettings:
+            hint = Annotated[hint, BeforeValidator(_path_alone, json_schema_input_type=_Path | hint)]
+        keys[setting.name] = (hint, Field(_yaml_default(setting), description=setting.option.about))
+    name = "JobLayer" if kind is Job else f"{kind.__name__.removesuffix('Settings')}Section"
+    return create_model(name, __base__=Section, __doc__=kind.__doc__, **keys)
 
 
-DataOrPath = Annotated[DataSection, BeforeValidator(_path_alone, json_schema_input_type=str | DataSection)]
-OptionalDataOrPath = Annotated[
-    DataSection | None, BeforeValidator(_path_alone, json_schema_input_type=str | DataSection | None)
-]
+def _yaml_type(hint: Any, option: Option | None = None) -> Any:
+    """Say in pydantic's types what YAML holds for a type of `int8cal.job`; the option's limits are a number's."""
+    if form_of(hint):
+        return _FORMS[form_of(hint)]
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _yaml_type(parts[0], option)
+    if origin in (Union, UnionType):
+        return reduce(or_, (_yaml_type(part, option) for part in parts))
+    if origin is tuple:
+        return list[_yaml_type(parts[0])]  # type: ignore[misc]
+    if origin is dict:
+        return dict[parts[0], _yaml_type(parts[1])]  # type: ignore[misc,valid-type]
+    if isinstance(hint, type) and is_dataclass(hint):
+        return section_of(hint)
+    if option is not None and hint in (int, float):
+        return Annotated[hint, Field(gt=option.gt, ge=option.ge, le=option.le)]
+    return hint
 
 
-class CalibrationSection(Section):
-    """How statistics become thresholds."""
-
-    method: Method = _CALIBRATION.method
-    percentile: Annotated[float, Field(gt=0, le=100)] = _CALIBRATION.percentile
-    batch_size: Count = _CALIBRATION.batch_size
-    threads: Annotated[int, Field(ge=0, le=256)] = _CALIBRATION.threads
-    engine: Literal["local", "ray"] = _CALIBRATION.engine
-    statistics: PathText | None = None
+def _yaml_default(setting: Declared) -> Any:
+    """Say what stands for a key that is left out; what a job must have is empty here, and asked for in `layers`."""
+    if setting.section is not None:
+        return None if setting.default is None else section_of(setting.section)()
+    if setting.default is MISSING:
+        return ""
+    return list(setting.default) if isinstance(setting.default, tuple) else setting.default
 
 
-class QuantizationSection(Section):
-    """What is quantized and how."""
+if TYPE_CHECKING:
 
-    recipe: Recipe = _QUANTIZATION.recipe
-    target: Target = _QUANTIZATION.target
-    activations: ActivationType = _QUANTIZATION.activations
-    weights: WeightRange | None = _QUANTIZATION.weights
-    exclude: list[str] = []
-    include: list[str] = []
-    ranges: dict[str, Range] = {}
-    uint8_input: bool = _QUANTIZATION.uint8_input
-    optimize: Goal | None = _QUANTIZATION.optimize
-    explain: bool = _QUANTIZATION.explain
-    latency_allowance: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = _QUANTIZATION.latency_allowance
-    budget: Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)] | None = _QUANTIZATION.budget
-    fallback: Fallback = _QUANTIZATION.fallback
-
-
-class EvaluationSection(Section):
-    """What the int8 model is judged on; `data` null means the calibration data.
-
-    Attributes:
-        labels: "folders" or a CSV of file,label, for the samples that the model is judged on.
-    """
-
-    data: OptionalDataOrPath = None
-    labels: PathText | None = None
-    gates: list[GateText] = []
-    latency: bool = _EVALUATION.latency
-    runtimes: list[Runtime] = []
-    providers: list[str] = []
-
-
-class OutputSection(Section):
-    """Where the files go; `{name}` in `dir` stands for the job's name."""
-
-    dir: DirectoryText | None = None
-    overwrite: bool = _OUTPUT.overwrite
-
-
-class JobLayer(Section):
-    """The keys of one job."""
-
-    name: NameText = ""
-    model: PathText = ""
-    data: DataOrPath = DataSection()
-    calibration: CalibrationSection = CalibrationSection()
-    quantization: QuantizationSection = QuantizationSection()
-    evaluation: EvaluationSection = EvaluationSection()
-    output: OutputSection = OutputSection()
-    quiet: bool = False
+    class JobLayer(Section):
+        """The keys of one job."""
+else:
+    JobLayer = section_of(Job)
 
 
 class ConfigFile(JobLayer):
-    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either.
+    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either."""
 
-    Attributes:
-        defaults: Settings under those of every job.
-        jobs: The jobs; a glob in `model` makes one of each file.
-        matrix: Key path, such as "calibration.method" -> list of values; every combination makes a job.
-    """
-
-    defaults: JobLayer = JobLayer()
-    jobs: Annotated[list[JobLayer], Field(min_length=1)] = []
-    matrix: dict[str, Annotated[list[object], Field(min_length=1), AfterValidator(_each_once)]] = {}
+    defaults: JobLayer = Field(JobLayer(), description="Settings under those of every job.")
+    jobs: list[JobLayer] = Field([], min_length=1, description="The jobs; a glob in `model` makes one of each file.")
+    matrix: dict[str, Annotated[list[object], Field(min_length=1), AfterValidator(_each_once)]] = Field(
+        {}, description='Key path, such as "calibration.method" -> list of values; every combination makes a job.'
+    )

@@ -15,7 +15,7 @@ from int8cal.evaluation.evaluate import model_bytes
 from int8cal.graph.ops import CLIPPING
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
-from int8cal.job import QuantizationSettings
+from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.report.wording import count, printable, shortened, size
 from int8cal.runtime.simplify import simplify
 
@@ -58,7 +58,7 @@ def starter_yaml(model: Path, beside: Path) -> str:
         *_data(signature),
         "",
         "calibration:",
-        _line("  method: auto", "per tensor the best of kl, percentile, mse and max"),
+        _line(f"  method: {CalibrationSettings.method}", "per tensor the best of kl, percentile, mse and max"),
         "",
         *_quantization(signature),
         "",
@@ -168,12 +168,15 @@ def _images(image: ImagePlan) -> list[str]:
 
 
 def _quantization(signature: Signature) -> list[str]:
-    defaults = QuantizationSettings()
     pixels = _image(signature) is not None
     return [
         "quantization:",
-        _line(f"  recipe: {defaults.recipe}", "fast, balanced or accurate: how much work goes into accuracy"),
-        _line(f"  target: {defaults.target}", "x86-vnni, x86-avx2 or arm64 where it runs on such CPUs alone"),
+        _line(
+            f"  recipe: {QuantizationSettings.recipe}", "fast, balanced or accurate: how much work goes into accuracy"
+        ),
+        _line(
+            f"  target: {QuantizationSettings.target}", "x86-vnni, x86-avx2 or arm64 where it runs on such CPUs alone"
+        ),
         '  # exclude: ["/head/*", "op:Softmax"]  # nodes that stay float: patterns of names, or op:Type',
         *([_line("  # uint8_input: true", "let the int8 model take raw pixels")] if pixels else []),
     ]

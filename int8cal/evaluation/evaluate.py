@@ -23,6 +23,7 @@ from int8cal.evaluation.saturation.layers import with_names
 from int8cal.evaluation.saturation.worst_case import audit_saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
+from int8cal.job import DEFAULT_TARGET
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.providers import CPU, resolve
@@ -43,7 +44,7 @@ def evaluate_pair(
     int8: Path | onnx.ModelProto,
     samples: Iterable[S],
     *,
-    target: str = "portable",
+    target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
     layerwise_samples: int = 32,

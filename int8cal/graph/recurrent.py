@@ -11,7 +11,7 @@ from int8cal.graph.index import attribute
 
 if TYPE_CHECKING:
     from int8cal.graph.index import Index
-    from int8cal.job import Target
+    from int8cal.job import TargetName
 
 # kernel: products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
 Form = Literal["kernel", "weights"]
@@ -26,7 +26,7 @@ _KERNEL_ATTRIBUTES = frozenset(
 )
 
 # Targets whose runtime has these kernels. On others the model stays free of com.microsoft.
-KERNEL_TARGETS: frozenset[Target] = frozenset({"portable", "x86-avx2", "x86-vnni", "arm64"})
+KERNEL_TARGETS: frozenset[TargetName] = frozenset({"portable", "x86-avx2", "x86-vnni", "arm64"})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError, UsageError
+from int8cal.job import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +31,7 @@ class Selection:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
-    target: str = "portable"
+    target: str = DEFAULT_TARGET
 
     def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.

@@ -13,7 +13,7 @@ from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Conversion, Foreign, counted, named
 from int8cal.interop.losses import symmetric, symmetric_losses
-from int8cal.runtime.targets import TARGETS
+from int8cal.runtime.targets import TARGETS, table_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Import:
     Attributes:
         source: Format's name, which the table gives as method.
         where: File, for messages.
-        target: Where the model will run; weights are computed for it. None for the file's, or "portable".
+        target: Where the model will run; weights are computed for it. None for the file's, or the default one.
         weights: Range of the weights' codes; None for the file's, or the target's own.
         missing_float: Leave layers in float whose tensors have no range, rather than refuse the file.
     """
@@ -68,7 +68,7 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
             f"{counted(len(foreign.unusable), 'tensor has', 'tensors have')} no usable range (NaN, infinite or "
             f"negative): {named(foreign.unusable)}"
         )
-    target = how.target or str(foreign.settings.get("target", "portable"))
+    target = how.target or table_target(foreign.settings)
     if "u8" not in TARGETS[target].activations:
         foreign = _signed(foreign, target, losses)
     weights = how.weights or foreign.settings.get("weights") or TARGETS[target].weights

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.calibration.table import CalibrationTable
 from int8cal.data.padding import record
+from int8cal.declared import declared
+from int8cal.job import Preprocess
 from int8cal.runtime.targets import weight_range
 
 if TYPE_CHECKING:
@@ -23,24 +25,6 @@ def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibra
         prepared: The prepared model.
         statistics: What it is made from.
     """
-    settings: dict[str, Any] = {
-        "method": job.calibration.method,
-        "percentile": job.calibration.percentile,
-        "recipe": job.quantization.recipe,
-        "target": job.quantization.target,
-        "activations": job.quantization.activations,
-        "weights": weight_range(job.quantization),
-        "include": list(job.quantization.include),
-        "exclude": list(job.quantization.exclude),
-        "uint8_input": job.quantization.uint8_input,
-        "latency_allowance": job.quantization.latency_allowance,
-        "ranges": {name: list(ends) for name, ends in job.quantization.ranges.items()},
-        "preprocess": asdict(job.data.preprocess) if job.data.preprocess is not None else None,
-    }
-    if job.quantization.optimize is not None:
-        settings["optimize"] = job.quantization.optimize
-    if job.quantization.budget is not None:
-        settings |= {"budget": job.quantization.budget, "fallback": job.quantization.fallback}
     return CalibrationTable(
         model={"sha256": prepared.sha256, "name": prepared.name},
         data={
@@ -48,8 +32,31 @@ def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibra
             "samples": statistics.samples,
             **({"padding": record(statistics.padding)} if statistics.padding else {}),
         },
-        settings=settings,
+        settings=_recorded(job) | {"weights": weight_range(job.quantization)},
         tensors={},
         weights={},
         warnings=tuple(str(each) for each in statistics.padding if each.how == "kept"),
     )
+
+
+def _recorded(job: Job) -> dict[str, Any]:
+    """Take the settings that tables hold, those that are not always there at the end."""
+    always, given = {}, {}
+    for section in (job.calibration, job.quantization, job.data):
+        kind: type = type(section)
+        for setting in declared(kind):
+            value, recorded = _plain(getattr(section, setting.name)), setting.option.recorded
+            if recorded == "always":
+                always[setting.name] = value
+            elif recorded and getattr(section, recorded) is not None:
+                given[setting.name] = value
+    return always | given
+
+
+def _plain(value: Any) -> Any:
+    """Write a value as JSON has it."""
+    if isinstance(value, Preprocess):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return list(value) if isinstance(value, tuple) else value

@@ -27,7 +27,7 @@ from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantiz
 from int8cal.quantization.uint8_boundary import take_codes
 from int8cal.quantization.uint8_input import CORRECTION as UINT8_INPUT
 from int8cal.quantization.uint8_input import uint8_input_of, with_points
-from int8cal.runtime.targets import table_range
+from int8cal.runtime.targets import table_range, table_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         plan,
         activations,
         table_range(table.settings),
-        target=table.settings.get("target", "portable"),
+        target=table_target(table.settings),
         entries=entries,
         bias_deltas=deltas,
         rounding=rounding,

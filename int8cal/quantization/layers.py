@@ -11,6 +11,7 @@ import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
+from int8cal.job import DEFAULT_TARGET
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.table import WeightEntry
     from int8cal.graph.plan import Layer, Plan
-    from int8cal.job import Target, WeightRange
+    from int8cal.job import TargetName, WeightRange
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
 
@@ -64,7 +65,7 @@ def quantize_layers(
     activations: dict[str, Affine],
     weights: WeightRange,
     *,
-    target: Target = "portable",
+    target: TargetName = DEFAULT_TARGET,
     entries: Mapping[str, WeightEntry] = MappingProxyType({}),
     bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
     planes: Collection[str] = (),
@@ -141,7 +142,9 @@ def _quantized(
     return QuantizedLayer(restored, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()))
 
 
-def layer_weights(index: Index, layer: Layer, weights: WeightRange, target: Target, *, double: bool) -> LayerWeights:
+def layer_weights(
+    index: Index, layer: Layer, weights: WeightRange, target: TargetName, *, double: bool
+) -> LayerWeights:
     """Lay out a layer's weights, and say what their codes must keep to.
 
     Args:
@@ -157,7 +160,7 @@ def layer_weights(index: Index, layer: Layer, weights: WeightRange, target: Targ
     return lay_out(widened(weight, layer.reduction) if double else weight, layer, weights, target)
 
 
-def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target: Target) -> LayerWeights:
+def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target: TargetName) -> LayerWeights:
     """Lay out values in place of a layer's weight.
 
     Args:
@@ -198,7 +201,7 @@ def _check_products(scales: npt.NDArray[np.float64], input_scale: float, layer: 
         )
 
 
-def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: Target) -> tuple[WeightRange, Links]:
+def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: TargetName) -> tuple[WeightRange, Links]:
     """Say what a layer's codes must keep to.
 
     Returns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +14,9 @@ from int8cal.graph.select import Selection
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
 from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.rescale import scaled_tensors
+from int8cal.runtime.targets import table_target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import onnx
 
     from int8cal.calibration.table import CalibrationTable
@@ -36,11 +35,6 @@ def left_of(table: CalibrationTable) -> tuple[tuple[str, str], ...]:
     return tuple(item for key in keys for item in table.settings.get(key, {}).items())
 
 
-def target_of(settings: Mapping[str, Any]) -> str:
-    """Return the target of a table's settings."""
-    return str(settings.get("target", "portable"))
-
-
 def plan_of_chains(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Plan:
     """Return the plan under which channels were rescaled: that from before layers were left in float for gates.
 
@@ -56,7 +50,7 @@ def plan_of_chains(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         return plan
     before = replace(table, settings={key: value for key, value in table.settings.items() if key != LEFT_FOR_GATES})
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    return make_plan(model, Selection(include, exclude, left_of(before), target_of(table.settings)))
+    return make_plan(model, Selection(include, exclude, left_of(before), table_target(table.settings)))
 
 
 def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Left) -> CalibrationTable:

@@ -24,7 +24,7 @@ from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.protos import copied
 from int8cal.quantization.emit import free_name, tensor_names
 from int8cal.quantization.layers import finite_weight
-from int8cal.runtime.targets import table_range
+from int8cal.runtime.targets import table_range, table_target
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -221,7 +221,7 @@ def _forms(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[
     forms: dict[str, Form] = dict(table.settings.get(FORMS_KEY, {}))
     layers = {layer.node: layer for layer in plan.recurrent}
     known = {node.name for node in model.graph.node}
-    target = table.settings.get("target", "portable")
+    target = table_target(table.settings)
     for node, form in forms.items():
         where = f"settings.{FORMS_KEY}"
         if node not in known:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from int8cal.job import DEFAULT_TARGET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from int8cal.job import ActivationType, QuantizationSettings, WeightRange
+    from int8cal.job import ActivationType, QuantizationSettings, TargetName, WeightRange
     from int8cal.numerics.pairs import Links, Order
 
 ONNXRUNTIME: tuple[Order, ...] = ("flat",)
@@ -34,7 +36,7 @@ class Target:
         onnxruntime: Whether it runs the model, so that its kernels' times say something of the target.
     """
 
-    name: str
+    name: TargetName
     what: str
     orders: tuple[Order, ...]
     weights: WeightRange
@@ -61,10 +63,16 @@ def weight_range(settings: QuantizationSettings) -> WeightRange:
     return settings.weights or TARGETS[settings.target].weights
 
 
+def table_target(settings: Mapping[str, Any]) -> TargetName:
+    """Return the target of a table's settings; the default one where the part was taken out."""
+    named: TargetName = settings.get("target", DEFAULT_TARGET)
+    return named
+
+
 def table_range(settings: Mapping[str, Any]) -> WeightRange:
     """Return the weight range of a table's settings; where the part was taken out, what the target has by itself."""
     named: WeightRange | None = settings.get("weights")
-    return named or TARGETS[settings.get("target", "portable")].weights
+    return named or TARGETS[table_target(settings)].weights
 
 
 def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:
@@ -95,4 +103,4 @@ def any_two_meet(target: str, kernel: tuple[int, ...], channels: int, *, depthwi
 
 
 def _orders(target: str) -> tuple[Order, ...]:
-    return TARGETS[target].orders or TARGETS["portable"].orders
+    return TARGETS[target].orders or TARGETS[DEFAULT_TARGET].orders

@@ -27,7 +27,7 @@ def test_every_option_reaches_its_setting(here, pipeline):
     job = call.job
     assert str(job.model) == "m.onnx"
     assert job.data == DataSettings("d", samples=8, skip_bad=True, seed=3)
-    assert job.calibration == CalibrationSettings("percentile", 99.5, 4, 2, "local")
+    assert job.calibration == CalibrationSettings("percentile", 99.5, 4, 2, engine="local")
     assert job.quantization == QuantizationSettings(
         "fast", "x86-avx2", "s8", "s7", exclude=("/head/*", "op:Softmax"), include=("op:Conv",)
     )

@@ -17,7 +17,7 @@ from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.config.available import AVAILABLE
 from int8cal.evaluation.figures import FIGURES
-from int8cal.job import Recipe, Target, WeightRange
+from int8cal.job import Recipe, TargetName, WeightRange
 
 Engine = Literal["local", "ray"]
 
@@ -267,7 +267,7 @@ def test_a_path_need_not_exist_and_a_callable_is_one(here, pipeline):
 def test_choices_that_are_refused_are_marked_in_the_help(here):
     text = " ".join(here("calibrate", "--help").out.split())
     for section_key, available in AVAILABLE.items():
-        choices = get_args({"recipe": Recipe, "weights": WeightRange, "target": Target}.get(section_key[1], Engine))
+        choices = get_args({"recipe": Recipe, "weights": WeightRange, "target": TargetName}.get(section_key[1], Engine))
         refused = ", ".join(choice for choice in choices if choice not in available)
         assert f"{refused} (not in this version)" in text
 

@@ -18,6 +18,7 @@ LEVELS = {
     "errors": 0,
     "job": 0,
     "crash_log": 1,
+    "declared": 1,
     "locks": 1,
     "atomic": 2,
     "input_paths": 1,

@@ -14,6 +14,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Evaluation, Saturation
 from int8cal.graph.load import load_model
 from int8cal.graph.signature import signature_of
+from int8cal.job import DEFAULT_TARGET
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, Session
 
@@ -46,7 +47,7 @@ class GateEvaluator:
         fp32: Path | onnx.ModelProto,
         samples: Callable[[], Iterable[Sample]],
         *,
-        target: str = "portable",
+        target: str = DEFAULT_TARGET,
         threads: int = 0,
     ) -> None:
         self._fp32, self._samples, self._target, self._threads = fp32, samples, target, threads

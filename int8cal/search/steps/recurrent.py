@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.recurrent import KERNELS
 from int8cal.quantization.build import build_model
 from int8cal.quantization.recurrent import FORMS_KEY, quantize_recurrent, why_no_kernel
+from int8cal.runtime.targets import table_target
 from int8cal.search.search import Settled
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def choose_forms(
     """
     if not plan.recurrent:
         return table, ()
-    target = table.settings.get("target", "portable")
+    target = table_target(table.settings)
     reasons = {layer.node: why_no_kernel(layer, target) for layer in plan.recurrent}
     able = [node for node, reason in reasons.items() if not reason]
     kernels: list[str] = []

@@ -14,7 +14,7 @@ from int8cal.quantization.corrections.codes_text import CORRECTION, codes_to_tex
 from int8cal.quantization.corrections.remainder import planes_of
 from int8cal.quantization.layers import layer_weights
 from int8cal.quantization.moments import layer_inputs, take_moments
-from int8cal.runtime.targets import table_range
+from int8cal.runtime.targets import table_range, table_target
 from int8cal.search.holdout import LEAST_SCORED
 from int8cal.search.search import Remark
 from int8cal.search.steps.layers import propose_layers
@@ -92,7 +92,7 @@ def refine_layers(
     layers = {layer.node: layer for layer in built.plan.layers}
     inputs, without = layer_inputs(built.model, list(layers))
     index = Index(built.floats)
-    weights, target = table_range(table.settings), table.settings.get("target", "portable")
+    weights, target = table_range(table.settings), table_target(table.settings)
     planes = planes_of(built.plan, table)
     found: dict[str, Refined] = {}
     for entry, (tuned, judged) in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):

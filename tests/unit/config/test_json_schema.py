@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.config.json_schema import config_schema, key_descriptions
+from int8cal.config.json_schema import config_schema
 from int8cal.config.locate import read_document
 from int8cal.config.messages import validate
 from int8cal.config.schema import ConfigFile, JobLayer
+from int8cal.declared import all_declared
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
-from int8cal.job import Method, Preprocess, Recipe, Target
+from int8cal.job import Method, Recipe, TargetName
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -78,11 +79,10 @@ def test_every_key_is_described_and_knows_its_default(schema):
     assert keys["", "model"]["description"] == "The FP32 ONNX file."
 
 
-def test_descriptions_are_those_of_the_dataclasses():
-    texts = key_descriptions(Preprocess)
-    assert texts["mean"] == texts["std"]
-    assert texts["crop"].endswith("null keeps the size.")
-    assert set(texts) == set(Preprocess.__dataclass_fields__)
+def test_every_setting_that_is_declared_is_a_key_with_its_description(schema):
+    paths = schema["properties"]["matrix"]["properties"]
+    said = {path: value["items"]["description"] for path, value in paths.items()}
+    assert said == {each.path: each.option.about for each in all_declared()}
 
 
 def test_a_matrix_names_every_key_path(schema):
@@ -101,6 +101,7 @@ BAD = [
     {"calibration": {"threads": True}},
     {"calibration": {"batch_size": 0}},
     {"data": 7},
+    {"data": ""},
     {"data": {"path": " "}},
     {"data": {"samples": 0}},
     {"data": {"preprocess": {"resize": [1, 2, 3]}}},
@@ -176,7 +177,7 @@ TEXTS = st.sampled_from(
     ["", " ", ".", "..", "...", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"]
 )
 CHOICES = st.sampled_from(
-    [*Method.__args__, *Recipe.__args__, *Target.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
+    [*Method.__args__, *Recipe.__args__, *TargetName.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, CHOICES)
 NAMES = [*FIGURES, *SHORT, "outputs.a", "outputs..sqnr_db", *(f"outputs.a <= b.{name}" for name in OUTPUT_UNITS)]

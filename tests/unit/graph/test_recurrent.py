@@ -102,8 +102,8 @@ def test_a_node_of_another_domain_is_none(bench):
 def test_the_kernels_exist_in_the_runtime_and_the_targets_are_those_of_the_settings():
     from typing import get_args
 
-    from int8cal.job import Target
+    from int8cal.job import TargetName
 
-    assert set(get_args(Target)) >= KERNEL_TARGETS
+    assert set(get_args(TargetName)) >= KERNEL_TARGETS
     assert set(KERNELS) == {"LSTM"}
     assert not onnx.defs.has("DynamicQuantizeLSTM")  # so a model of ONNX alone cannot hold it

@@ -3,13 +3,13 @@ from typing import get_args
 import pytest
 
 from int8cal.config.available import AVAILABLE
-from int8cal.job import QuantizationSettings, Target
+from int8cal.job import QuantizationSettings, TargetName
 from int8cal.numerics.pairs import link
 from int8cal.runtime.targets import TARGETS, any_two_meet, links_of, table_range, weight_range
 
 
 def test_every_target_has_a_name_of_the_contract_and_every_built_one_is_offered():
-    assert set(TARGETS) <= set(get_args(Target))
+    assert set(TARGETS) <= set(get_args(TargetName))
     assert AVAILABLE["quantization", "target"] == tuple(TARGETS)
     assert all(name == target.name for name, target in TARGETS.items())
 
