@@ -21,6 +21,8 @@ ALLOWED = {
     "api.py": ({"_plain"}, "nesting of settings"),
     "calibration/engines/counting.py": ({"add", "count", "result"}, "a counter of another kind in each thread"),
     "calibration/statistics.py": ({"histogram"}, "a property that calls the function of this name"),
+    "declared.py": ({"all_declared", "alternatives"}, "sections in a job's sections, and the nesting of a type"),
+    "quantization/blank_table.py": ({"_plain"}, "nesting of settings"),
     "data/ahead.py": ({"put"}, "the queue's method"),
     "data/feeds.py": ({"read"}, "the source's method"),
     "data/find.py": ({"visible_files"}, "nesting of folders, which the length of a path limits"),
