@@ -1,4 +1,4 @@
-"""The golden files, text that is compared with a stored copy and rewritten by `pytest --regen-golden`, and the zoo.
+"""The golden files, text that is compared with a stored copy and rewritten by `pytest --regen-golden`; the marker quick; the zoo.
 
 Real pretrained models, where they are at hand: INT8CAL_ZOO names their folder, by default ../shared/zoo.
 """
@@ -24,6 +24,21 @@ settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[2] / "shared" / "zoo"))
+
+
+# `pytest -m quick`: two minutes on two cores hold these folders, without what these markers say of a test
+QUICK_FOLDERS = ("unit", "property")
+NOT_QUICK = {"slow", "long", "zoo", "emulated", "browser"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as quick what is fast and tells most."""
+    folders = [Path(__file__).parent / name for name in QUICK_FOLDERS]
+    for item in items:
+        own = {mark.name for mark in item.iter_markers()}
+        if not own & NOT_QUICK and any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker(pytest.mark.quick)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,8 @@
-"""Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline."""
+"""Two ways to call the command line: as users do, in a process of its own, and in this process on a pretended pipeline.
+
+A process of its own is a fork of one that has imported everything (forking.py), unless the environment asks for a new
+interpreter. test_surroundings.py, tests/e2e and tests/docs always start new ones.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import int8cal
+
+sys.path.append(str(Path(__file__).parent))
+
+from forking import Forks
+
 from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "sample_data"
@@ -59,41 +68,52 @@ def environment(**extra: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": source, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"} | extra
 
 
-def run(directory: Path, *arguments: object, **extra: str) -> Finished:
-    """Run `python -m int8cal ARGUMENTS` in a directory."""
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory) -> Iterator[Callable[..., Finished]]:
+    """Run `int8cal ARGUMENTS` in a given directory, for fixtures that many tests share."""
+    forks = Forks(tmp_path_factory.mktemp("forks"), environment())
+
+    def run(directory: Path, *arguments: object, **extra: str) -> Finished:
+        words, variables = list(map(str, arguments)), environment(**extra)
+        if forks.can_run(variables):
+            done = Finished(*forks(directory, words, variables))
+        else:
+            done = new_process(directory, words, variables)
+        assert "Traceback" not in done.err
+        return done
+
+    yield run
+    forks.close()
+
+
+def new_process(directory: Path, arguments: list[str], variables: dict[str, str]) -> Finished:
+    """Run `python -m int8cal ARGUMENTS` in a new interpreter."""
     done = subprocess.run(
-        [sys.executable, "-m", "int8cal", *map(str, arguments)],
+        [sys.executable, "-m", "int8cal", *arguments],
         cwd=directory,
-        env=environment(**extra),
+        env=variables,
         capture_output=True,
         text=True,
         encoding="utf-8",
         check=False,
     )
-    assert "Traceback" not in done.stderr
     return Finished(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture(scope="session")
-def shared() -> Callable[..., Finished]:
-    """Run int8cal in a given directory, for fixtures that many tests share."""
-    return run
-
-
 @pytest.fixture
-def call(tmp_path, tmp_path_factory) -> Callable[..., Finished]:
-    """Run `python -m int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
+def call(shared, tmp_path, tmp_path_factory) -> Callable[..., Finished]:
+    """Run `int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
     temporary = str(tmp_path_factory.mktemp("temporary"))
-    return lambda *arguments, **extra: run(tmp_path, *arguments, TMPDIR=temporary, **extra)
+    return lambda *arguments, **extra: shared(tmp_path, *arguments, TMPDIR=temporary, **extra)
 
 
 @pytest.fixture(scope="session")
-def sample_run(tmp_path_factory) -> Path:
+def sample_run(shared, tmp_path_factory) -> Path:
     """The sample job, run once for all tests that need its files: calibrate on 40 images, judge on the evaluation set."""
     directory = tmp_path_factory.mktemp("sample")
     judged = ["--eval-data", SAMPLE / "eval", "--labels", "folders", "--no-latency"]
     calibrated = ["--data", SAMPLE / "calib", "--samples", "40"]
-    done = run(directory, "calibrate", SAMPLE / "model.onnx", *calibrated, *judged, "-o", "out")
+    done = shared(directory, "calibrate", SAMPLE / "model.onnx", *calibrated, *judged, "-o", "out")
     assert done.code == 0, done.err
     return directory / "out"
 
@@ -189,6 +209,6 @@ def gated() -> Callable[..., Report]:
     return gated
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sample() -> Path:
     return SAMPLE

@@ -29,8 +29,9 @@ from int8cal.config.schema import ConfigFile
 from int8cal.errors import Int8calError
 
 PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+HURRIED = Path(__file__).with_name("hurried.py")
 _SHIMS = {
-    "int8cal": 'exec "{python}" -m int8cal "$@"',
+    "int8cal": 'case " $* " in *" --optimize "*) exec "{python}" "{hurried}" "$@" ;; esac; exec "{python}" -m int8cal "$@"',
     "python": 'exec "{python}" "$@"',
     "pip": "exit 0  # what a page installs is installed already",
 }
@@ -128,7 +129,7 @@ def open_workshop(folder: Path) -> Workshop:
     shims = folder.parent / f"{folder.name}-bin"
     shims.mkdir()
     for name, text in _SHIMS.items():
-        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable)}\n")
+        (shims / name).write_text(f"#!/bin/sh\n{text.format(python=sys.executable, hurried=HURRIED)}\n")
         (shims / name).chmod(0o755)
     source = str(Path(int8cal.__file__).parents[1])
     path = f"{shims}{os.pathsep}{os.environ['PATH']}"

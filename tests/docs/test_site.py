@@ -19,7 +19,10 @@ from int8cal.evaluation.figures import UNITS
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOURCES = ("mkdocs.yml", "docs", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "sample_data", "benchmarks")
+SOURCES = (
+    *("mkdocs.yml", "docs", "configs", "sample_data", "benchmarks", "changelog.d"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+)
 # what makes a browser fetch something; a link in <a> does not
 FETCHED = {
     ("script", "src"),

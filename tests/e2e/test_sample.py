@@ -14,6 +14,7 @@ import pytest
 
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 INT8CAL = [sys.executable, "-m", "int8cal"]
+FEW_JUDGED = ("--eval-data", SAMPLE / "eval" / "0")  # where the statistics are the subject
 
 
 def run(*arguments, cwd, code=0):
@@ -142,7 +143,7 @@ def test_an_edited_table_changes_the_model(calibrated, tmp_path):
 def test_statistics_do_not_depend_on_how_the_data_is_cut(calibrated, npz_images, tmp_path, size):
     order = np.random.default_rng(size).permutation(len(npz_images))
     data = write_batches(tmp_path / "data", npz_images[order], size)
-    calibrate(tmp_path, "--batch-size", size, data=data)
+    calibrate(tmp_path, "--batch-size", size, *FEW_JUDGED, data=data)
     assert same(tmp_path / "out" / "model.stats.npz", calibrated / "model.stats.npz")
 
 
@@ -150,7 +151,7 @@ def test_statistics_do_not_depend_on_how_the_data_is_cut(calibrated, npz_images,
 def test_merged_halves_are_one_run_over_all(calibrated, npz_images, tmp_path):
     for name, part in (("a", npz_images[:90]), ("b", npz_images[90:])):
         (tmp_path / name).mkdir()
-        calibrate(tmp_path / name, data=write_batches(tmp_path / name / "data", part, 32))
+        calibrate(tmp_path / name, *FEW_JUDGED, data=write_batches(tmp_path / name / "data", part, 32))
     halves = [tmp_path / name / "out" / "model.stats.npz" for name in ("b", "a")]
     merged = run("merge", *halves, "-o", "both.stats.npz", cwd=tmp_path)
     assert merged.stderr == ""

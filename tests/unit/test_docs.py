@@ -13,7 +13,16 @@ FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"\bint8cal ([a-z][a-z-]*)\b")
 MODULE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
-SHIPPED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "configs", "sample_data")
+SHIPPED = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "changelog.d",
+    "docs",
+    "configs",
+    "sample_data",
+)
 
 
 def shipped_texts():

@@ -49,11 +49,9 @@ def test_the_default_of_another_tool_is_unsafe(zoo, tmp_path, form):
 
 
 @pytest.mark.parametrize("name", ["resnet20", "kws_dscnn", "silero_vad_16k_flat"])
-def test_int8cal_s_default_is_safe_and_the_report_says_so(zoo, tmp_path, name):
-    data = zoo.write_calibration(name, tmp_path / "data")
-    command = [*INT8CAL, "calibrate", zoo.model_path(name), "--data", data, "-o", tmp_path / "out", "--no-latency"]
-    subprocess.run([*map(str, command), "--samples", "32", "--quiet"], check=True)
-    code, totals = audit(next((tmp_path / "out").glob("*.int8.onnx")), "--gate", "unsafe_channels<=0")
+def test_int8cal_s_default_is_safe_and_the_report_says_so(calibrated, name):
+    out = calibrated(name)
+    code, totals = audit(next(out.glob("*.int8.onnx")), "--gate", "unsafe_channels<=0")
     assert (code, totals["unsafe_channels"], totals["unsafe_pairs"]) == (0, 0, 0)
-    saturation = json.loads((tmp_path / "out" / "report.json").read_text())["saturation"]
+    saturation = json.loads((out / "report.json").read_text())["saturation"]
     assert (saturation["target"], saturation["unsafe_channels"]) == ("portable", 0)

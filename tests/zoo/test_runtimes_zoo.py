@@ -26,13 +26,13 @@ def feeds(zoo, name):
     return stream
 
 
-def calibrated(zoo, name, folder, *more):
+def for_target(zoo, name, folder, target):
     model, data = zoo.model_path(name), folder / "data"
     if not data.exists():
         zoo.write_calibration(name, data)
-    out = folder / "-".join(["out", *more])
+    out = folder / target
     command = [sys.executable, "-m", "int8cal", "calibrate", model, "--data", data, "-o", out, "--samples", "64"]
-    subprocess.run([*map(str, command), "--no-latency", "--quiet", *more], check=True)
+    subprocess.run([*map(str, command), "--no-latency", "--quiet", "--target", target], check=True)
     return next(out.glob("*.int8.onnx"))
 
 
@@ -44,7 +44,7 @@ def in_openvino(zoo, name, int8):
 def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
     pytest.importorskip("openvino")
     portable, own = (
-        in_openvino(zoo, "resnet20", calibrated(zoo, "resnet20", tmp_path, "--target", target)).runtimes[0]
+        in_openvino(zoo, "resnet20", for_target(zoo, "resnet20", tmp_path, target)).runtimes[0]
         for target in ("portable", "openvino")
     )
     assert own.metrics.sqnr_db > portable.metrics.sqnr_db + 1
@@ -53,9 +53,9 @@ def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
 
 # one model with a long chain, one with residual adds, one with second planes and an LSTM, one with Softmax and Pad
 @pytest.mark.parametrize("name", ["mbv2", "resnet20", "silero_vad_16k_flat", "kws_dscnn", "mnist_op8"])
-def test_openvino_is_as_close_to_the_float_model_and_closer_to_onnxruntime(zoo, tmp_path, name):
+def test_openvino_is_as_close_to_the_float_model_and_closer_to_onnxruntime(zoo, calibrated, name):
     pytest.importorskip("openvino")
-    evaluation = in_openvino(zoo, name, calibrated(zoo, name, tmp_path))
+    evaluation = in_openvino(zoo, name, next(calibrated(name).glob("*.int8.onnx")))
     (found,) = evaluation.runtimes
     assert found.metrics.sqnr_db >= evaluation.metrics.sqnr_db - 1
     # the two differ by how intermediate sums are rounded, which is less than what int8 itself costs

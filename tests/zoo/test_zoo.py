@@ -27,8 +27,8 @@ def calibrate(model, data, out, *more):
 @pytest.mark.parametrize(
     "name", ["resnet20", "resnet20_imbalanced", "mbv2", "kws_dscnn", "silero_vad_16k_flat", "mnist_op8"]
 )
-def test_sqnr_is_no_less_than_half_a_decibel_below_the_best_peer(zoo, peers, tmp_path, name):
-    int8 = calibrate(zoo.model_path(name), zoo.write_calibration(name, tmp_path / "data"), tmp_path / "out")
+def test_sqnr_is_no_less_than_half_a_decibel_below_the_best_peer(zoo, peers, calibrated, name):
+    int8 = next(calibrated(name).glob("*.int8.onnx"))
     reference, outputs = zoo.run(zoo.model_path(name), name), zoo.run(int8, name)
     best = max(peer["sqnr_db"] for peer in peers[name].values())
     assert zoo.sqnr_db(reference, outputs) >= best - 0.5

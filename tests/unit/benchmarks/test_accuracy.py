@@ -30,6 +30,7 @@ def measured(path):
     return json.loads(path.read_text(encoding="utf-8"))["measurements"][SAMPLE]
 
 
+@pytest.mark.slow
 def test_every_cell_is_measured_and_written(bench, few, tmp_path):
     status, out, err = bench(
         "accuracy", "--models", "sample", "--methods", "auto, percentile 99.9", "--recipes", "fast", "--batch", 2,
@@ -76,6 +77,7 @@ def test_pieces_make_one_study(bench, few, tmp_path):
     assert measured(tmp_path / "all.json")["points"] == points
 
 
+@pytest.mark.slow
 def test_shared_passes_give_the_bits_of_a_single_run(few, monkeypatch):
     from benchmarks.tools import int8cal_study
 

@@ -1,0 +1,61 @@
+"""What contributors run, each in an environment of its own: `nox -l` lists, `nox -s quick` runs one.
+
+.ci/run is the whole of continuous integration; each session is one of its parts, by the same name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.sessions = ["lint", "quick"]
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+# what .ci/run asks of the minimum versions, and why it is not more
+OLDEST = ("tests/unit", "tests/property", "tests/cli", "-m", "not newest and not zoo and not slow and not long")
+NO_MKDOCS_2_WARNING = {"NO_MKDOCS_2_WARNING": "1"}
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Run ruff and mypy, strictly; no tests."""
+    session.install(".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run the tests marked quick, two at a time: under two minutes on two cores."""
+    session.install(".[dev]")
+    session.run("pytest", "-m", "quick", "-n", "2", "--dist", "loadfile", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run what .ci/run tests with the newest dependencies; `nox -s tests -- tests/cli -n 4` passes arguments on."""
+    session.install(".[dev]")
+    session.run("pytest", "-m", "not (zoo and slow) and not long", *session.posargs)
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """Run the quick tests and those of the commands with the oldest dependencies that pyproject.toml allows."""
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        needed = tomllib.load(stream)["project"]["dependencies"]
+    pinned = [each.replace(">=", "==") for each in needed]
+    session.install(".", "pytest", "hypothesis", *pinned)
+    session.run("pytest", *OLDEST, *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, strictly, into ./site; run the tests that read and run its pages."""
+    session.install(".[dev,docs]")
+    session.run("mkdocs", "build", "--strict", env=NO_MKDOCS_2_WARNING)
+    session.run("pytest", "tests/docs", "tests/unit/test_docs.py", *session.posargs)
