@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from int8cal.cli.main import main
-from int8cal.evaluation import optimize
+from int8cal.search.goals import optimize
 
 pytestmark = pytest.mark.slow
 

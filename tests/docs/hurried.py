@@ -4,7 +4,7 @@ import os
 import sys
 
 from int8cal.cli.main import entry
-from int8cal.evaluation import optimize
+from int8cal.search.goals import optimize
 
 sys.path[0] = os.getcwd()  # noqa: PTH109 - as with python -m
 optimize._BUDGET_S = 0.05
