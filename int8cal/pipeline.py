@@ -13,7 +13,7 @@ from int8cal.calibration.engines.local import collect
 from int8cal.calibration.engines.stored import stored
 from int8cal.calibration.statistics import Statistics, merge
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
-from int8cal.calibration.table import Step
+from int8cal.calibration.table import StepResult
 from int8cal.calibration.table_file import load_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, open_feeds
@@ -199,7 +199,7 @@ def _search_inputs(
     return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, uint8)
 
 
-def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[Step, ...]:
+def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
     """Score what there would be without the recipe: ranges alone, first the widest."""
     scorer = inputs.holdout.scorer
     if scorer is None:
@@ -210,7 +210,7 @@ def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[Step, ...]:
         job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
         scores.append(scorer(run_recipe(replace(inputs, job=job, recipe=PLAIN), clock).model).db)
     return tuple(
-        Step(f"ranges by {method}", before, score, kept=True)
+        StepResult(f"ranges by {method}", before, score, kept=True)
         for method, before, score in zip(methods, (None, *scores), scores, strict=False)
     )
 

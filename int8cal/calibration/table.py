@@ -97,7 +97,7 @@ class WeightEntry:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepResult:
     """What one step of a recipe gave.
 
     Attributes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from int8cal.calibration.table import Step, TensorEntry, WeightEntry
+    from int8cal.calibration.table import StepResult, TensorEntry, WeightEntry
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ class Report:
     decisions: tuple[str, ...] = ()
     histograms: tuple[TensorHistogram, ...] = ()
     optimize: Optimization | None = None
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StepResult, ...] = ()
     mixed: MixedPrecision | None = None
     tensors: dict[str, TensorEntry] = field(default_factory=dict)
     weights: tuple[LayerWeights, ...] = ()

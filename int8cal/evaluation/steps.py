@@ -8,13 +8,13 @@ from pathlib import Path
 
 import onnx
 
-from int8cal.calibration.table import Step
+from int8cal.calibration.table import StepResult
 from int8cal.errors import ModelError
 from int8cal.protos import metadata_of
 from int8cal.quantization.build import STEPS_KEY
 
 
-def steps_of(int8: Path | onnx.ModelProto) -> tuple[Step, ...]:
+def steps_of(int8: Path | onnx.ModelProto) -> tuple[StepResult, ...]:
     """Read the steps from a model's metadata; none where there are none.
 
     Args:
@@ -28,7 +28,9 @@ def steps_of(int8: Path | onnx.ModelProto) -> tuple[Step, ...]:
     if text is None:
         return ()
     try:
-        steps = tuple(Step(**{field.name: entry[field.name] for field in fields(Step)}) for entry in json.loads(text))
+        steps = tuple(
+            StepResult(**{field.name: entry[field.name] for field in fields(StepResult)}) for entry in json.loads(text)
+        )
         sound = all(
             isinstance(step.name, str)
             and isinstance(step.kept, bool)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from int8cal.calibration.table import Step as StepResult
+from int8cal.calibration.table import StepResult
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.search.candidate import first_table, pixel_note
 from int8cal.search.scorer import gain_of
