@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
+_IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
 # Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>.
 COMMANDS = {
     "calibrate": "Calibrate a model on data and write its int8 model, table and accuracy report.",
@@ -225,6 +226,23 @@ def _usage(error: click.ClickException) -> str:
     return f"{message}; see {path} --help"
 
 
+def _signal_main(number: int) -> None:
+    """Send the main thread a signal, in a way that ends what it waits for."""
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+    else:
+        signal.raise_signal(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded: an extension module that is stopped there may take the process with it."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
 @contextlib.contextmanager
 def _interrupts(signals: list[int]) -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C, so that a job stopped by a scheduler also leaves no half-written file.
@@ -233,8 +251,13 @@ def _interrupts(signals: list[int]) -> Iterator[None]:
         signals: Takes the number of each signal that arrives.
     """
 
-    def interrupt(number: int, _frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         signals.append(number)
+        if _is_importing(frame):
+            again = threading.Timer(_IMPORT_S, _signal_main, (number,))
+            again.daemon = True
+            again.start()
+            return
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers

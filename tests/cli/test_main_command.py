@@ -184,6 +184,26 @@ def test_a_signal_ends_the_process_with_130(number):
     assert err.strip() == "int8cal: interrupted; nothing was half-written"
 
 
+def test_an_interrupt_waits_until_a_module_is_loaded(tmp_path):
+    """Half-loaded extension modules may take the process with them."""
+    (tmp_path / "slow_module.py").write_text(
+        "import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.3)\nopen('loaded', 'w')\n"
+    )
+    body = f"""
+def inspect(*_):
+    sys.path.insert(0, {str(tmp_path)!r})
+    import slow_module
+    time.sleep(60)
+
+describe.describe_file = inspect
+"""
+    process = child(body, ["inspect", __file__], cwd=tmp_path)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.strip() == "int8cal: interrupted; nothing was half-written"
+    assert (tmp_path / "loaded").is_file()
+
+
 def test_an_interrupt_that_an_extension_module_turns_into_its_own_error_still_ends_with_130():
     body = """
 def load():
