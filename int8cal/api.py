@@ -17,7 +17,8 @@ from int8cal.evaluating import evaluate_models
 from int8cal.graph.prepared import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
-from int8cal.pipeline import calibrate_model, quantize_prepared
+from int8cal.pipeline import calibrate_model
+from int8cal.quantizing import quantize_prepared
 from int8cal.runtime.simplify import simplify
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def calibrate(
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]):
-        calibrated, _ = calibrate_model(job, _model(model), stream=stream)
+        calibrated = calibrate_model(job, _model(model), stream=stream)
     return identified(calibrated.result.table)
 
 

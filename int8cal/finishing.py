@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.calibration.table_file import save_table
@@ -38,6 +38,14 @@ class Caught:
             yield
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - told when the results are written
             self.error = self.error or error
+
+    def reraise(self) -> NoReturn:
+        """Raise the error.
+
+        Raises:
+            ValueError: There is none.
+        """
+        raise self.error or ValueError("nothing was caught")
 
 
 @dataclass(frozen=True)

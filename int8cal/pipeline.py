@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx
+
 from int8cal.atomic import OutputDirectory
 from int8cal.calibration.engines.local import collect
 from int8cal.calibration.engines.stored import stored
-from int8cal.calibration.statistics import Statistics, merge
-from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.calibration.table import StepResult
-from int8cal.calibration.table_file import load_table
 from int8cal.data.ahead import read_ahead
 from int8cal.data.feeds import Feeds, open_feeds
-from int8cal.errors import StatisticsError, TableError
 from int8cal.evaluating import (
     data_settings,
     evaluation_settings,
@@ -37,52 +35,46 @@ from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
 from int8cal.finishing import REPORT_FILES, Caught, Finisher
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
-from int8cal.graph.load import Watched, save_model
+from int8cal.graph.load import Watched
 from int8cal.graph.prepared import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
-from int8cal.identity import identified, mixed_with, stamp
+from int8cal.identity import identified
 from int8cal.numerics.warm_up import warm_up
 from int8cal.output_paths import require_apart, require_free
 from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.blank_table import blank_table
-from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
-from int8cal.quantization.left_out import left_of
 from int8cal.quantization.uint8_input import CORRECTION, plan_uint8_input
 from int8cal.report.histograms import tensor_histograms
 from int8cal.report.weights import weights_of
 from int8cal.runtime.providers import resolve
 from int8cal.runtime.simplify import simplify
-from int8cal.runtime.targets import table_target
 from int8cal.search.candidate import Inputs
 from int8cal.search.goals.budget import BestResult, kept_samples, spend_budget
 from int8cal.search.goals.leave_float import leave_slow_layers
 from int8cal.search.holdout import Holdout, split_samples
-from int8cal.search.recipes import PLAIN, RECIPES, Recipe
+from int8cal.search.recipes import PLAIN, RECIPES
 from int8cal.search.run import run_recipe
 from int8cal.search.scorer import Scorer
 from int8cal.search.search import Result, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import onnx
+    from collections.abc import Callable, Iterable, Sequence
 
     from int8cal.calibration.engines.kept import Collected
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.calibration.statistics import Statistics
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
     from int8cal.data.trimming import Trimmer
     from int8cal.graph.plan import Plan
-    from int8cal.graph.signature import Signature
+    from int8cal.graph.taps import Tap
     from int8cal.job import Job, Method
-    from int8cal.quantization.build import Built
     from int8cal.quantization.uint8_input import Uint8Input
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What calibration found out; the models themselves are not kept."""
+    """What calibration found out, with the int8 model."""
 
     statistics: Statistics
     result: Result
@@ -102,42 +94,47 @@ class CalibrationOutcome:
     files: tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class QuantizeOutcome:
-    """The model that was written, and warnings."""
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """What is known of a job before any sample is run.
 
-    output: Path
-    warnings: tuple[str, ...]
+    Attributes:
+        source: The FP32 model as it was given.
+        prepared: Folded, with its signature.
+        selection: What the user allows to be quantized.
+        plan: What is quantized.
+        taps: Tensors to count.
+        uint8: How the int8 model takes raw pixels; None where it takes floats.
+        trim: Takes the padding off samples.
+        stream: Yields feed dicts, in place of the job's data path.
+        feeds: The calibration samples.
+    """
+
+    source: Path | onnx.ModelProto
+    prepared: Prepared
+    selection: Selection
+    plan: Plan
+    taps: tuple[Tap, ...]
+    uint8: Uint8Input | None
+    trim: Trimmer
+    stream: Callable[[], object] | None
+    feeds: Feeds
 
 
-def calibrate_model(
-    job: Job,
-    source: Path | onnx.ModelProto,
-    *,
-    progress: Progress = silent,
-    stream: Callable[[], object] | None = None,
-    engine: Callable[..., Collected] | None = None,
-    ready: Callable[[Signature, Trimmer], object] | None = None,
-    best_result: BestResult | None = None,
-    exclusive: Exclusive = nullcontext,
-) -> tuple[Calibrated, onnx.ModelProto]:
-    """Go from data to statistics, table and int8 model, in memory.
+def plan_job(
+    job: Job, source: Path | onnx.ModelProto, clock: Clock, stream: Callable[[], object] | None = None
+) -> Planned:
+    """Prepare the model, plan what is quantized, and open the calibration data.
 
     Args:
         job: Settings; its model field only names the model.
         source: The FP32 model.
-        progress: Shows the pass over the data.
+        clock: Gets the seconds of the station "prepare".
         stream: Yields feed dicts, in place of the job's data path.
-        engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
-        ready: Called with the model's signature, and what takes padding off samples, before the pass over the data.
-        best_result: Where a job with a budget keeps its best result; None for memory alone.
-        exclusive: Keeps other jobs from running while speed is measured.
 
     Raises:
-        Int8calError: Of the station that failed.
+        Int8calError: Of the model, the selection or the data.
     """
-    clock = Clock()
-    rule = RECIPES[job.quantization.recipe]
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
@@ -147,56 +144,120 @@ def calibrate_model(
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
         feeds = open_samples(job.data, prepared.signature, stream, trim)
-        if ready is not None:
-            ready(prepared.signature, trim)
-        samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
-    if engine is None:
-        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
-    with clock.station("calibrate"):
-        collected = engine(
-            prepared.model,
-            prepared.signature,
-            taps,
-            progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate"),
-            model_sha256=prepared.sha256,
-            threads=job.calibration.threads,
-            keep=kept_samples(job, rule),
-        )
-    inputs = _search_inputs(job, prepared, plan, collected, uint8, rule)
-    result = run_recipe(inputs, clock)
+    return Planned(source, prepared, selection, plan, taps, uint8, trim, stream, feeds)
+
+
+def calibrate_model(
+    job: Job,
+    source: Path | onnx.ModelProto,
+    *,
+    stream: Callable[[], object] | None = None,
+    engine: Callable[..., Collected] | None = None,
+) -> Calibrated:
+    """Go from data to statistics, table and int8 model, in memory.
+
+    Args:
+        job: Settings; its model field only names the model.
+        source: The FP32 model.
+        stream: Yields feed dicts, in place of the job's data path.
+        engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
+
+    Raises:
+        Int8calError: Of the station that failed.
+    """
+    clock = Clock()
+    return calibrate_planned(job, plan_job(job, source, clock, stream), clock, engine=engine)
+
+
+def calibrate_planned(
+    job: Job,
+    planned: Planned,
+    clock: Clock,
+    *,
+    progress: Progress = silent,
+    engine: Callable[..., Collected] | None = None,
+    best_result: BestResult | None = None,
+    exclusive: Exclusive = nullcontext,
+) -> Calibrated:
+    """Collect statistics, search for the table, and reach the job's goals.
+
+    Args:
+        job: Settings.
+        planned: Its plan and data.
+        clock: Gets the seconds of every station.
+        progress: Shows the pass over the data.
+        engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
+        best_result: Gets the table as soon as there is one, and better ones; None for memory alone.
+        exclusive: Keeps other jobs from running while speed is measured.
+
+    Raises:
+        Int8calError: Of the station that failed.
+    """
     best_result = best_result or BestResult()
+    collected = _collect(job, planned, clock, progress, engine)
+    inputs = _search_inputs(job, planned, collected)
+    result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
-        result = explained(prepared.model, result, _plain_steps(inputs, clock))
-    found = None
+        result = explained(planned.prepared.model, result, _plain_steps(inputs, clock))
+    optimize, mixed = None, None
     if job.quantization.optimize == "latency":
-        tables = (result, result)
+        unscaled = result
         if result.table.corrections.get("equalization"):
-            tables = (result, run_recipe(replace(inputs, recipe=PLAIN), clock))
+            unscaled = run_recipe(replace(inputs, recipe=PLAIN), clock)
         with clock.station("optimize"), exclusive(job.calibration.threads) as every:
-            faster = leave_slow_layers(prepared, selection, tables, collected.kept[0], threads=every)
-            result, found = faster.result, faster.found
-    mixed = None
+            faster = leave_slow_layers(
+                planned.prepared, planned.selection, (result, unscaled), collected.kept[0], threads=every
+            )
+        result, optimize = faster.result, faster.found
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
-            result, mixed = spend_budget(job, source, prepared, selection, result, collected, stream, trim, best_result)
-    skipped = tuple(feeds.skipped)
-    calibrated = Calibrated(collected.statistics, result, skipped, clock.seconds, found, mixed, collected.remark)
-    return calibrated, result.model
+            result, mixed = spend_budget(
+                job,
+                planned.source,
+                planned.prepared,
+                planned.selection,
+                result,
+                collected,
+                planned.stream,
+                planned.trim,
+                best_result,
+            )
+    skipped = tuple(planned.feeds.skipped)
+    return Calibrated(collected.statistics, result, skipped, clock.seconds, optimize, mixed, collected.remark)
 
 
-def _search_inputs(
-    job: Job, prepared: Prepared, plan: Plan, collected: Collected, uint8: Uint8Input | None, recipe: Recipe
-) -> Inputs:
+def _collect(
+    job: Job, planned: Planned, clock: Clock, progress: Progress, engine: Callable[..., Collected] | None
+) -> Collected:
+    """Run the samples through the taps, or read the statistics that the job names."""
+    if engine is None:
+        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
+    feeds, uint8 = planned.feeds, planned.uint8
+    samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
+    with clock.station("calibrate"):
+        return engine(
+            planned.prepared.model,
+            planned.prepared.signature,
+            planned.taps,
+            progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate"),
+            model_sha256=planned.prepared.sha256,
+            threads=job.calibration.threads,
+            keep=kept_samples(job, RECIPES[job.quantization.recipe]),
+        )
+
+
+def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
-    statistics, threads = collected.statistics, job.calibration.threads
+    statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
+    prepared, plan = planned.prepared, planned.plan
     elements = {name: each.count / statistics.samples for name, each in statistics.tensors.items()}
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
-    judged, tune = split_samples(collected.kept, recipe, run_s)
-    scorer = Scorer(prepared.model, prepared.signature, judged, feeds_for, threads=threads)
-    holdout = Holdout(prepared.signature, tune, scorer if scorer.able else None, judged, feeds_for, threads)
+    validation, fit = split_samples(collected.kept, recipe, run_s)
+    scorer = Scorer(prepared.model, prepared.signature, validation, feeds_for, threads=threads)
+    holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation, feeds_for, threads)
     blank = blank_table(job, prepared, statistics)
-    return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, uint8)
+    return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, planned.uint8)
 
 
 def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
@@ -278,150 +339,43 @@ def _calibrate_into(
     gates = [parse_gate(text) for text in job.evaluation.gates]
     names = (files[0], files[1], files[2])
     best_result = BestResult(place, names, REPORT_FILES, f"{_stem(job)}.search.json")
-    judged: list[Feeds] = []
-    watched = Watched(job.model)
-    found = Caught()
-    results: list[tuple[Calibrated, onnx.ModelProto]] = []
-
-    def open_judged(signature: Signature, trim: Trimmer) -> None:  # first: nobody shall wait for bad evaluation data
-        data = job.evaluation.data or job.data
-        judged.append(open_feeds(data, signature, require_labels=need_labels(gates), trim=trim))
-
+    clock, watched, found = Clock(), Watched(job.model), Caught()
+    planned = plan_job(job, job.model, clock)
+    # before the pass over the calibration data: nobody shall wait for bad evaluation data
+    data, signature = job.evaluation.data or job.data, planned.prepared.signature
+    feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+    calibrated: Calibrated | None = None
     with found.catching():
-        results.append(
-            calibrate_model(
-                job, job.model, progress=show, ready=open_judged, best_result=best_result, exclusive=exclusive
-            )
-        )
-    if found.error is not None and best_result.latest is None:
-        raise found.error
-    if best_result.latest is not None and not results:
+        calibrated = calibrate_planned(job, planned, clock, progress=show, best_result=best_result, exclusive=exclusive)
+    if calibrated is None and best_result.latest is not None:  # the error waits until what there is has been written
         result, statistics = best_result.latest
-        results.append((Calibrated(statistics, result, (), {}), result.model))
+        calibrated = Calibrated(statistics, result, (), clock.seconds)
+    if calibrated is None:
+        found.reraise()
     best_result.latest = None
-    calibrated, int8 = results.pop()
-    table = identified(calibrated.result.table)
-    calibrated = replace(calibrated, result=replace(calibrated.result, table=table))
-    clock = Clock(calibrated.timing_s)
+    table, models = identified(calibrated.result.table), [calibrated.result.model]
+    # evaluation reads the file, and a large model is not held beside it
+    calibrated = replace(calibrated, result=replace(calibrated.result, table=table, model=onnx.ModelProto()))
 
     def evaluated(file: Path) -> Evaluation:
         with clock.station("evaluate"):
-            evaluation = _evaluate(job, file, judged[0], calibrated, show, exclusive)
+            evaluation = _evaluate(job, file, feeds, calibrated, show, exclusive)
             watched.require_same(str(table.model["sha256"]))
         return evaluation
 
     def reported(evaluation: Evaluation) -> Report:
-        report = _report(job, calibrated, evaluation, judged[0].padding, clock.seconds)
+        report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds)
         return replace(report, gates=check_gates(gates, evaluation))
 
     def missing(file: Path, error: BaseException) -> Evaluation:
         return nothing_measured(job.model, file, job.quantization.target, error)
 
-    models = [int8]
-    del int8
     report, written = Finisher(place, names, evaluated, missing, reported).finish(
         models, table, calibrated.statistics, found
     )
     if best_result.state_path is not None and calibrated.mixed is not None:
         best_result.state_path.unlink(missing_ok=True)
     return CalibrationOutcome(place.path, report, written)
-
-
-def quantize_file(
-    model: Path, table: Path, output: Path, *, force: bool = False, overwrite: bool = False
-) -> QuantizeOutcome:
-    """Write the int8 model of an existing table: no data, no inference.
-
-    Raises:
-        TableError: The table is malformed, or made for another model and not `force`.
-        ModelError: The model cannot be loaded, or changed meanwhile.
-    """
-    require_free(output, overwrite=overwrite)
-    require_apart((output,), (model, table))
-    loaded = load_table(table)
-    watched = Watched(model)
-    prepared = prepare(model, simplify)
-    built = quantize_prepared(prepared, loaded, str(table), force=force)
-    watched.require_same(prepared.sha256)
-    save_model(built.model, output)
-    return QuantizeOutcome(output, (*mixed_with(table), *built.warnings))
-
-
-def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *, force: bool = False) -> Built:
-    """Build the int8 model of a table, after checking that the table is this model's."""
-    made_for = table.model.get("sha256")
-    if made_for != prepared.sha256 and not force:
-        raise TableError(
-            f"was made for another model (sha256 {str(made_for)[:12]}…, this one is {prepared.sha256[:12]}…)",
-            where=where,
-            do="calibrate this model, or give --force if only its bytes differ",
-        )
-    include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
-    selection = Selection(include, exclude, left_of(table), table_target(table.settings))
-    plan = require_layers(prepared, selection)
-    try:
-        built = build_model(prepared.model, plan, table)
-    except TableError as error:
-        error.where = error.where or where
-        raise
-    stamp(built.model, table)
-    return replace(
-        built,
-        warnings=(
-            *built.warnings,
-            *shared_scale_warnings(plan, table),
-            *unknown_tensor_warnings(prepared.model, table),
-        ),
-    )
-
-
-@dataclass(frozen=True)
-class MergeOutcome:
-    """How many samples the sum holds, and warnings."""
-
-    samples: int
-    warnings: tuple[str, ...]
-
-
-def merge_files(inputs: Sequence[Path], output: Path, overwrite: bool = False) -> MergeOutcome:
-    """Add the statistics of shards and write the sum.
-
-    Raises:
-        StatisticsError: A file is unreadable, or the shards do not belong together.
-    """
-    require_free(output, overwrite=overwrite)
-    require_apart((output,), inputs)
-    seen: dict[int, Path] = {}
-    read: list[Path] = []
-    warnings = []
-
-    def shards() -> Iterator[Statistics]:
-        for path in inputs:
-            shard = load_statistics(path)
-            if shard.fingerprint in seen:
-                warnings.append(f"{path} holds the same samples as {seen[shard.fingerprint]}; they count twice")
-            seen[shard.fingerprint] = path
-            read.append(path)
-            yield shard
-
-    try:
-        total = merge(shards())
-    except StatisticsError as error:
-        error.where = error.where or _pair(read[:-1], read[-1])
-        raise
-    save_statistics(total, output)
-    return MergeOutcome(total.samples, tuple(warnings))
-
-
-def _pair(before: Sequence[Path], path: Path) -> str:
-    """Name a file whose statistics do not add to those of the files before, with the first of these that is why."""
-    last = load_statistics(path)
-    for each in before:
-        try:
-            merge([load_statistics(each), last])
-        except StatisticsError:
-            return f"{each} and {path}"
-    return str(path)
 
 
 def _stem(job: Job) -> str:

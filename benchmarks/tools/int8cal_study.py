@@ -130,11 +130,11 @@ def quantized(
         options["calibration.percentile"] = float(percentile)
     job = job_from_options(options)
     require_available(job)
-    calibrated, int8 = calibrate_model(job, model, stream=lambda: feeds, engine=passes)
+    calibrated = calibrate_model(job, model, stream=lambda: feeds, engine=passes)
     seen = [tensor.count for tensor in calibrated.statistics.tensors.values()]
     table = calibrated.result.table
     widths = {name: entry.high - entry.low for name, entry in table.tensors.items()}
-    return Quantized(int8, table, widths, statistics.median(seen))
+    return Quantized(calibrated.result.model, table, widths, statistics.median(seen))
 
 
 def crossed(model: Path, ranges: CalibrationTable, rest: CalibrationTable) -> onnx.ModelProto | None:

@@ -17,7 +17,7 @@ from int8cal.cli.outcome import shown_path
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(*, inputs: tuple[str, ...], output: str, overwrite: bool) -> None:
     """Add the statistics of several shards; the result is bit for bit that of one run over all of them."""
-    from int8cal.pipeline import merge_files
+    from int8cal.merging import merge_files
 
     merged = merge_files([Path(each) for each in inputs], Path(output), overwrite)
     for warning in merged.warnings:

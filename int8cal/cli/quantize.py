@@ -19,7 +19,7 @@ from int8cal.cli.outcome import shown_path
 @click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 def command(*, model: str, table: str, output: str, force: bool, overwrite: bool) -> None:
     """Write the int8 model of MODEL from an existing, maybe hand-edited table: no data, no inference."""
-    from int8cal.pipeline import quantize_file
+    from int8cal.quantizing import quantize_file
 
     outcome = quantize_file(Path(model), Path(table), Path(output), force=force, overwrite=overwrite)
     for warning in outcome.warnings:

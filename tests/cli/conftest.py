@@ -172,7 +172,9 @@ def pipeline(monkeypatch, tmp_path) -> FakePipeline:
     monkeypatch.chdir(tmp_path)
     fake = FakePipeline(tmp_path)
     homes = {
-        "int8cal.pipeline": ("calibrate_job", "quantize_file", "merge_files"),
+        "int8cal.pipeline": ("calibrate_job",),
+        "int8cal.quantizing": ("quantize_file",),
+        "int8cal.merging": ("merge_files",),
         "int8cal.evaluating": ("evaluate_files",),
         "int8cal.describe": ("describe_file", "describe_machine"),
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # what may differ from the first process without having mattered to its imports
 FREE = {"TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST"}
-STATIONS = ("pipeline", "evaluating", "describe", "auditing", "converting", "batch.run")
+STATIONS = ("pipeline", "evaluating", "describe", "auditing", "converting", "merging", "quantizing", "batch.run")
 
 
 def differs(one: dict[str, str], other: dict[str, str]) -> bool:

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import int8cal
-from int8cal import pipeline
+from int8cal import pipeline, quantizing
 from int8cal.cli.main import main
 from int8cal.errors import ModelError, NonFiniteError, OutputError
 from int8cal.evaluation import evaluate as evaluation
@@ -176,7 +176,7 @@ class TestAModelThatIsReplacedMeanwhile:
         return replace
 
     def test_leaves_the_evaluation_out(self, run, folder, monkeypatch, replace):
-        monkeypatch.setattr(pipeline, "calibrate_model", reader(pipeline.calibrate_model, replace))
+        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, replace))
         done = run(*CALIBRATE)
         assert done.code == 3
         assert "model: net.onnx: changed while it was in use" in done.err
@@ -202,14 +202,14 @@ class TestAModelThatIsReplacedMeanwhile:
 
     def test_ends_quantize(self, run, folder, monkeypatch, replace):
         assert run(*CALIBRATE).code == 0
-        monkeypatch.setattr(pipeline, "prepare", reader(pipeline.prepare, replace))
+        monkeypatch.setattr(quantizing, "prepare", reader(quantizing.prepare, replace))
         done = run("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
         assert done.code == 3
         assert not (folder / "again.onnx").exists()
 
     def test_may_be_touched(self, run, folder, monkeypatch):
         touch = lambda: os.utime(folder / "net.onnx", (1, 1))  # noqa: E731
-        monkeypatch.setattr(pipeline, "calibrate_model", reader(pipeline.calibrate_model, touch))
+        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, touch))
         assert run(*CALIBRATE).code == 0
 
     def test_is_told_by_its_data_files_too(self, folder):
@@ -285,7 +285,7 @@ class TestTwoRunsAtATime:
                 )
             )
 
-        monkeypatch.setattr(pipeline, "calibrate_model", reader(pipeline.calibrate_model, start_second))
+        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, start_second))
         assert run(*CALIBRATE, "--overwrite").code == 0
         assert second[0].returncode == 2
         assert second[0].stderr.startswith("int8cal: output: out: another run is writing to it")

@@ -15,7 +15,8 @@ from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.errors import StatisticsError
 from int8cal.evaluating import evaluate_files
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, OutputSettings
-from int8cal.pipeline import calibrate_job, merge_files
+from int8cal.merging import merge_files
+from int8cal.pipeline import calibrate_job
 
 FEEDS = sentences(12)
 

@@ -43,6 +43,8 @@ LEVELS = {
     "describe": 10,
     "auditing": 10,
     "converting": 10,
+    "merging": 10,
+    "quantizing": 10,
     "pipeline": 11,
     "api": 12,
     "batch": 12,

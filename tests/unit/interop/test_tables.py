@@ -10,7 +10,7 @@ from int8cal.graph.select import Selection
 from int8cal.interop.foreign import Foreign
 from int8cal.interop.tables import Import, table_of
 from int8cal.numerics.affine import S8, U8, Affine
-from int8cal.pipeline import quantize_prepared
+from int8cal.quantizing import quantize_prepared
 
 NET = """net (float[N,3,8,8] x) => (float[N,2,1,1] y)
 { a = Conv <pads = [1,1,1,1]> (x, W1)
