@@ -29,7 +29,7 @@ def searched(sample, gate, budget, *more):
 def plain_db(shared, sample, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     assert shared(folder, *arguments(sample, "-o", "out", "-q")).code == 0
-    return load_report(folder / "out" / "report.json")["metrics"]["sqnr_db"]
+    return load_report(folder / "out" / "report.json").metrics.sqnr_db
 
 
 def test_the_fewest_layers_go_until_the_gate_holds(call, sample, tmp_path, plain_db):
