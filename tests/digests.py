@@ -159,10 +159,11 @@ def _sha(content: bytes) -> str:
 
 
 def calibrate(model: Path, data: Path, options: str, folder: Path) -> Digest:
-    """Run the command in this process, in the folder that holds model and data."""
+    """Run the command in this process, in the folder that holds model and data; the output goes below `folder`."""
     from int8cal.cli.main import main
 
     more = options.replace("GATE", GATE).split()
+    folder = folder / f"{model.stem}.out"
     with chdir(model.parent):
         arguments = ["calibrate", model.name, "--data", data.name, "-o", str(folder), "--no-latency", "--quiet"]
         code = main([*arguments, "--overwrite", *more])
@@ -182,7 +183,7 @@ def write(name: str, folder: Path) -> tuple[Path, Path]:
 def lines(name: str, folder: Path) -> list[str]:
     """Digest a model made here in all its ways."""
     model, data = write(name, folder)
-    return [f"{options or 'as it is'}: {calibrate(model, data, options, folder / 'out')}" for options in GOLDEN[name]]
+    return [f"{options or 'as it is'}: {calibrate(model, data, options, folder)}" for options in GOLDEN[name]]
 
 
 def _elsewhere(folder: Path) -> list[str]:
@@ -191,7 +192,7 @@ def _elsewhere(folder: Path) -> list[str]:
     sample = ROOT / "sample_data"
     for options in EVERYWHERE:
         with chdir(sample):
-            made = calibrate(sample / "model.onnx", sample / "calib", options, folder / "sample")
+            made = calibrate(sample / "model.onnx", sample / "calib", options, folder)
         found.append(f"sample {options or 'as it is'}: {made}")
     root = Path(os.environ.get("INT8CAL_ZOO", ROOT.parent / "shared" / "zoo"))
     if not (root / "zoo.py").is_file():
@@ -204,7 +205,7 @@ def _elsewhere(folder: Path) -> list[str]:
         link = folder / f"{name}.onnx"
         link.symlink_to(zoo.model_path(name))
         for options in ("--samples 64", "--samples 64 --recipe accurate"):
-            found.append(f"{name} {options}: {calibrate(link, data, options, folder / 'out')}")
+            found.append(f"{name} {options}: {calibrate(link, data, options, folder)}")
             sys.stdout.write(f"{found[-1]}\n")
     return found
 
