@@ -1,20 +1,15 @@
 """The one loop that decides: what a step proposes is built, scored on the holdout, and kept where it is surely better."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
 from int8cal.progress import Clock
-from int8cal.quantization.blank_table import blank_table
 from int8cal.quantization.build import build_model
-from int8cal.search.candidate import Inputs, plain_candidate, with_ranges
-from int8cal.search.holdout import Holdout
-from int8cal.search.recipes import RECIPES, Recipe
+from int8cal.search.candidate import plain_candidate, with_ranges
+from int8cal.search.recipes import RECIPES
 from int8cal.search.run import run_recipe
-from int8cal.search.scorer import Scorer
 from int8cal.search.search import Proposal, Remark, Settled, finished, first_state, propose_candidate, search
 from int8cal.search.steps import STEPS
 
@@ -22,19 +17,9 @@ CONV = "agraph (float[N, 2, 6, 6] x) => (float[N, 3, 6, 6] y) {c = Conv(x, w, b)
 
 
 @pytest.fixture
-def inputs(bench):
+def inputs(search_inputs):
     rng = np.random.default_rng(8)
-    weights = {"w": rng.normal(size=(3, 2, 1, 1)).astype(np.float32), "b": np.ones(3, np.float32)}
-    model = bench.text(CONV, **weights)
-    prepared = bench.prepared(model)
-    plan = bench.plan(prepared.model)
-    samples = list(bench.samples(prepared.model, 16))
-    statistics = bench.statistics(prepared, plan, samples)
-    job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), QuantizationSettings())
-    holdout = Holdout(prepared.signature, (), Scorer(prepared.model, prepared.signature, samples, threads=1), samples)
-    return Inputs(
-        prepared.model, plan, statistics, job, blank_table(job, prepared, statistics), holdout, Recipe((), 16)
-    )
+    return search_inputs(CONV, w=rng.normal(size=(3, 2, 1, 1)).astype(np.float32), b=np.ones(3, np.float32))
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+"""What a search starts from, for a small model: method max, no steps, sixteen samples to score on."""
+
+from pathlib import Path
+
+import pytest
+
+from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
+from int8cal.quantization.blank_table import blank_table
+from int8cal.search.candidate import Inputs
+from int8cal.search.holdout import Holdout
+from int8cal.search.recipes import Recipe
+from int8cal.search.scorer import Scorer
+
+
+@pytest.fixture
+def search_inputs(bench):
+    def search_inputs(text, **weights):
+        prepared = bench.prepared(bench.text(text, **weights))
+        plan = bench.plan(prepared.model)
+        samples = list(bench.samples(prepared.model, 16))
+        statistics = bench.statistics(prepared, plan, samples)
+        job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), QuantizationSettings())
+        scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
+        holdout = Holdout(prepared.signature, (), scorer, samples)
+        blank = blank_table(job, prepared, statistics)
+        return Inputs(prepared.model, plan, statistics, job, blank, holdout, Recipe((), 16))
+
+    return search_inputs
