@@ -78,7 +78,7 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
     return total
 
 
-def planes_us(index: Index, layer: Layer, elements: float) -> float:
+def residual_codes_us(index: Index, layer: Layer, elements: float) -> float:
     """Estimate the microseconds that a second plane of codes adds in front of a layer and in it."""
     return PLANES_US + PLANES_ELEMENT_US * elements + products(index, layer, elements) * INT8_MAC_US
 

@@ -17,8 +17,8 @@ from int8cal.errors import TableError
 from int8cal.graph.chains import find_chains
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
-from int8cal.quantization.corrections.remainder import planes_of
 from int8cal.quantization.corrections.rescale import apply_factors, as_numbers, scaled_axes, scaled_tensors
+from int8cal.quantization.corrections.residual_codes import residual_codes_of
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
@@ -95,7 +95,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         for part in ("equalization", "bias")
     )
     _check_corrections(prepared, (plan, chained), exponents, deltas)
-    planes = planes_of(plan, table, () if uint8 is None else uint8.nodes)
+    planes = residual_codes_of(plan, table, () if uint8 is None else uint8.nodes)
     equalized = apply_factors(prepared, chained, exponents) if exponents else prepared
     layers = quantize_layers(
         equalized,

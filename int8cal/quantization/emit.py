@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.graph.index import Index, attribute, free_number, outer_references
 from int8cal.protos import copied, graphs_within, set_metadata, without_weights
-from int8cal.quantization.corrections.remainder import fine_scale
+from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.product_ends import loses_kernel, reads_codes
 from int8cal.quantization.rows import Names, from_rows, to_rows
@@ -54,7 +54,7 @@ def emit(
         activations: Affine of every planned tensor.
         layers: Integers of every layer, by node name.
         metadata: Entries for metadata_props.
-        planes: Nodes of layers whose input comes in two planes (see corrections.remainder).
+        planes: Nodes of layers whose input comes in two planes (see corrections.residual_codes).
 
     Returns:
         The int8 model; onnx.checker passes where it passed for the input.

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from int8cal.graph.index import Index
 from int8cal.graph.injection import ErrorSite
 from int8cal.protos import copied, view_of
-from int8cal.quantization.corrections.remainder import fine_scale, first_plane
+from int8cal.quantization.corrections.residual_codes import fine_scale, first_plane
 from int8cal.quantization.layers import scales_per_output
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Twin:
         layer: The layer.
         integers: Its weights and bias.
         affine: Of its input.
-        planes: Its input comes in two planes (see corrections.remainder).
+        planes: Its input comes in two planes (see corrections.residual_codes).
     """
 
     layer: Layer

@@ -16,7 +16,7 @@ from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
 from int8cal.quantization.corrections.codes_text import codes_from_text
-from int8cal.quantization.corrections.remainder import choose_plane_scales, round_planes, widened
+from int8cal.quantization.corrections.residual_codes import choose_plane_scales, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 
@@ -82,7 +82,8 @@ def quantize_layers(
         entries: A table's weights by node name: scales that win over the computed ones, where they are for the range
             that the codes have now.
         bias_deltas: Added to a node's float bias (from a correction).
-        planes: Nodes whose input comes in two planes (see corrections.remainder); their codes have twice the channels.
+        planes: Nodes whose input comes in two planes, its codes and residual codes (see corrections.residual_codes);
+            their weights' codes have twice the channels.
         rounding: A table's codes by node name, see corrections.codes_text; others are rounded without data.
 
     Returns:

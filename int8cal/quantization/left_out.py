@@ -12,8 +12,8 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
-from int8cal.quantization.corrections.remainder import with_planes
 from int8cal.quantization.corrections.rescale import scaled_tensors
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.runtime.targets import table_target
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def without_layers(
     # ranges without equalization are ranges without room for a second plane, too
     doubled = corrections.get("remainder", {})
     narrow = [layer.node for layer in after.layers if layer.node in doubled and layer.input in bare]
-    return with_planes(result, after, narrow) if narrow else result
+    return with_residual_codes(result, after, narrow) if narrow else result
 
 
 def _layers(chain: Chain) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from int8cal.calibration.choose import choose
 from int8cal.calibration.ranges import clipped_by, group_histogram
-from int8cal.graph.costs import float_us, inference_us, planes_us
+from int8cal.graph.costs import float_us, inference_us, residual_codes_us
 from int8cal.graph.index import Index
 from int8cal.graph.injection import ErrorSite
-from int8cal.quantization.corrections.remainder import can_have_planes
+from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 from int8cal.quantization.noise import relative, run_seconds, sample_count
 from int8cal.quantization.sensitivity import Sensitivity, places_of
 
@@ -257,11 +257,11 @@ class Precision:
         layers = {layer.node: layer for layer in self.plan.layers}
         groups = {point.tensor: point.group for point in self.plan.points}
         for tensor, nodes in inputs.items():
-            if not all(can_have_planes(self.plan, layers[node]) for node in nodes):
+            if not all(can_have_residual_codes(self.plan, layers[node]) for node in nodes):
                 continue
             if ErrorSite(tensor, "others") in self.sensitivity.places:
                 continue  # these would read the first plane alone, with its wider range
-            us = sum(planes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
+            us = sum(residual_codes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
             gain = sweep.groups[groups[tensor]] * (1 - PLANES_LEAVE)
             result.append(Upgrade(f"second plane for {tensor}", tuple(nodes), (), gain, us))
         for region, gain in sweep.floats.items():

@@ -12,11 +12,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from int8cal.graph.costs import float_us, layer_float_us, planes_us
+from int8cal.graph.costs import float_us, layer_float_us, residual_codes_us
 from int8cal.graph.index import Index
 from int8cal.graph.injection import rounded_places
 from int8cal.graph.plan import make_plan
-from int8cal.quantization.corrections.remainder import can_have_planes
+from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 from int8cal.quantization.error_model import NoiseSource
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class PrecisionMix:
 
 
 @dataclass(frozen=True)
-class Planes:
+class ResidualGroup:
     """Layers that read one tensor, which may come in two planes.
 
     Attributes:
@@ -118,9 +118,9 @@ def open_layers(
     return tuple(found)
 
 
-def plane_groups(
+def residual_groups(
     model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], barred: frozenset[str]
-) -> tuple[Planes, ...]:
+) -> tuple[ResidualGroup, ...]:
     """Return the layers whose input may come in two planes, those of one tensor together.
 
     Args:
@@ -134,11 +134,12 @@ def plane_groups(
     for layer in plan.layers:
         groups.setdefault(layer.input, []).append(layer)
     return tuple(
-        Planes(
-            tuple(layer.node for layer in layers), sum(planes_us(index, layer, elements[tensor]) for layer in layers)
+        ResidualGroup(
+            tuple(layer.node for layer in layers),
+            sum(residual_codes_us(index, layer, elements[tensor]) for layer in layers),
         )
         for tensor, layers in groups.items()
-        if all(can_have_planes(plan, layer) and layer.node not in barred for layer in layers)
+        if all(can_have_residual_codes(plan, layer) and layer.node not in barred for layer in layers)
     )
 
 
@@ -155,7 +156,7 @@ class MixPlanner:
     """
 
     layers: Sequence[OptionalLayer]
-    groups: Sequence[Planes]
+    groups: Sequence[ResidualGroup]
     noise: Mapping[NoiseSource, float]
     whole_us: float
     keep: int
@@ -193,7 +194,7 @@ class MixPlanner:
                 PrecisionMix(floats, planes, last.percent + 100 * us / self.whole_us, min(last.gain + gain, 1.0))
             )
 
-    def _saved(self, group: Planes) -> float:
+    def _saved(self, group: ResidualGroup) -> float:
         return math.fsum(
             self.noise[NoiseSource("input", node)] - self.noise[NoiseSource("input", node, planes=True)]
             for node in group.nodes

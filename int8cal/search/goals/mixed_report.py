@@ -27,7 +27,7 @@ def describe_layers(
         holds: Whether the gates hold with that.
     """
     us = {each.node: each.us for each in planner.layers}
-    planes_us = {node: group.us / len(group.nodes) for group in planner.groups for node in group.nodes}
+    residual_us = {node: group.us / len(group.nodes) for group in planner.groups for node in group.nodes}
     rows = []
     for layer in plan.layers:
         node = layer.node
@@ -35,7 +35,7 @@ def describe_layers(
         if node in taken.floats:
             decision = "float"
         elif node in taken.planes:
-            percent, decision = 100 * planes_us[node] / planner.whole_us, "int8 with a second plane of its input"
+            percent, decision = 100 * residual_us[node] / planner.whole_us, "int8 with a second plane of its input"
         elif node not in us:
             decision = "int8, since something else needs it so"
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.prepared import require_layers
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.left_out import left_of, without_noise_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class MixBuilder:
         """
         plan, table, tensors = self.whole.plan, self.whole.table, self.whole.tensors
         if mix.planes:
-            table = with_planes(table, plan, mix.planes)
+            table = with_residual_codes(table, plan, mix.planes)
         smaller = plan
         if mix.floats:
             left = dict.fromkeys(mix.floats, REASON)

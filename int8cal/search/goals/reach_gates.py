@@ -16,11 +16,19 @@ from int8cal.graph.injection import rounded_places
 from int8cal.graph.load import model_sha256
 from int8cal.quantization.build import build_model
 from int8cal.quantization.contributions import Causes, measure_causes
-from int8cal.quantization.corrections.remainder import planes_of, with_planes
 from int8cal.quantization.corrections.rescale import apply_factors
+from int8cal.quantization.corrections.residual_codes import residual_codes_of, with_residual_codes
 from int8cal.quantization.error_model import NoiseSource, Twin
 from int8cal.quantization.uint8_input import uint8_input_of
-from int8cal.search.goals.mixed import MixPlanner, Planes, PrecisionMix, fewest, needed, open_layers, plane_groups
+from int8cal.search.goals.mixed import (
+    MixPlanner,
+    PrecisionMix,
+    ResidualGroup,
+    fewest,
+    needed,
+    open_layers,
+    residual_groups,
+)
 from int8cal.search.goals.mixed_report import describe_layers, outcome_of
 from int8cal.search.goals.mixer import MixBuilder
 from int8cal.search.goals.search_state import Figures
@@ -168,7 +176,7 @@ class GateSearch:
         uint8 = uint8_input_of(prepared, plan, table.corrections)
         fixed = frozenset[str]() if uint8 is None else uint8.nodes
         opened = open_layers(prepared, plan, self.mixer.selection, self.elements, fixed)
-        already = planes_of(plan, table)
+        already = residual_codes_of(plan, table)
         affines = {name: entry.affine for name, entry in table.tensors.items()}
         built = build_model(prepared, plan, table)
         twins = {
@@ -181,15 +189,15 @@ class GateSearch:
         others = self._others(plan)
         sources = [point.tensor for point in plan.points if point.source and point.tensor in others]
         rounded = {NoiseSource("others", tensor): affines[tensor] for tensor in sources}
-        groups: tuple[Planes, ...] = ()
+        groups: tuple[ResidualGroup, ...] = ()
         if self.goal.settings.fallback == "planes":
             # signed codes come in one plane only
             can = {each.node for each in opened if affines[each.layer.input].dtype.qmin == 0} - already
             barred = frozenset(layer.node for layer in plan.layers) - can
-            groups = plane_groups(prepared, plan, self.elements, frozenset(barred))
+            groups = residual_groups(prepared, plan, self.elements, frozenset(barred))
         doubled = [node for group in groups for node in group.nodes]
         if doubled:
-            wide = with_planes(table, plan, doubled).tensors
+            wide = with_residual_codes(table, plan, doubled).tensors
             twins |= {
                 NoiseSource("input", node, planes=True): replace(
                     twin, affine=wide[twin.layer.input].affine, planes=True

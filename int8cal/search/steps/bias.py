@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from int8cal.graph.index import Index
 from int8cal.graph.window import window_of
-from int8cal.quantization.corrections.remainder import first_plane
 from int8cal.quantization.corrections.rescale import input_channels_first
+from int8cal.quantization.corrections.residual_codes import first_plane
 from int8cal.quantization.uint8_input import pixel_affine
 from int8cal.quantization.uint8_table import pixel_statistics
 from int8cal.search.steps.layers import propose_layers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
@@ -51,7 +51,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     state = yield Remark(lines)
     planes = [node for each in taken for node in each.planes]
     if planes:
-        state = yield Proposal("second planes of inputs", with_planes(state.table, state.plan, planes))
+        state = yield Proposal("second planes of inputs", with_residual_codes(state.table, state.plan, planes))
     left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
     if left and (proposal := _floats(state, inputs, left)) is not None:
         yield proposal

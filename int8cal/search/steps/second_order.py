@@ -11,7 +11,7 @@ import numpy.typing as npt
 from int8cal.graph.index import Index
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.quantization.corrections.codes_text import CORRECTION, codes_to_text
-from int8cal.quantization.corrections.remainder import planes_of
+from int8cal.quantization.corrections.residual_codes import residual_codes_of
 from int8cal.quantization.layers import layer_weights
 from int8cal.quantization.moments import layer_inputs, take_moments
 from int8cal.runtime.targets import table_range, table_target
@@ -93,7 +93,7 @@ def refine_layers(
     inputs, without = layer_inputs(built.model, list(layers))
     index = Index(built.floats)
     weights, target = table_range(table.settings), table_target(table.settings)
-    planes = planes_of(built.plan, table)
+    planes = residual_codes_of(built.plan, table)
     found: dict[str, Refined] = {}
     for entry, (tuned, judged) in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):
         layer = layers[entry.node]

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from int8cal.graph.costs import float_us, inference_us, planes_us, products
+from int8cal.graph.costs import float_us, inference_us, products, residual_codes_us
 from int8cal.graph.index import Index
 
 MODELS = {
@@ -64,7 +64,7 @@ def test_estimates_are_positive_and_grow_with_the_tensors(bench, name):
     for integer in (True, False):
         small, large = (inference_us(model, plan, size, integer=integer) for size in sizes)
         assert 0 < small < large < np.inf
-    small, large = (planes_us(index, layer, size[layer.input]) for size in sizes)
+    small, large = (residual_codes_us(index, layer, size[layer.input]) for size in sizes)
     assert 0 < small < large
 
 

@@ -10,7 +10,7 @@ from int8cal.graph.select import Selection
 from int8cal.quantization import contributions
 from int8cal.quantization.build import build_model
 from int8cal.quantization.contributions import Causes, Measured, measure_causes
-from int8cal.quantization.corrections.remainder import with_planes
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.error_model import NoiseSource, Twin
 from int8cal.runtime.sessions import Session
 
@@ -79,7 +79,7 @@ def test_chunks_do_not_change_what_is_measured(case, monkeypatch):
 def test_a_second_plane_takes_nearly_all_noise_of_an_input_away(case):
     prepared, plan, table, samples, elements = case
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
-    wide = with_planes(table, plan, LAYERS)
+    wide = with_residual_codes(table, plan, LAYERS)
     both = {
         NoiseSource("input", node, planes=True): replace(
             twin, affine=wide.tensors[twin.layer.input].affine, planes=True

@@ -8,7 +8,7 @@ import onnx
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.remainder import CORRECTION, FACTOR, with_planes, with_room
+from int8cal.quantization.corrections.residual_codes import CORRECTION, FACTOR, with_residual_codes, with_room
 from int8cal.quantization.left_out import (
     LEFT_FOR_GATES,
     LEFT_FOR_LATENCY,
@@ -84,7 +84,7 @@ def test_a_second_plane_keeps_its_room_where_channels_are_no_longer_rescaled(ben
     plan = make_plan(prepared.model, Selection())
     unscaled = bench.table(prepared, plan)
     table = replace(unscaled, corrections={"equalization": {"s": [2] * 6}})
-    table = with_planes(table, plan, ["Gemm_c", "Gemm_d", "Gemm_y"])
+    table = with_residual_codes(table, plan, ["Gemm_c", "Gemm_d", "Gemm_y"])
     left = {"Gemm_d": "slow"}
     smaller = make_plan(prepared.model, Selection(left=tuple(left.items())))
     cut = without_layers(prepared.model, table, unscaled, (plan, smaller), left)

@@ -14,7 +14,7 @@ from int8cal.errors import TableError
 from int8cal.graph.costs import inference_us
 from int8cal.graph.index import Index
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.quantization.corrections.remainder import CORRECTION, FACTOR
+from int8cal.quantization.corrections.residual_codes import CORRECTION, FACTOR
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
 from int8cal.search.holdout import split_samples
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from int8cal.graph.plan import Layer
 from int8cal.quantization.error_model import NoiseSource
-from int8cal.search.goals.mixed import MOST_EVALUATIONS, MixPlanner, OptionalLayer, Planes, PrecisionMix, fewest, needed
+from int8cal.search.goals.mixed import (
+    MOST_EVALUATIONS,
+    MixPlanner,
+    OptionalLayer,
+    PrecisionMix,
+    ResidualGroup,
+    fewest,
+    needed,
+)
 
 
 def layer(node, reads, *, us=1.0, freed=(), exact=(), free=False):
@@ -69,7 +77,9 @@ def test_second_planes_come_first_and_make_way_for_float():
     layers = [layer("a", "t", free=True, us=10.0), layer("b", "u", free=True, us=10.0)]
     figures = {NoiseSource("input", "a"): 0.6, NoiseSource("input", "b"): 0.3, NoiseSource("weights", "a"): 0.1}
     figures |= {NoiseSource("input", "a", planes=True): 0.02, NoiseSource("input", "b", planes=True): 0.01}
-    mixes = MixPlanner(layers, (Planes(("b",), 1.0), Planes(("a",), 1.0)), figures, 100.0, keep=0).mixes(math.inf)
+    mixes = MixPlanner(layers, (ResidualGroup(("b",), 1.0), ResidualGroup(("a",), 1.0)), figures, 100.0, keep=0).mixes(
+        math.inf
+    )
     assert [(mix.floats, mix.planes) for mix in mixes] == [
         ((), ()),
         ((), ("a",)),

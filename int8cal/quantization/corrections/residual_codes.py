@@ -40,7 +40,7 @@ FACTOR = 16
 HEADROOM = 2.0
 
 
-def can_have_planes(plan: Plan, layer: Layer) -> bool:
+def can_have_residual_codes(plan: Plan, layer: Layer) -> bool:
     """Whether a layer's input may come in two planes: it exists as float, and shares its scale with no other tensor.
 
     Its codes must be u8 as well: of s8 the runtime makes u8 only right between Q and DQ, and no kernel takes both.
@@ -83,7 +83,7 @@ def fine_scale(affine: Affine) -> npt.NDArray[np.float32]:
     return np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32)
 
 
-def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> CalibrationTable:
+def with_residual_codes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> CalibrationTable:
     """Return the table in which the inputs of some layers come in two planes; their weights are rounded anew.
 
     Ranges get HEADROOM, but for those that the user fixed.
@@ -91,8 +91,8 @@ def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> Ca
     Args:
         table: A table.
         plan: Its plan.
-        nodes: Layers for which `can_have_planes` holds, all that read a tensor or none; the ranges of their inputs have
-            no room yet.
+        nodes: Layers for which `can_have_residual_codes` holds, all that read a tensor or none; the ranges of their
+            inputs have no room yet.
     """
     inputs, nodes = {layer.node: layer.input for layer in plan.layers}, tuple(nodes)
     tensors, chosen = dict(table.tensors), dict(table.corrections.get(CORRECTION, {}))
@@ -109,7 +109,7 @@ def with_planes(table: CalibrationTable, plan: Plan, nodes: Iterable[str]) -> Ca
     return replace(table, tensors=tensors, weights=weights, corrections=corrections)
 
 
-def planes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ()) -> frozenset[str]:
+def residual_codes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ()) -> frozenset[str]:
     """Return the layers of a table whose inputs come in two planes.
 
     Args:
@@ -123,7 +123,7 @@ def planes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ())
     layers = {layer.node: layer for layer in plan.layers}
     chosen: dict[str, Any] = table.corrections.get(CORRECTION, {})
     for node, factor in chosen.items():
-        if node not in layers or node in pixels or not can_have_planes(plan, layers[node]):
+        if node not in layers or node in pixels or not can_have_residual_codes(plan, layers[node]):
             raise TableError(
                 f"corrections.{CORRECTION} names {node!r}, which is no layer with an input of its own in float",
                 do="remove it, or calibrate again",

@@ -17,14 +17,14 @@ from int8cal.graph.select import Selection
 from int8cal.numerics.affine import S7, S8, U8, Affine
 from int8cal.numerics.pairs import Rows, link, unsafe_pairs
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.remainder import (
+from int8cal.quantization.corrections.residual_codes import (
     CORRECTION,
     FACTOR,
     HEADROOM,
-    can_have_planes,
+    can_have_residual_codes,
     first_plane,
     round_planes,
-    with_planes,
+    with_residual_codes,
     with_room,
 )
 from int8cal.quantization.layers import layer_weights
@@ -61,7 +61,7 @@ def model_of(bench, name):
 def doubled(bench, model, **settings):
     """Model -> (prepared, plan, table with planes for its only layer, built)."""
     prepared, plan, table, _ = bench.quantized(model, **settings)
-    table = with_planes(table, plan, [layer.node for layer in plan.layers])
+    table = with_residual_codes(table, plan, [layer.node for layer in plan.layers])
     return prepared, plan, table, build_model(prepared.model, plan, table)
 
 
@@ -172,7 +172,7 @@ def test_no_pair_can_saturate(bench, name, target):
     model = model_of(bench, name)
     prepared, plan, table, _ = bench.quantized(model)
     table = replace(table, settings={"target": target, "weights": "paired"})
-    table = with_planes(table, plan, [plan.layers[0].node])
+    table = with_residual_codes(table, plan, [plan.layers[0].node])
     built = build_model(prepared.model, plan, table)
     (layer,) = plan.layers
     source = layer_weights(Index(prepared.model), layer, "paired", target, double=True)
@@ -248,8 +248,8 @@ def shared(bench, body="a = Gemm(x, W, B) b = MatMul(x, V) y = Add(a, b)", dims=
 def test_an_input_that_two_layers_read_is_widened_and_written_once(bench):
     model = shared(bench, W=(5, 8), B=(8,), V=(5, 8))
     prepared, plan, plain, single = bench.quantized(model)
-    table = with_planes(plain, plan, ["Gemm_a", "MatMul_b"])
-    alone = with_planes(plain, plan, ["Gemm_a"])
+    table = with_residual_codes(plain, plan, ["Gemm_a", "MatMul_b"])
+    alone = with_residual_codes(plain, plan, ["Gemm_a"])
     assert table.tensors["x"] == alone.tensors["x"]
     built = build_model(prepared.model, plan, table)
     assert [node.op_type for node in built.model.graph.node].count("Concat") == 1
@@ -262,7 +262,7 @@ def test_an_input_that_two_layers_read_is_widened_and_written_once(bench):
 def test_a_layer_beside_it_may_read_the_first_plane_alone(bench):
     model = shared(bench, W=(5, 8), B=(8,), V=(5, 8))
     prepared, plan, plain, _ = bench.quantized(model)
-    built = build_model(prepared.model, plan, with_planes(plain, plan, ["Gemm_a"]))
+    built = build_model(prepared.model, plan, with_residual_codes(plain, plan, ["Gemm_a"]))
     assert built.layers["MatMul_b"].weight.shape == (5, 8)
     assert built.layers["Gemm_a"].weight.shape == (10, 8)
     feed = feed_of(bench, model)
@@ -273,7 +273,7 @@ def test_readers_with_their_channels_on_different_axes_get_planes_of_their_own(b
     body = "a = Conv <pads = [1, 1]> (x, W) b = MatMul(x, V) y = Add(a, b)"
     model = shared(bench, body, "N,4,6", W=(4, 4, 3), V=(6, 6))
     prepared, plan, plain, _ = bench.quantized(model, weights="s8")
-    built = build_model(prepared.model, plan, with_planes(plain, plan, ["Conv_a", "MatMul_b"]))
+    built = build_model(prepared.model, plan, with_residual_codes(plain, plan, ["Conv_a", "MatMul_b"]))
     feed = bench.samples(model)[0].feed
     np.testing.assert_allclose(
         bench.run(built.model, feed, "all")["y"], bench.run(model, feed)["y"], atol=2 * plain.tensors["a"].scale
@@ -291,7 +291,7 @@ def test_names_that_the_model_has_already_stay_its_own(bench):
     body = "x_planes = Relu(x) x_remainder = Gemm(x_planes, W, B) a = Gemm(x, W, B) y = Add(a, x_remainder)"
     model = shared(bench, body, W=(5, 8), B=(8,))
     prepared, plan, table, _ = bench.quantized(model)
-    table = with_planes(table, plan, [layer.node for layer in plan.layers])
+    table = with_residual_codes(table, plan, [layer.node for layer in plan.layers])
     built = build_model(prepared.model, plan, table)
     onnx.checker.check_model(built.model, full_check=True)
     feed = feed_of(bench, model)
@@ -312,7 +312,7 @@ def test_planes_need_an_input_of_ones_own_in_float(bench):
     def possible(body, dims="N,4,8,8", output="float[A,C,D,E] y"):
         target = "openvino" if "Transpose" in body else "portable"
         plan = bench.plan(bench.text(f"g (float[{dims}] x) => ({output}) {{ {body} }}", **weights), target=target)
-        return {layer.node: can_have_planes(plan, layer) for layer in plan.layers}
+        return {layer.node: can_have_residual_codes(plan, layer) for layer in plan.layers}
 
     assert possible("a = Conv(x, W) y = Conv(a, W)") == {"Conv_a": True, "Conv_y": False}
     assert possible("a = Conv(x, W) b = Tanh(a) y = Conv(b, W)") == {"Conv_a": True, "Conv_y": True}
@@ -349,12 +349,12 @@ def test_an_edited_table_that_cannot_be_meant_is_refused(bench, part, match):
 def test_signed_codes_come_in_one_plane_only(bench):
     prepared, plan, table, _ = bench.quantized(model_of(bench, "conv"), activations="s8")
     with pytest.raises(TableError, match="'Conv_y', whose input has signed codes"):
-        build_model(prepared.model, plan, with_planes(table, plan, ["Conv_y"]))
+        build_model(prepared.model, plan, with_residual_codes(table, plan, ["Conv_y"]))
 
 
 def test_a_layer_that_was_excluded_since_is_refused(bench):
     prepared, plan, table, _ = bench.quantized(shared(bench, W=(5, 8), B=(8,), V=(5, 8)))
-    table = with_planes(table, plan, ["Gemm_a"])
+    table = with_residual_codes(table, plan, ["Gemm_a"])
     smaller = make_plan(prepared.model, Selection((), ("Gemm_a",)))
     with pytest.raises(TableError, match="'Gemm_a'"):
         build_model(prepared.model, smaller, table)
