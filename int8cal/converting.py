@@ -210,7 +210,7 @@ def _export_model(
         )
     if plan.recurrent:
         losses.append(f"{counted(len(plan.recurrent), 'recurrent layer stays', 'recurrent layers stay')} float")
-    tensors = {point.tensor: fakequantize_of(table.tensors[point.tensor].affine) for point in plan.points}
+    tensors = {each.tensor: fakequantize_of(table.tensors[each.tensor].affine) for each in plan.tensors}
     written = fake_quantized(prepared.model, Operations(tensors, weights), str(choices.model))
     if written.absent:
         losses.append(
@@ -236,7 +236,7 @@ def _planned(table: CalibrationTable, choices: Choices, where: str) -> tuple[Pre
         )
     include, exclude = (tuple(table.settings.get(key, ())) for key in ("include", "exclude"))
     plan = make_plan(prepared.model, Selection(include, exclude, left_of(table), table_target(table.settings)))
-    unknown = [point.tensor for point in plan.points if point.tensor not in table.tensors]
+    unknown = [each.tensor for each in plan.tensors if each.tensor not in table.tensors]
     if unknown:
         raise TableError(
             f"has no entry for {counted(len(unknown), 'tensor')} of the model: {named(unknown)}",

@@ -96,7 +96,7 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.runtime.simplify import simplify
 
     plan = make_plan(prepare(path, simplify).model, Selection())
-    lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.points)} tensors"]
+    lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
     nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
     nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
     left = [(each.op_type, each.node, f": {each.reason}") for each in plan.left]

@@ -79,7 +79,7 @@ def choose_ranges(
             warnings.append(f"tensor {group!r}: no value was ever observed (zero size); its range is a placeholder")
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
-    return Ranges({point.tensor: entries[point.tensor] for point in plan.points}, tuple(warnings))
+    return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings))
 
 
 def _choose_group(
@@ -153,7 +153,7 @@ def require_known_tensors(plan: Plan, ranges: Mapping[str, tuple[float, float]])
     Raises:
         ConfigError: Names the tensor, and the nearest one that is.
     """
-    known = [point.tensor for point in plan.points]
+    known = [each.tensor for each in plan.tensors]
     for name in ranges:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

@@ -112,7 +112,7 @@ class _Finder:
         self.plan = plan
         self.layers = {layer.node: layer for layer in plan.layers}
         self.order = {node.name: number for number, node in enumerate(index.graph.node)}
-        self.group_sizes = Counter(point.group for point in plan.points)
+        self.group_sizes = Counter(each.group for each in plan.tensors)
         self.preparing = _prepared_inputs(index)
 
     def chains(self) -> tuple[Chain, ...]:
@@ -275,7 +275,7 @@ class _Finder:
 
     def _inserted(self, node: onnx.NodeProto, tensor: str) -> Chain | None:
         """Return the matrix products that read what a float node writes; other float nodes may read it too."""
-        point = self.plan.point(tensor)
+        point = self.plan.tensor(tensor)
         if point is None or node.name in self.plan.integer_nodes or tensor in self.index.outputs:
             return None
         if self.group_sizes[point.group] > 1 or not self.index.rank(tensor):

@@ -73,7 +73,7 @@ class _Builder:
         self.layers = {layer.node for layer in plan.layers}
         self.behind = self.layers if outputs else set()
         # an output that an integer kernel writes has the error itself: its name is that of the noisy tensor
-        exclusive = {point.tensor for point in plan.points if point.exclusive}
+        exclusive = {each.tensor for each in plan.tensors if each.exclusive}
         self.outputs = ends
         self.ends = set([value.name for value in model.graph.output] if ends is None else ends) & exclusive
         self.inputs: dict[ErrorSite, str] = {}
@@ -123,7 +123,7 @@ class _Builder:
         }
 
     def _place(self, node: onnx.NodeProto, slot: int, name: str) -> ErrorSite | None:
-        point = self.plan.point(name) if name else None
+        point = self.plan.tensor(name) if name else None
         if point is None:
             return None
         if node.name in self.layers:

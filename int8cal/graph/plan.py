@@ -66,12 +66,13 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Point:
+class QuantizedTensor:
     """A quantized activation tensor.
 
     Attributes:
-        group: Points of one group share scale and zero point; the group is named after its first tensor.
-        source: Its own values count for the group's range (False where an op only passes values of another point on).
+        tensor: Its name.
+        group: Tensors of one group share scale and zero point; the group is named after its first one.
+        source: Its own values count for the group's range (False where an op only passes values of another tensor on).
         exclusive: Every reader takes the dequantized value; otherwise only the integer readers do.
         node, op_type: The producer ("" and "Input" for a graph input).
         channel_axis: 1 (N, C, ...) or -1 (..., C) where a layer reads it, with `channels`; None where none does.
@@ -106,19 +107,19 @@ class Plan:
         ops: The op table that it was made with.
     """
 
-    points: tuple[Point, ...]
+    tensors: tuple[QuantizedTensor, ...]
     layers: tuple[Layer, ...]
     integer_nodes: frozenset[str]
     left: tuple[Left, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
 
-    def point(self, tensor: str) -> Point | None:
-        """Return the point of a tensor, None where it stays float."""
-        return self._by_tensor.get(tensor)
+    def tensor(self, name: str) -> QuantizedTensor | None:
+        """Return a quantized tensor by its name, None where it stays float."""
+        return self._by_tensor.get(name)
 
-    def members(self, group: str) -> tuple[Point, ...]:
-        """Return the points that share one scale."""
+    def members(self, group: str) -> tuple[QuantizedTensor, ...]:
+        """Return the tensors that share one scale."""
         return tuple(self._by_group.get(group, ()))
 
     def weight_key(self, node: str, weight: str) -> str:
@@ -131,14 +132,14 @@ class Plan:
         return tuple(self._by_group)
 
     @cached_property
-    def _by_tensor(self) -> dict[str, Point]:
-        return {point.tensor: point for point in self.points}
+    def _by_tensor(self) -> dict[str, QuantizedTensor]:
+        return {each.tensor: each for each in self.tensors}
 
     @cached_property
-    def _by_group(self) -> dict[str, list[Point]]:
-        found: dict[str, list[Point]] = {}
-        for point in self.points:
-            found.setdefault(point.group, []).append(point)
+    def _by_group(self) -> dict[str, list[QuantizedTensor]]:
+        found: dict[str, list[QuantizedTensor]] = {}
+        for each in self.tensors:
+            found.setdefault(each.group, []).append(each)
         return found
 
     @cached_property
@@ -401,7 +402,7 @@ class _Planner:
             producer = self.index.producer.get(tensor)
             layer = readers.get(tensor)
             points.append(
-                Point(
+                QuantizedTensor(
                     tensor=tensor,
                     group=groups.setdefault(self.shared.root(tensor), tensor),
                     source=tensor not in passed,

@@ -43,7 +43,7 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
         for tensor, axis in zip(chain.tensors, chain.axes, strict=True)
     }
     taps = []
-    for point in plan.points:
+    for point in plan.tensors:
         axis, channels = layouts.get(point.tensor, (point.channel_axis, point.channels))
         taps.append(Tap(point.tensor, axis, channels, point.tensor in layouts))
     return tuple(taps)

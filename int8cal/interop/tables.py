@@ -117,12 +117,12 @@ def _plan(
     """Return the plan that the file's ranges are enough for, and the nodes left in float for that."""
     left: dict[str, str] = {}
     plan = make_plan(prepared.model, Selection(target=target))
-    known = {point.tensor for point in plan.points}
+    known = {each.tensor for each in plan.tensors}
     unknown = [name for name in foreign.tensors if name not in known]
     if known and len(unknown) == len(foreign.tensors):
         raise TableError(
             f"has no tensor that is quantized in the model: it names {named(unknown)}, "
-            f"the model has {named(point.tensor for point in plan.points)}",
+            f"the model has {named(each.tensor for each in plan.tensors)}",
             where=how.where,
             do="give the model that the file was made for",
         )
@@ -170,7 +170,7 @@ def _touching(plan: Plan, missing: list[str]) -> dict[str, str]:
         tensor = next((name for name in (layer.input, layer.output) if name in lacking), None)
         if tensor is not None:
             nodes[layer.node] = tensor
-    producers = {point.tensor: point.node for point in plan.points}
+    producers = {each.tensor: each.node for each in plan.tensors}
     for tensor in lacking:
         if producers[tensor] in plan.integer_nodes:
             nodes.setdefault(producers[tensor], tensor)
@@ -204,7 +204,7 @@ def _entries(plan: Plan, ranges: Mapping[str, Affine], source: str, losses: list
             f"{counted(len(widened), 'group')} of tensors share one scale in int8cal, and got the widest range that "
             f"the file has of them: {named(widened)}"
         )
-    return {point.tensor: entries[point.tensor] for point in plan.points}
+    return {each.tensor: entries[each.tensor] for each in plan.tensors}
 
 
 def _known_weights(plan: Plan, weights: dict[str, Any], losses: list[str]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def affines_of(plan: Plan, table: CalibrationTable) -> dict[str, Affine]:
     Raises:
         TableError: An entry is missing, or two edits contradict each other.
     """
-    missing = next((point.tensor for point in plan.points if point.tensor not in table.tensors), None)
+    missing = next((each.tensor for each in plan.tensors if each.tensor not in table.tensors), None)
     if missing is not None:
         near = difflib.get_close_matches(missing, table.tensors, 1)
         hint = f" (it has {near[0]!r})" if near else ""

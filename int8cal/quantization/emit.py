@@ -93,7 +93,7 @@ class _Emitter:
         # the float one before Q is renamed
         self.renamed = {
             point.tensor: self._fresh(f"{point.tensor}_float")
-            for point in plan.points
+            for point in plan.tensors
             if point.exclusive and (point.tensor in self.index.outputs or self.index.read_inside(point.tensor))
         }
 
@@ -199,7 +199,7 @@ class _Emitter:
         return piece.output
 
     def _quantize_point(self, tensor: str) -> None:
-        if self.plan.point(tensor) is None:
+        if self.plan.tensor(tensor) is None:
             return
         affine = self.activations[tensor]
         parameters = self._affine_parameters(tensor, affine)

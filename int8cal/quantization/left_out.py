@@ -62,7 +62,7 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Le
         left: Node name -> why it stays float.
     """
     before, after = plans
-    kept = {point.tensor for point in after.points}
+    kept = {each.tensor for each in after.tensors}
     corrections = {
         name: {node: value for node, value in part.items() if node not in left} if name in _OF_NODES else part
         for name, part in table.corrections.items()
@@ -72,7 +72,7 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Le
         entry = table.weights.get(before.weight_key(layer.node, layer.weight))
         if entry is not None:
             weights[after.weight_key(layer.node, layer.weight)] = entry
-    lost = {point.tensor for point in before.points} - kept
+    lost = {each.tensor for each in before.tensors} - kept
     return replace(
         table,
         settings={**table.settings, LEFT_FOR_GATES: {**table.settings.get(LEFT_FOR_GATES, {}), **left}},
@@ -105,7 +105,7 @@ def without_layers(
         The table without weight entries, whose names depend on who else reads a weight: `with_weights` adds them.
     """
     before, after = plans
-    lost = {point.tensor for point in before.points} - {point.tensor for point in after.points}
+    lost = {each.tensor for each in before.tensors} - {each.tensor for each in after.tensors}
     corrections = dict(table.corrections)
     for part in _OF_NODES:
         if part in corrections:

@@ -27,7 +27,7 @@ QUANTIZE = "QuantizeLinear"
 
 def reads_codes(plan: Plan, node: onnx.NodeProto, slot: int, name: str) -> bool:
     """Whether an input of a node becomes the output of a DQ."""
-    point = plan.point(name)
+    point = plan.tensor(name)
     if point is None:
         return False
     if point.exclusive:
@@ -82,7 +82,7 @@ def _readers(index: Index, plan: Plan, tensor: str) -> Iterator[tuple[onnx.NodeP
     for use in index.uses.get(tensor, []):
         if not reads_codes(plan, use.node, use.slot, tensor):
             yield use.node, use.node.op_type
-    if plan.point(tensor) is not None:
+    if plan.tensor(tensor) is not None:
         yield None, QUANTIZE
     if tensor in index.outputs:
         yield None, ""

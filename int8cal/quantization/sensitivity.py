@@ -100,7 +100,7 @@ class Sensitivity:
 
     def _values(self, feed: dict[str, Values]) -> dict[str, Values]:
         if not self._sessions:
-            names = dict.fromkeys([*(point.tensor for point in self.plan.points), *self._outputs])
+            names = dict.fromkeys([*(each.tensor for each in self.plan.tensors), *self._outputs])
             tapped = tapped_model(self.model, tuple(Tap(name) for name in names))
             self._sessions = [
                 Session(tapped, threads=self.threads),

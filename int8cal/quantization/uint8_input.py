@@ -15,7 +15,7 @@ import numpy as np
 from int8cal.data.pixels import Pixels, pixels_of
 from int8cal.errors import ConfigError, ModelError, TableError, UsageError
 from int8cal.graph.index import Index, attribute
-from int8cal.graph.plan import Plan, Point
+from int8cal.graph.plan import Plan, QuantizedTensor
 from int8cal.numerics.affine import U8, Affine, positive_scale
 from int8cal.quantization.uint8_layers import PixelLayer, find_pixel_layers, refused
 
@@ -143,15 +143,17 @@ def with_points(plan: Plan, uint8: Uint8Input) -> Plan:
     name = uint8.pixels.input
     points = []
     for tensor in uint8.tensors:
-        known = plan.point(tensor) or Point(tensor, name, False, False, "", "Input" if tensor == name else "")
+        known = plan.tensor(tensor) or QuantizedTensor(
+            tensor, name, False, False, "", "Input" if tensor == name else ""
+        )
         points.append(replace(known, group=name, source=tensor == name))
     rest = without_points(plan, uint8)
-    return Plan((*points, *rest.points), plan.layers, plan.integer_nodes, plan.left, plan.recurrent, plan.ops)
+    return Plan((*points, *rest.tensors), plan.layers, plan.integer_nodes, plan.left, plan.recurrent, plan.ops)
 
 
 def without_points(plan: Plan, uint8: Uint8Input) -> Plan:
     """Return the plan without the tensors whose range is that of raw pixels."""
-    points = tuple(point for point in plan.points if point.tensor not in uint8.tensors)
+    points = tuple(each for each in plan.tensors if each.tensor not in uint8.tensors)
     return Plan(points, plan.layers, plan.integer_nodes, plan.left, plan.recurrent, plan.ops)
 
 

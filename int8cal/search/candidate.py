@@ -118,7 +118,7 @@ def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
         affine = pixel_affine(inputs.uint8.layers)
         _, folded, wide = fold_pixels(inputs.prepared, inputs.plan, inputs.uint8, affine)
         entries = entries | pixel_entries(inputs.uint8, affine, candidate.tensors, wide)
-        entries = {point.tensor: entries[point.tensor] for point in folded.points}
+        entries = {each.tensor: entries[each.tensor] for each in folded.tensors}
         corrections[CORRECTION] = inputs.uint8.record()
     warnings = (*inputs.blank.warnings, *candidate.ranges.warnings)
     return replace(inputs.blank, tensors=entries, corrections=corrections, warnings=warnings)

@@ -255,7 +255,7 @@ class Precision:
         for layer in self.plan.layers if planes else ():
             inputs.setdefault(layer.input, []).append(layer.node)
         layers = {layer.node: layer for layer in self.plan.layers}
-        groups = {point.tensor: point.group for point in self.plan.points}
+        groups = {each.tensor: each.group for each in self.plan.tensors}
         for tensor, nodes in inputs.items():
             if not all(can_have_residual_codes(self.plan, layers[node]) for node in nodes):
                 continue
@@ -289,7 +289,7 @@ class Precision:
         for tensor in dict.fromkeys(
             name for node in self.model.graph.node if node.name in inside for name in node.input if name
         ):
-            point = self.plan.point(tensor)
+            point = self.plan.tensor(tensor)
             place = ErrorSite(tensor, "others")
             if point is None or not point.source or place not in self.sensitivity.places:
                 continue
@@ -328,7 +328,7 @@ def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:
 def owner_of(index: Index, plan: Plan, tensor: str) -> str:
     """Return the node on integers whose kernel writes a planned tensor, its activation included; "" for none."""
     producer = index.producer.get(tensor)
-    if plan.point(tensor) is None or producer is None:
+    if plan.tensor(tensor) is None or producer is None:
         return ""
     if producer.name in plan.integer_nodes:
         return str(producer.name)

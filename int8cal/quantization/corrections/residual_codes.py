@@ -45,7 +45,7 @@ def can_have_residual_codes(plan: Plan, layer: Layer) -> bool:
 
     Its codes must be u8 as well: of s8 the runtime makes u8 only right between Q and DQ, and no kernel takes both.
     """
-    point = plan.point(layer.input)
+    point = plan.tensor(layer.input)
     if (
         plan.ops.symmetric
         or point is None

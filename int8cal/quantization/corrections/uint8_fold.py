@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.errors import TableError
 from int8cal.graph.index import Index
-from int8cal.graph.plan import Plan, Point
+from int8cal.graph.plan import Plan, QuantizedTensor
 from int8cal.protos import copied
 from int8cal.quantization.uint8_input import Uint8Input, with_points
 from int8cal.quantization.uint8_layers import ARITHMETIC, PixelLayer
@@ -195,7 +195,7 @@ class _Folder:
 
     def plan(self) -> Plan:
         points = []
-        for point in self.source.points:
+        for point in self.source.tensors:
             points.append(point)
             points += [self._point(wide, point) for wide, source in self.wide.items() if source == point.tensor]
         layers = tuple(self.layers[layer.node] for layer in self.source.layers)
@@ -203,7 +203,7 @@ class _Folder:
             tuple(points), layers, self.source.integer_nodes, self.source.left, self.source.recurrent, self.source.ops
         )
 
-    def _point(self, wide: str, source: Point) -> Point:
+    def _point(self, wide: str, source: QuantizedTensor) -> QuantizedTensor:
         return replace(
             source,
             tensor=wide,

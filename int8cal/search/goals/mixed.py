@@ -98,17 +98,17 @@ def open_layers(
         fixed: Layers that something else needs in int8.
     """
     index = Index(model)
-    known = {point.tensor for point in plan.points}
-    codes = {point.tensor for point in plan.points if point.exclusive}
+    known = {each.tensor for each in plan.tensors}
+    codes = {each.tensor for each in plan.tensors if each.exclusive}
     places = rounded_places(model, plan)
     found = []
     for layer in plan.layers:
         if layer.node in fixed:
             continue
         smaller = make_plan(model, replace(selection, left=(*selection.left, (layer.node, "as if"))))
-        if not known >= {point.tensor for point in smaller.points}:
+        if not known >= {each.tensor for each in smaller.tensors}:
             continue
-        freed = codes - {point.tensor for point in smaller.points if point.exclusive}
+        freed = codes - {each.tensor for each in smaller.tensors if each.exclusive}
         gone = places - rounded_places(model, smaller)
         us = layer_float_us(index, layer, elements[layer.input])
         for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):

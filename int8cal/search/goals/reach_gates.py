@@ -187,7 +187,7 @@ class GateSearch:
             for what in _OF_LAYERS
         }
         others = self._others(plan)
-        sources = [point.tensor for point in plan.points if point.source and point.tensor in others]
+        sources = [each.tensor for each in plan.tensors if each.source and each.tensor in others]
         rounded = {NoiseSource("others", tensor): affines[tensor] for tensor in sources}
         groups: tuple[ResidualGroup, ...] = ()
         if self.goal.settings.fallback == "planes":

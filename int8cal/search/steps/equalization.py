@@ -172,7 +172,7 @@ def usable_chains(
         for chain in find_chains(model, plan)
         if chain.channels > 1
         and not set(fixed) & set(chain.tensors)
-        and all(seen(name) for name in chain.tensors if plan.point(name) is not None)
+        and all(seen(name) for name in chain.tensors if plan.tensor(name) is not None)
     )
 
 

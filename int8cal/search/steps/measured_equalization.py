@@ -274,12 +274,14 @@ class _Search:
     def _affines(self, chain: Chain, exponents: Float64) -> dict[str, Affine]:
         """Return what the threshold method chooses for each reader's input once the channels are scaled."""
         scaled = {
-            name: self.tensors[name].equalized(exponents) for name in chain.tensors if self.plan.point(name) is not None
+            name: self.tensors[name].equalized(exponents)
+            for name in chain.tensors
+            if self.plan.tensor(name) is not None
         }
         by_group: dict[str, Affine] = {}
         result = {}
         for layer in chain.readers:
-            point = self.plan.point(layer.input)
+            point = self.plan.tensor(layer.input)
             if point is None:  # what a layer reads is always planned
                 continue
             if point.group not in by_group:

@@ -58,7 +58,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 
 
 def _affines(state: State, inputs: Inputs) -> dict[str, Affine]:
-    return {point.tensor: state.table.tensors[point.tensor].affine for point in inputs.ranged_plan.points}
+    return {each.tensor: state.table.tensors[each.tensor].affine for each in inputs.ranged_plan.tensors}
 
 
 def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | None:
@@ -84,4 +84,4 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
 
 
 def _tensors(plan: Plan) -> set[str]:
-    return {point.tensor for point in plan.points}
+    return {each.tensor for each in plan.tensors}

@@ -13,7 +13,7 @@ from int8cal.calibration.statistics import Statistics
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
 from int8cal.data.sample import Sample
-from int8cal.graph.plan import Plan, Point
+from int8cal.graph.plan import Plan, QuantizedTensor
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap
 
@@ -78,7 +78,10 @@ def make_statistics(seed=3, *, sha="a" * 64, **tensors):
 def make_plan(*points):
     """Points from (tensor, group, source)."""
     return Plan(
-        tuple(Point(tensor, group, source, True, "", "Conv") for tensor, group, source in points), (), frozenset(), ()
+        tuple(QuantizedTensor(tensor, group, source, True, "", "Conv") for tensor, group, source in points),
+        (),
+        frozenset(),
+        (),
     )
 
 

@@ -60,7 +60,7 @@ def test_products_are_counted(bench, name):
 def test_estimates_are_positive_and_grow_with_the_tensors(bench, name):
     model, plan = planned(bench, name)
     index, (layer,) = Index(model), plan.layers
-    sizes = [{point.tensor: float(factor) * MODELS[name][3] for point in plan.points} for factor in (1, 10)]
+    sizes = [{each.tensor: float(factor) * MODELS[name][3] for each in plan.tensors} for factor in (1, 10)]
     for integer in (True, False):
         small, large = (inference_us(model, plan, size, integer=integer) for size in sizes)
         assert 0 < small < large < np.inf
@@ -70,7 +70,7 @@ def test_estimates_are_positive_and_grow_with_the_tensors(bench, name):
 
 def test_a_dense_layer_is_cheaper_on_integers(bench):
     model, plan = planned(bench, "conv")
-    elements = {point.tensor: 1e6 for point in plan.points}
+    elements = {each.tensor: 1e6 for each in plan.tensors}
     assert inference_us(model, plan, elements) < inference_us(model, plan, elements, integer=False)
 
 

@@ -49,7 +49,7 @@ def values_of(model, plan, feed):
     tapped = onnx.ModelProto()
     tapped.CopyFrom(model)
     known = {value.name for value in (*model.graph.output, *model.graph.input)}
-    tapped.graph.output.extend(onnx.ValueInfoProto(name=p.tensor) for p in plan.points if p.tensor not in known)
+    tapped.graph.output.extend(onnx.ValueInfoProto(name=p.tensor) for p in plan.tensors if p.tensor not in known)
     return {**feed, **Session(tapped, threads=1, optimization="none").run(feed)}
 
 
@@ -103,7 +103,7 @@ def test_an_error_at_one_place_is_that_tensor_quantized_for_these_readers(bench,
     outputs = {value.name for value in model.graph.output}
     assert injection.inputs
     for place in injection.inputs:
-        point, affine = plan.point(place.tensor), table.tensors[place.tensor].affine
+        point, affine = plan.tensor(place.tensor), table.tensors[place.tensor].affine
         reading = {node.name for node in model.graph.node if place.tensor in node.input}
         others = reading - layers if point.exclusive else (reading - layers) & plan.integer_nodes
         readers = reading & layers if place.readers == "layers" else others
@@ -122,7 +122,7 @@ def test_all_errors_at_once_are_the_quantized_model_of_float_weights(bench, name
     read = set()
     for node in model.graph.node:
         for slot, tensor in enumerate(node.input):
-            point = plan.point(tensor)
+            point = plan.tensor(tensor)
             if point is None:
                 continue
             if any(layer.node == node.name for layer in plan.layers) and slot == 0:
@@ -130,7 +130,7 @@ def test_all_errors_at_once_are_the_quantized_model_of_float_weights(bench, name
             elif point.exclusive or node.name in plan.integer_nodes:
                 read.add(ErrorSite(tensor, "others"))
     ends = {value.name for value in model.graph.output}
-    read |= {ErrorSite(point.tensor, "others") for point in plan.points if point.exclusive and point.tensor in ends}
+    read |= {ErrorSite(each.tensor, "others") for each in plan.tensors if each.exclusive and each.tensor in ends}
     assert set(injection.inputs) == read
 
 

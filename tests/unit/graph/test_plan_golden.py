@@ -245,7 +245,7 @@ def render(graph, plan):
         for tensor in graph.initializer
     }
     lines = [f"inputs {', '.join(v.name for v in graph.input)}", f"outputs {', '.join(v.name for v in graph.output)}"]
-    for point in plan.points:
+    for point in plan.tensors:
         facts = [f"scale of {point.group}"] if point.group != point.tensor else []
         facts += [] if point.source else ["passed on"]
         facts += [] if point.exclusive else ["also there in float"]

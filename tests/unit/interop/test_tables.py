@@ -157,4 +157,4 @@ def test_a_target_without_zero_points_gets_symmetric_ranges_and_its_own_plan(pre
     assert lost(converted, "target tensorrt: 6 of 6 tensors become symmetric")
     built = quantize_prepared(prepared, parse_table(converted.content.decode(), "t"), "t")
     plan = make_plan(prepared.model, Selection(target="tensorrt"))
-    assert {point.tensor for point in built.plan.points} == {point.tensor for point in plan.points}
+    assert {each.tensor for each in built.plan.tensors} == {each.tensor for each in plan.tensors}

@@ -66,7 +66,7 @@ def test_a_table_made_for_another_plan_names_the_missing_tensor(pooled):
 def test_entries_of_tensors_that_are_not_planned_do_no_harm(pooled):
     prepared, _, table, _ = pooled
     plan = make_plan(prepared.model, Selection((), ("Conv_c",)))
-    assert "c" not in {point.tensor for point in plan.points}
+    assert "c" not in {each.tensor for each in plan.tensors}
     build_model(prepared.model, plan, table)
 
 

@@ -26,7 +26,7 @@ def case(bench):
     plan = make_plan(prepared.model, Selection())
     samples = bench.samples(prepared.model, 8)
     table = bench.table(prepared, plan, samples=samples)
-    elements = {point.tensor: 100.0 for point in plan.points}
+    elements = {each.tensor: 100.0 for each in plan.tensors}
     return prepared, plan, table, samples, elements
 
 
@@ -42,7 +42,7 @@ def causes_of(plan, table, built, nodes=()):
 def brute(prepared, table, samples, node):
     """Quantize one layer alone and measure what that does."""
     plan = make_plan(prepared.model, Selection(include=(node, node.replace("MatMul_a", "Add_b"))))
-    only = replace(table, tensors={point.tensor: table.tensors[point.tensor] for point in plan.points})
+    only = replace(table, tensors={each.tensor: table.tensors[each.tensor] for each in plan.tensors})
     exact = Session(prepared.model, threads=1)
     int8 = Session(build_model(prepared.model, plan, only).model, threads=1)
     return sum(
@@ -101,7 +101,7 @@ def test_outputs_of_other_real_types_count_and_whole_numbers_do_not(bench, kind,
     samples = bench.samples(prepared.model, 2)
     table = bench.table(prepared, plan, samples=samples)
     twins = causes_of(plan, table, build_model(prepared.model, plan, table))
-    elements = {point.tensor: 6.0 for point in plan.points}
+    elements = {each.tensor: 6.0 for each in plan.tensors}
     measured = measure_causes(prepared.model, plan, prepared.signature, Causes(twins), samples, elements, threads=1)
     powers = measured.noise
     assert {len(power) for power in powers.values()} == {0 if kind == "int64" else 1}

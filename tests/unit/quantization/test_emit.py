@@ -106,7 +106,7 @@ def test_nodes_and_tensors_keep_their_names(made):
     tensors |= {value.name for value in built.model.graph.input}
     assert {name for node in old.values() for name in node.output} <= tensors
     assert [value.name for value in built.model.graph.output] == [value.name for value in prepared.model.graph.output]
-    assert len(plan.points) == sum(node.op_type == "QuantizeLinear" for node in built.model.graph.node)
+    assert len(plan.tensors) == sum(node.op_type == "QuantizeLinear" for node in built.model.graph.node)
 
 
 def test_names_are_unique(made):

@@ -41,8 +41,8 @@ def both(bench, made, codes, affine=None):
     x = codes * pixels.gain.reshape(shape) + pixels.offset.reshape(shape)
     folded, plan_of_it, wide = fold_pixels(prepared.model, plan, uint8, affine)
     onnx.checker.check_model(folded, full_check=True)
-    assert {point.tensor for point in plan_of_it.points} == {
-        *(point.tensor for point in plan.points),
+    assert {each.tensor for each in plan_of_it.tensors} == {
+        *(each.tensor for each in plan.tensors),
         *uint8.tensors,
         *wide,
     }
@@ -103,7 +103,7 @@ def test_pixels_as_they_are_leave_the_weights_as_they_are(bench):
     assert uint8.ones is None
     folded, same_plan, wide = fold_pixels(prepared.model, plan, uint8, pixel_affine(uint8.layers))
     assert folded == prepared.model
-    assert (same_plan.points, same_plan.layers, wide) == (plan.points, plan.layers, {})
+    assert (same_plan.tensors, same_plan.layers, wide) == (plan.tensors, plan.layers, {})
 
 
 NUMBER = st.floats(0.05, 20.0).flatmap(lambda value: st.sampled_from([value, -value]))

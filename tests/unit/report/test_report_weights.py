@@ -24,7 +24,7 @@ def entry(*scales):
 
 def plan_of(*layers):
     recurrent = (Recurrent("lstm", "LSTM", "W", "R", 8, ""),)
-    return Plan(points=(), layers=layers, integer_nodes=frozenset(), left=(), recurrent=recurrent)
+    return Plan(tensors=(), layers=layers, integer_nodes=frozenset(), left=(), recurrent=recurrent)
 
 
 def test_every_layer_finds_its_scales_also_where_two_share_a_weight():

@@ -88,7 +88,7 @@ def test_shares_add_up_to_all_the_noise(bench):
 def test_a_tensor_with_a_coarse_range_has_most_of_the_noise(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     known = affines(ranges)
-    group = next(point.group for point in precision.plan.points if point.tensor == "r")
+    group = next(each.group for each in precision.plan.tensors if each.tensor == "r")
     for point in precision.plan.members(group):
         known[point.tensor] = replace(known[point.tensor], scale=known[point.tensor].scale * 16)
     assert precision.sweep(known).groups[group] > 0.8
@@ -97,7 +97,7 @@ def test_a_tensor_with_a_coarse_range_has_most_of_the_noise(bench):
 def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     known = affines(ranges)
-    group = next(point.group for point in precision.plan.points if point.tensor == "r")
+    group = next(each.group for each in precision.plan.tensors if each.tensor == "r")
     for point in precision.plan.members(group):
         known[point.tensor] = replace(known[point.tensor], scale=known[point.tensor].scale * 16)
     precision.seconds = 2.5 * precision.run_s
