@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
+ENOUGH_FIT = 64  # samples; to fit on more than these, at most a fifth of all are taken
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
 LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 
@@ -50,8 +51,9 @@ class Holdout:
 def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> tuple[tuple[S, ...], tuple[S, ...]]:
     """Split kept samples into those to score on and those to fit on.
 
-    The recipe's numbers; with fewer samples about half each; and with so few that nothing can be fitted, all are there
-    to score on. A score of a few samples is a poor one, so there are as many as run in SCORING_S.
+    The recipe's numbers; with fewer samples about half each, but no more than ENOUGH_FIT or a fifth to fit on; and with
+    so few that nothing can be fitted, all are there to score on. A score of a few samples is a poor one, and by a poor
+    one a recipe that fits more ends below one that fits less. So there are as many to score on as run in SCORING_S.
 
     Args:
         samples: The kept samples.
@@ -62,7 +64,7 @@ def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> t
     if run_s > 0:
         judged = min(judged, max(int(SCORING_S / run_s), LEAST_SCORED))
     if recipe.fit_samples and len(samples) >= 2 * LEAST_FIT:
-        fitted = min(recipe.fit_samples, len(samples) // 2)
+        fitted = min(recipe.fit_samples, max(min(ENOUGH_FIT, len(samples) // 2), len(samples) // 5))
         judged = min(judged, len(samples) - fitted)
-        return tuple(samples[:judged]), tuple(samples[judged : judged + recipe.fit_samples])
+        return tuple(samples[:judged]), tuple(samples[judged : judged + fitted])
     return tuple(samples[:judged]), tuple(samples[judged:])

@@ -16,9 +16,7 @@ from int8cal.graph.index import Index
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.corrections.residual_codes import CORRECTION, FACTOR
 from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
-from int8cal.search.holdout import split_samples
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of
-from int8cal.search.recipes import PLAIN, Recipe
 
 MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,4] y) {
@@ -272,31 +270,6 @@ def test_models_whose_outputs_cannot_be_compared_are_scored_in_front_of_what_dec
         model = bench.text(text, W=(32, 32), B=(32,), V=(32, 8), axis=np.array([0]))
     table = int8cal.calibrate(model, feeds(70, 32), latency_allowance=1000)
     assert table.corrections[CORRECTION]["Gemm_h"] == FACTOR
-
-
-@pytest.mark.parametrize(
-    ("count", "judge", "tune"),
-    [(0, 0, 0), (1, 1, 0), (3, 3, 0), (15, 15, 0), (16, 8, 8), (17, 9, 8), (64, 32, 32), (80, 32, 32)],
-)
-def test_kept_samples_are_split_and_none_is_used_twice(count, judge, tune):
-    rule = Recipe((), validation_samples=32, fit_samples=32)
-    judged, fitted = split_samples(range(count), rule)
-    assert (len(judged), len(fitted)) == (judge, tune)
-    assert [*judged, *fitted] == list(range(judge + tune))
-
-
-@pytest.mark.parametrize(("run_s", "judge"), [(1e-5, 128), (0.25 / 50, 50), (0.1, 32)])
-def test_where_inference_takes_long_fewer_are_judged_on(run_s, judge):
-    rule = Recipe((), validation_samples=128, fit_samples=32)
-    judged, fitted = split_samples(range(200), rule, run_s)
-    assert (len(judged), len(fitted)) == (judge, 32)
-    assert not {*judged} & {*fitted}
-
-
-def test_without_samples_to_fit_on_all_are_judged_on():
-    rule = Recipe((), validation_samples=32)
-    assert split_samples(range(10), rule) == (tuple(range(10)), ())
-    assert split_samples((), PLAIN) == ((), ())
 
 
 @pytest.mark.parametrize("channels", [1, 3])
