@@ -104,11 +104,11 @@ def test_an_allowance_that_cannot_be_meant_is_refused(call, here):
 
 
 WRONG = [
-    ({"remainder": {"Gemm_nobody": 16}}, "corrections.residual_codes names 'Gemm_nobody'"),
-    ({"remainder": {"Gemm_h": 4}}, "corrections.residual_codes of 'Gemm_h' is 4, this version knows 16"),
-    ({"remainder": {"Gemm_h": "a lot"}}, "corrections.residual_codes of 'Gemm_h' is a lot"),
-    ({"remainder": ["Gemm_h"]}, "corrections.residual_codes is ['Gemm_h'], expected an object"),
-    ({"remainder": []}, "corrections.residual_codes is [], expected an object"),
+    ({"remainder": {"Gemm_nobody": 16}}, "corrections.remainder names 'Gemm_nobody'"),
+    ({"remainder": {"Gemm_h": 4}}, "corrections.remainder of 'Gemm_h' is 4, this version knows 16"),
+    ({"remainder": {"Gemm_h": "a lot"}}, "corrections.remainder of 'Gemm_h' is a lot"),
+    ({"remainder": ["Gemm_h"]}, "corrections.remainder is ['Gemm_h'], expected an object"),
+    ({"remainder": []}, "corrections.remainder is [], expected an object"),
     ({"bias": []}, "corrections.bias is [], expected an object"),
     ({"left_for_accuracy": {"nobody": "noisy"}}, "names the node 'nobody'"),
     ({"left_for_accuracy": ["Gemm_h"]}, "settings.left_for_accuracy is ['Gemm_h']"),
