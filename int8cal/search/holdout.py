@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-ENOUGH_FIT = 64  # samples; to fit on more than these, at most a fifth of all are taken
+ENOUGH_FIT = 80  # samples; to fit on more than these, at most a fifth of all are taken
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
 LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 

@@ -31,9 +31,9 @@ def test_without_samples_to_fit_on_all_are_scored_on():
     assert split_samples((), PLAIN) == ((), ())
 
 
-@pytest.mark.parametrize(("count", "fit"), [(100, 50), (200, 64), (337, 67), (640, 128), (2000, 128)])
+@pytest.mark.parametrize(("count", "fit"), [(100, 50), (200, 80), (337, 80), (640, 128), (2000, 128)])
 def test_a_recipe_that_fits_more_leaves_about_as_many_to_score_on(count, fit):
     """Else what the one recipe is sure of is lost in the noise of the other's smaller holdout."""
     scored, fitted = split_samples(range(count), RECIPES["accurate"])
     assert len(fitted) == fit
-    assert len(scored) >= 0.9 * len(split_samples(range(count), RECIPES["fast"])[0])
+    assert len(scored) >= 0.85 * len(split_samples(range(count), RECIPES["fast"])[0])
