@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.numerics.affine import U8, Affine, QType, affine_from_range, dequantize, quantize
-from int8cal.numerics.thresholds.entropy import BINS, divergences, entropy_threshold
+from int8cal.numerics.affine import U8, Affine, QType, affine_from_range
+from int8cal.numerics.kl import BINS, divergences, entropy_threshold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +57,8 @@ def sample_weights() -> Any:
     import onnx
     from onnx import numpy_helper
 
-    from int8cal.graph.prepared import prepare
-    from int8cal.runtime.simplify import simplify
+    from int8cal.graph.prepare import prepare
+    from int8cal.runtime.sessions import simplify
 
     model = prepare(onnx.load(ROOT / "sample_data" / "model.onnx"), simplify).model
     name = "ConvBnFusion_W_block3.depthwise.conv.weight"
@@ -73,11 +73,17 @@ def rounding_noise(weights: Any, amax: Any) -> float:
     return float(10 * np.log10(np.sum(weights**2) / np.sum(error**2)))
 
 
+def rounded(x: Any, affine: Affine) -> Any:
+    """Return what the codes of x stand for."""
+    codes = np.clip(np.rint(x / affine.scale) + affine.zero_point, affine.dtype.qmin, affine.dtype.qmax)
+    return affine.scale * (codes - affine.zero_point)
+
+
 def two_planes(x: Any, affine: Affine) -> Any:
     """Return x as its first code and the second one of the remainder stand for it, see docs/numerics.md."""
-    first = dequantize(quantize(x, affine), affine)
+    first = rounded(x, affine)
     second = Affine(affine.scale / PLANES, affine.zero_point, affine.dtype)
-    return first + dequantize(quantize(x - first, second), second)
+    return first + rounded(x - first, second)
 
 
 def facts() -> dict[str, str]:
@@ -128,7 +134,7 @@ def _affine() -> Figure:
     figure, (left, right) = _panels(2)
     affine = affine_from_range(*EXAMPLE, U3)
     x = np.linspace(-2, 4, 3001)
-    x_hat = dequantize(quantize(x, affine), affine)
+    x_hat = rounded(x, affine)
     left.plot(x, x, color=GREY, lw=1, label="x")
     left.plot(x, x_hat, color=BLUE, lw=1.6, label="what q stands for")
     left.plot(0, 0, "o", color=BROWN, label=f"0 is code {affine.zero_point}")
@@ -168,12 +174,12 @@ def _thresholds() -> Figure:
 
 
 def _sample() -> Figure:
-    from int8cal.calibration.choose import candidates
+    from int8cal.calibration.ranges import candidates
     from int8cal.job import DataSettings, Job
     from int8cal.pipeline import calibrate_model
 
     model = ROOT / "sample_data" / "model.onnx"
-    calibrated, _ = calibrate_model(Job(model, DataSettings(str(ROOT / "sample_data" / "calib"))), model)
+    calibrated = calibrate_model(Job(model, DataSettings(str(ROOT / "sample_data" / "calib"))), model)
     histogram = calibrated.statistics.tensors["/block3/Add_output"].histogram
     figure, (axes,) = _panels(1)
     bins = np.linspace(*histogram.observed, 160)
@@ -209,7 +215,7 @@ def _planes() -> Figure:
     figure, (axes,) = _panels(1)
     affine = affine_from_range(*EXAMPLE, U8)
     x = np.linspace(0.9, 1.0, 2001)
-    axes.plot(x, dequantize(quantize(x, affine), affine) - x, color=GREY, lw=1.2, label="one plane")
+    axes.plot(x, rounded(x, affine) - x, color=GREY, lw=1.2, label="one plane")
     axes.plot(x, two_planes(x, affine) - x, color=BLUE, lw=1.2, label="two planes")
     axes.set(
         xlabel="x", ylabel="error", title=f"error of codes for [{EXAMPLE[0]:g}, {EXAMPLE[1]:g}], a part of the range"

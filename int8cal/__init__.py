@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from int8cal.api import calibrate, evaluate, quantize
     from int8cal.calibration.statistics import Statistics
-    from int8cal.calibration.table import CalibrationTable
     from int8cal.errors import Int8calError
     from int8cal.evaluation.result import Report
+    from int8cal.quantization.table import CalibrationTable
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "quantize": "int8cal.api",
     "evaluate": "int8cal.api",
     "Statistics": "int8cal.calibration.statistics",
-    "CalibrationTable": "int8cal.calibration.table",
+    "CalibrationTable": "int8cal.quantization.table",
     "Report": "int8cal.evaluation.result",
     "Int8calError": "int8cal.errors",
 }

@@ -8,27 +8,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 
-from int8cal.config.available import require_available
-from int8cal.config.load import job_from_options
-from int8cal.config.patterns import placed_patterns
+from int8cal.config.load import job_from_options, placed_patterns, require_available
 from int8cal.declared import keywords
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
-from int8cal.graph.prepared import prepare
+from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model
 from int8cal.quantizing import quantize_prepared
-from int8cal.runtime.simplify import simplify
+from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
-    from int8cal.calibration.table import CalibrationTable
     from int8cal.evaluation.result import Report
-    from int8cal.job import ActivationType, Fallback, Goal, Job, Method, Recipe, Runtime, TargetName, WeightRange
+    from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
+    from int8cal.quantization.table import CalibrationTable
 
     Model = str | Path | onnx.ModelProto
     Feed = Mapping[str, npt.NDArray[Any]]
@@ -48,7 +46,7 @@ def calibrate(
     batch_size: int = 8,
     threads: int = 0,
     statistics: str | Path | None = None,
-    recipe: Recipe = "fast",
+    recipe: RecipeName = "fast",
     target: TargetName = DEFAULT_TARGET,
     activations: ActivationType | None = None,
     weights: WeightRange | None = None,
@@ -107,8 +105,7 @@ def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:
     Raises:
         TableError: The table was made for another model, or lacks a tensor.
     """
-    built = quantize_prepared(prepare(_model(model), simplify), table, "table")
-    return built.model
+    return quantize_prepared(prepare(_model(model), simplify), table, "table").model
 
 
 def evaluate(

@@ -94,5 +94,5 @@ def all_declared(section: type = Job, prefix: str = "") -> Iterator[Declared]:
 
 def keywords(function: Literal["calibrate", "evaluate"]) -> dict[str, Declared]:
     """Tell which setting each keyword of a function of the Python API stands for."""
-    settings = [each for part in declared() if part.section for each in declared(part.section, f"{part.path}.")]
+    settings = [each for each in all_declared() if each.path.count(".") == 1]
     return {each.option.keyword or each.name: each for each in settings if function in each.option.api}

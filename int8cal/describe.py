@@ -10,27 +10,23 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError, UsageError, printable
-from int8cal.input_paths import require_readable
-from int8cal.report.screen import Screen
+from int8cal.io.paths import require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from int8cal.graph.signature import TensorSpec
+    from int8cal.report.screen import Screen
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML", "pydantic", "Pillow", "Jinja2")
 _OPTIONAL = ("ray", "openvino")
-# what decides how u8 x s8 products are added up (NUMERICS 3)
+# what decides how u8 x s8 products are added up (docs/saturation.md)
 _CPU_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 
 
-def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
+def describe_file(path: Path, screen: Screen) -> list[str]:
     """Describe a model, table, statistics file, report, or what a batch left.
-
-    Args:
-        path: The file.
-        screen: Where the lines are shown; None for a plain one of 100 columns.
 
     Raises:
         Int8calError: The file is missing or of none of these kinds.
@@ -45,9 +41,8 @@ def describe_file(path: Path, screen: Screen | None = None) -> list[str]:
         )
     from int8cal.identity import mixed_with
 
-    shown = screen or Screen()
     mixed = [f"warning      {each}" for each in mixed_with(path)]
-    return [part for line in (*kind(path, shown), *mixed) for part in shown.wrap(shown.plain(line), 4)]
+    return [part for line in (*kind(path, screen), *mixed) for part in screen.wrap(screen.plain(line), 4)]
 
 
 def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
@@ -91,15 +86,15 @@ def _model(path: Path, screen: Screen) -> list[str]:
 
 def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.plan import make_plan
-    from int8cal.graph.prepared import prepare
+    from int8cal.graph.prepare import prepare
     from int8cal.graph.select import Selection
-    from int8cal.runtime.simplify import simplify
+    from int8cal.runtime.sessions import simplify
 
     plan = make_plan(prepare(path, simplify).model, Selection())
     lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
     nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
     nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
-    left = [(each.op_type, each.node, f": {each.reason}") for each in plan.left]
+    left = [(each.op_type, each.node, f": {each.reason}") for each in plan.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)
     if left:
@@ -118,7 +113,7 @@ def _spec(spec: TensorSpec) -> str:
 
 
 def _table(path: Path, screen: Screen) -> list[str]:
-    from int8cal.calibration.table_file import load_table
+    from int8cal.quantization.table_file import load_table
     from int8cal.report.file_lines import table_lines
 
     table = load_table(path)
@@ -136,7 +131,7 @@ def _statistics(path: Path, screen: Screen) -> list[str]:
 
 
 def _report(path: Path, screen: Screen) -> list[str]:
-    from int8cal.report.load import load_report
+    from int8cal.report.files import load_report
     from int8cal.report.terminal import report_lines
 
     document = load_report(path)
@@ -145,7 +140,7 @@ def _report(path: Path, screen: Screen) -> list[str]:
 
 
 def _batch_file(path: Path, screen: Screen) -> list[str]:
-    from int8cal.report.batch_lines import batch_file_lines, batch_file_names, load_batch_file
+    from int8cal.report.file_lines import batch_file_lines, batch_file_names, load_batch_file
 
     document = load_batch_file(path)
     lines = batch_file_lines(path, document, screen)
@@ -165,8 +160,7 @@ def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:
 
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
-    from int8cal.runtime.cpu import cpu_flags
-    from int8cal.runtime.providers import providers
+    from int8cal.runtime.machine import cpu_flags, providers
     from int8cal.runtime.sessions import cpu_count
 
     flags = cpu_flags()
@@ -184,7 +178,7 @@ def describe_machine() -> list[str]:
 
 
 def _verdict() -> str:
-    from int8cal.runtime.cpu import measured_product
+    from int8cal.runtime.machine import measured_product
 
     found, exact = measured_product()
     if found == exact:

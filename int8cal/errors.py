@@ -1,4 +1,4 @@
-"""Every error int8cal raises on purpose: one tree, each class with the exit code of its station.
+"""Every error int8cal raises on purpose: one tree, each class with the exit code of its station; the log of a bug.
 
 An error names where (file, node, tensor, YAML line), what is wrong, what was expected, and what to do, in one line.
 `cli.main` is the only place that turns these into a message and an exit code.
@@ -7,7 +7,15 @@ An error names where (file, node, tensor, YAML line), what is wrong, what was ex
 from __future__ import annotations
 
 import errno
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from pathlib import Path
 from typing import ClassVar
+
+import int8cal
 
 # Errors of the disk rather than of what the caller does while writing.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
@@ -114,3 +122,36 @@ class GateError(Int8calError):
 
     exit_code = 7
     station = "gate"
+
+
+def keep_crash(error: BaseException) -> str:
+    """Keep a bug's traceback in a log file, or print it where none can be written; return the line for the user."""
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    try:
+        log = _write_log(error)
+    except OSError as failure:
+        traceback.print_exception(error, file=sys.stderr)
+        log_missing = f"this is a bug in int8cal, and its log could not be written: {failure}"
+        return f"internal: {what}; {log_missing}{notes_of(error)}"
+    return f"internal: {what}; this is a bug in int8cal, please report it with {log}{notes_of(error)}"
+
+
+def _write_log(error: BaseException) -> Path:
+    path = Path(tempfile.gettempdir()) / f"int8cal-crash-{os.getpid()}.log"
+    text = "".join(
+        [
+            f"int8cal {int8cal.__version__}, Python {platform.python_version()}, {platform.platform()}\n",
+            f"arguments: {sys.argv[1:]}\n\n",
+            *traceback.format_exception(error),
+        ]
+    )
+    try:
+        # Exclusive creation: never through a link that someone left under this name in a shared directory.
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        handle, name = tempfile.mkstemp(prefix=f"int8cal-crash-{os.getpid()}-", suffix=".log")
+        path = Path(name)
+        with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - an open descriptor, not a path
+            file.write(text)
+    return path

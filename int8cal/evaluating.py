@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
+from pydantic import TypeAdapter
 
-from int8cal.atomic import OutputDirectory
+from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
 from int8cal.data.sample import Sample
@@ -18,23 +19,25 @@ from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.layerwise import find_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
-from int8cal.evaluation.steps import steps_of
-from int8cal.evaluation.taps import find_layers
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of
+from int8cal.io.atomic import OutputDirectory
+from int8cal.io.paths import require_free
 from int8cal.job import DEFAULT_TARGET
-from int8cal.output_paths import require_free
 from int8cal.progress import Clock, Progress, silent
-from int8cal.protos import without_weights
-from int8cal.report.write import write_reports
+from int8cal.protos import metadata_of, without_weights
+from int8cal.quantization.build import STEPS_KEY
+from int8cal.quantization.table import StepResult
+from int8cal.report.files import write_reports
 from int8cal.runtime.batching import run_each
-from int8cal.runtime.providers import CPU, resolve
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.machine import resolve
+from int8cal.runtime.sessions import CPU, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -139,6 +142,7 @@ def evaluate_models(
             fp32,
             int8,
             feeds,
+            audit=audit_saturation,
             target=target,
             threads=threads,
             latency=latency,
@@ -154,7 +158,8 @@ def evaluate_models(
         "int8": int8.name if isinstance(int8, Path) else "int8",
     }
     sha256 = watched[0][1] or "" if isinstance(fp32, Path) else model_sha256(fp32)
-    run = run_of(onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8)
+    header = onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8
+    run = run_of(header)
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={"evaluation": evaluation_settings(data, providers, feeds.padding), "versions": versions(runtimes)},
@@ -168,8 +173,24 @@ def evaluate_models(
             *padding_lines(feeds.padding, counted=True),
         ),
         decisions=padding_lines(feeds.padding, counted=False),
-        steps=steps_of(int8),
+        steps=steps_of(header),
     )
+
+
+def steps_of(int8: onnx.ModelProto) -> tuple[StepResult, ...]:
+    """Read what each step of a recipe gave, which models that were calibrated with --explain carry.
+
+    Raises:
+        ModelError: The metadata is malformed.
+    """
+    text = metadata_of(int8, STEPS_KEY)
+    try:
+        return () if text is None else tuple(TypeAdapter(list[StepResult]).validate_json(text, strict=True))
+    except ValueError as error:
+        raise ModelError(
+            f'its metadata "{STEPS_KEY}" is not a list of steps with name, before_db, after_db and kept',
+            do="calibrate the model again",
+        ) from error
 
 
 def _digest(model: Path) -> str | None:
@@ -223,11 +244,11 @@ def trimmer(
 
     def open_models() -> list[Opened]:
         float_, other = (load_model(each) if isinstance(each, Path) else each for each in (fp32, int8 or fp32))
-        tensors = [*taps] if int8 is None else [Tap(each.tensor) for each in find_layers(float_, other)[0]]
+        tensors = [each.tensor for each in (taps if int8 is None else find_layers(float_, other)[0])]
         outputs = runner(float_, signature, Session(fp32, threads=threads))
 
         def open_tensors() -> Run:
-            inside = runner(float_, signature, Session(tapped_model(float_, tuple(tensors)), threads=threads))
+            inside = runner(float_, signature, Session(tapped_model(float_, tensors), threads=threads))
             return lambda feed: {**feed, **inside(feed), **outputs(feed)}
 
         found = [Opened(signature, outputs, open_tensors)]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from int8cal.errors import GateError
 from int8cal.evaluation.gates import figure_named
 from int8cal.report.document import document_of
-from int8cal.report.reasons import gate_paths, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,18 +31,20 @@ def require_gates(report: Report) -> None:
     Raises:
         GateError: Names every gate that failed, with the value it was held against.
     """
-    failure = gate_failure(report)
-    if failure is not None:
-        raise failure
-
-
-def gate_failure(report: Report) -> GateError | None:
-    """Return what `require_gates` raises; None where every gate held."""
-    return _failure(
+    require_held(
         report.gates,
         lambda index: _value(index, report),
         lambda failed: f"the results are kept; {_advice(failed, report)}",
     )
+
+
+def gate_failure(report: Report) -> GateError | None:
+    """Return what `require_gates` raises; None where every gate held."""
+    try:
+        require_gates(report)
+    except GateError as error:
+        return error
+    return None
 
 
 def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Callable[[list[Gate]], str]) -> None:
@@ -57,28 +58,19 @@ def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Cal
     Raises:
         GateError: Names every gate that failed, with its value.
     """
-    failure = _failure(gates, shown, advice)
-    if failure is not None:
-        raise failure
-
-
-def _failure(
-    gates: Sequence[Gate], shown: Callable[[int], str], advice: Callable[[list[Gate]], str]
-) -> GateError | None:
     failed = [gate for gate in gates if not gate.passed]
-    if not failed:
-        return None
-    values = ", ".join(f"{gate.gate} ({shown(index)})" for index, gate in enumerate(gates) if not gate.passed)
-    return GateError(
-        f"{len(failed)} of {len(gates)} failed: {values}",
-        do=advice(failed),
-        gates=tuple(gate.gate for gate in failed),
-    )
+    if failed:
+        values = ", ".join(f"{gate.gate} ({shown(index)})" for index, gate in enumerate(gates) if not gate.passed)
+        raise GateError(
+            f"{len(failed)} of {len(gates)} failed: {values}",
+            do=advice(failed),
+            gates=tuple(gate.gate for gate in failed),
+        )
 
 
 def _advice(failed: list[Gate], report: Report) -> str:
     kept = next((point for point in report.mixed.curve if point.kept), None) if report.mixed is not None else None
-    if report.mixed is not None and kept is not None and not all(gate.passed for gate in kept.gates):
+    if report.mixed is not None and kept is not None and not all(gate.passed for gate in kept.gates.values()):
         if report.mixed.needed_percent is None:
             return f"{report.mixed.outcome}; raise --budget, or relax the gate"
         budget = math.ceil(report.mixed.needed_percent)
@@ -94,4 +86,4 @@ def _value(index: int, report: Report) -> str:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
         return f"is {gate.value:g}{interval}"
     document = document_of(report)
-    return f"not computed: {why(document, *gate_paths(index, document.gates[index]))}"
+    return f"not computed: {document.why(f'gates.{index}.value')}"

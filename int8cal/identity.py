@@ -12,21 +12,24 @@ import hashlib
 import importlib.metadata
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 import int8cal
-from int8cal.calibration.table_file import table_to_json
 from int8cal.graph.load import save_model
 from int8cal.protos import metadata_of, set_metadata
+from int8cal.quantization.table_file import table_to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import onnx
 
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.quantization.table import CalibrationTable
+
+T = TypeVar("T")
 
 RUN_KEY = "int8cal.run"
 MODEL, TABLE, STATISTICS, REPORT = ".int8.onnx", ".table.json", ".stats.npz", "report.json"
@@ -76,25 +79,23 @@ class _Origin:
     """Where a file says that it comes from: its run, and the model and data of its statistics; None for silence."""
 
     run: str = ""
-    counted: tuple[Any, ...] | None = None
+    counted: tuple[str, str, int] | None = None
 
 
 def mixed_with(path: Path) -> tuple[str, ...]:
-    """Say whether a file of a run lies together with files of another run, as after a kill while they were replaced.
+    """Say in one sentence, or none, whether a file lies together with files of another run.
 
-    Args:
-        path: A file; only the names that `calibrate` gives have anything to do with each other.
-
-    Returns:
-        One sentence, or none. Files without an identity, and files that cannot be read, are not judged.
+    That is so after a kill while they were replaced. Only the names that `calibrate` gives have anything to do with
+    each other; files without an identity, and files that cannot be read, are not judged.
     """
     stem = _stem(path)
     if stem is None:
         return ()
+    files: dict[str, Callable[[Path], _Origin]]
     files = {f"{stem}{ending}": read for ending, read in ((MODEL, _model), (TABLE, _table), (STATISTICS, _statistics))}
-    origins = {name: _origin(path.with_name(name), read) for name, read in files.items()}
     if _report_stem(path.with_name(REPORT)) == stem:
-        origins[REPORT] = _origin(path.with_name(REPORT), _report)
+        files[REPORT] = _report
+    origins = {name: _tried(read, path.with_name(name)) or _Origin() for name, read in files.items()}
     runs: dict[str, list[str]] = {}
     for name, origin in origins.items():
         if origin.run:
@@ -116,21 +117,15 @@ def _stem(path: Path) -> str | None:
 
 
 def _report_stem(path: Path) -> str | None:
-    try:
-        name = str(_document(path)["model"]["int8"])
-    except Exception:  # noqa: BLE001 - whatever is wrong with a report, its reader tells it
-        return None
+    name = _tried(lambda report: str(_document(report)["model"]["int8"]), path) or ""
     return name.removesuffix(MODEL) if name.endswith(MODEL) else None
 
 
-def _origin(path: Path, read: Any) -> _Origin:
-    if not path.is_file():
-        return _Origin()
+def _tried(read: Callable[[Path], T], path: Path) -> T | None:
     try:
-        origin: _Origin = read(path)
-    except Exception:  # noqa: BLE001 - likewise
-        return _Origin()
-    return origin
+        return read(path) if path.is_file() else None
+    except Exception:  # noqa: BLE001 - whatever is wrong with a file, its reader tells it
+        return None
 
 
 def _model(path: Path) -> _Origin:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
-Recipe = Literal["fast", "balanced", "accurate"]
+RecipeName = Literal["fast", "balanced", "accurate"]
 TargetName = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
 DEFAULT_TARGET: TargetName = "portable"
 ActivationType = Literal["u8", "s8"]
@@ -207,7 +207,7 @@ class CalibrationSettings:
         Option(
             "Where the pass over the data runs.",
             flag="--engine",
-            help="Where calibration runs (default {default}){refused}.",
+            help="Where calibration runs (default {default}); ray (not in this version).",
             api=(),
         ),
     ] = "local"
@@ -218,11 +218,11 @@ class QuantizationSettings:
     """What is quantized and how."""
 
     recipe: Annotated[
-        Recipe,
+        RecipeName,
         Option(
             "How much work goes into accuracy.",
             flag="--recipe",
-            help="How much work goes into accuracy (default {default}){refused}.",
+            help="How much work goes into accuracy (default {default}).",
             recorded="always",
         ),
     ] = "fast"
@@ -231,7 +231,7 @@ class QuantizationSettings:
         Option(
             "Where the model will run.",
             flag="--target",
-            help="Where the model will run (default {default}){refused}.",
+            help="Where the model will run (default {default}).",
             api=("calibrate", "evaluate"),
             recorded="always",
         ),
@@ -441,17 +441,13 @@ class OutputSettings:
 class Job:
     """The keys of one job."""
 
-    model: Annotated[File, Option("The FP32 ONNX file.", api=())]
-    data: Annotated[DataSettings, Option("Calibration samples.", api=())]
-    calibration: Annotated[CalibrationSettings, Option("How statistics become thresholds.", api=())] = (
-        CalibrationSettings()
-    )
-    quantization: Annotated[QuantizationSettings, Option("What is quantized and how.", api=())] = field(
+    model: Annotated[File, Option("The FP32 ONNX file.")]
+    data: Annotated[DataSettings, Option("Calibration samples.")]
+    calibration: Annotated[CalibrationSettings, Option("How statistics become thresholds.")] = CalibrationSettings()
+    quantization: Annotated[QuantizationSettings, Option("What is quantized and how.")] = field(
         default_factory=QuantizationSettings
     )
-    evaluation: Annotated[EvaluationSettings, Option("What the int8 model is judged on.", api=())] = (
-        EvaluationSettings()
-    )
-    output: Annotated[OutputSettings, Option("Where the files go.", api=())] = OutputSettings()
-    quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet", api=())] = False
-    name: Annotated[Name, Option("Of the job, for tables and directories; empty for the model's stem.", api=())] = ""
+    evaluation: Annotated[EvaluationSettings, Option("What the int8 model is judged on.")] = EvaluationSettings()
+    output: Annotated[OutputSettings, Option("Where the files go.")] = OutputSettings()
+    quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet")] = False
+    name: Annotated[Name, Option("Of the job, for tables and directories; empty for the model's stem.")] = ""

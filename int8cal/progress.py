@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +23,7 @@ class Progress(Protocol):
     """Shows how far a pass is."""
 
     def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
-        """Pass the items on."""
+        """Pass the items on; `total` is their number where that is known, `label` one word for the work."""
 
 
 class Exclusive(Protocol):
@@ -35,6 +36,25 @@ class Exclusive(Protocol):
 def silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:  # noqa: ARG001 - the protocol's shape
     """Show nothing."""
     return iterable
+
+
+class ProgressBar:
+    """Draws a bar on stderr, with rate and remaining time; none when nobody would see it.
+
+    Args:
+        quiet: Show nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.shown = not quiet and sys.stderr.isatty()
+
+    def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
+        """Pass the items on and draw a bar meanwhile."""
+        if not self.shown:
+            return iterable
+        from tqdm import tqdm
+
+        return tqdm(iterable, desc=label, total=total, file=sys.stderr, dynamic_ncols=True, leave=False)
 
 
 @dataclass

@@ -64,8 +64,13 @@ def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
 
 
 def view_of(model: onnx.ModelProto) -> ModelView:
-    """Start a graft that equals the model; change its shell."""
+    """Start a view that equals the model; change its shell."""
     return ModelView(without_weights(model), model)
+
+
+def shell_of(model: onnx.ModelProto | ModelView) -> onnx.ModelProto:
+    """Return the message with the nodes, inputs and outputs of a model or view."""
+    return model.shell if isinstance(model, ModelView) else model
 
 
 def weight_bytes(model: onnx.ModelProto) -> int:
@@ -178,12 +183,7 @@ def _fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
-    """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes.
-
-    Args:
-        graph: Any graph.
-        main: Whether its own initializers count.
-    """
+    """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes."""
     for number, each in enumerate(graphs_within(graph)):
         if main or number:
             yield from each.initializer
@@ -204,11 +204,10 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """Iterate over a graph, first, and the graphs in its nodes' attributes, at any depth."""
-    waiting = [graph]
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += reversed([inner for node in each.node for inner in subgraphs(node)])
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs_within(inner)
 
 
 def _copy_fields(source: Any, target: Any, *, leave_out: str) -> None:

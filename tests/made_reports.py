@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 from int8cal.evaluation.result import (
@@ -14,14 +15,16 @@ from int8cal.evaluation.result import (
     Gate,
     Latency,
     LayerMetrics,
+    LayerSaturation,
     Metrics,
     OutputMetrics,
     Report,
     Saturation,
+    Size,
     TensorHistogram,
 )
-from int8cal.report.compare.comparison import Comparison, compare_documents
-from int8cal.report.document import Document, report_to_json
+from int8cal.report.comparison import Comparison, compare_documents
+from int8cal.report.document import document_from, report_to_json
 
 
 def json_of(report: Report) -> dict[str, Any]:
@@ -30,7 +33,23 @@ def json_of(report: Report) -> dict[str, Any]:
 
 
 def compared(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
-    return compare_documents(Document.model_validate(old), Document.model_validate(new))
+    return compare_documents(document_from(old), document_from(new))
+
+
+def layer_saturation(node, op_type, weight="", verdict="safe", **figures) -> LayerSaturation:
+    """What an audit says of a layer: nothing can saturate, unless figures say so."""
+    nothing = {"why": "", "channels": 0, "unsafe_channels": 0, "unsafe_pairs": 0, "worst_sum": None}
+    return LayerSaturation(node=node, op_type=op_type, weight=weight, verdict=verdict, **nothing | figures)
+
+
+UNSAFE = layer_saturation(
+    "conv|1", "Conv", "w", "unsafe", channels=16, unsafe_channels=3, unsafe_pairs=7, worst_sum=254
+)
+SAFE = layer_saturation("fc", "Gemm", "v", channels=10, worst_sum=120)
+FOUND = Saturation("portable", 3, channels=26, unsafe_pairs=7, layers=(UNSAFE, SAFE))
+CLEAN = Saturation(
+    "portable", 0, channels=26, unsafe_pairs=0, layers=(replace(UNSAFE, verdict="safe", unsafe_channels=0), SAFE)
+)
 
 
 def make_histogram(tensor: str, place: int, bins: int = 256) -> TensorHistogram:
@@ -72,16 +91,16 @@ def make_report(layers: int) -> Report:
         evaluation=Evaluation(
             samples=900,
             metrics=Metrics(
-                24.613,
-                0.998612,
-                1.3371,
-                0.9922,
-                Drop(0.98111, 0.97888, 0.2222, (-0.3333, 0.7777), 900),
-                None,
+                sqnr_db=24.613,
+                cosine=0.998612,
+                max_abs_error=1.3371,
+                agreement=0.9922,
+                top1=Drop(0.98111, 0.97888, 0.2222, (-0.3333, 0.7777), 900),
+                top5=None,
                 sqnr_db_ci95=(24.1, 25.12),
                 agreement_ci95=(0.984, 0.9968),
             ),
-            outputs={"logits": OutputMetrics(24.613, 0.998612, (24.1, 25.12))},
+            outputs={"logits": OutputMetrics(sqnr_db=24.613, cosine=0.998612, sqnr_db_ci95=(24.1, 25.12))},
             layers=measured,
             fusion=Fusion(
                 integer=53,
@@ -92,7 +111,7 @@ def make_report(layers: int) -> Report:
                 ),
             ),
             saturation=Saturation("x86-vnni", 0),
-            size=(13_998_211, 3_655_120),
+            size=Size(13_998_211, 3_655_120),
             latency=Latency(4.812, 2.411, 1.996, (1.9, 2.1)),
             reasons={
                 "metrics.top5": "the model has fewer than 6 classes",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benchmarks.models import Feed, Workload
     from int8cal.graph.plan import Plan
-    from int8cal.graph.prepared import Prepared
+    from int8cal.graph.prepare import Prepared
     from int8cal.graph.taps import Tap
     from int8cal.runtime.sessions import Session
 
@@ -38,10 +38,9 @@ def collect_and_choose(request: Request) -> Measured:
     The span is session creation, the pass over the data, and all thresholds with the default settings; "prepare"
     (reading and folding the model, the plan) is a station outside it.
     """
-    from int8cal.calibration.engines.local import collect
+    from int8cal.calibration.engines import collect
     from int8cal.calibration.ranges import choose_ranges
-    from int8cal.data.ahead import read_ahead
-    from int8cal.data.feeds import feeds_of
+    from int8cal.data.feeds import feeds_of, read_ahead
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.search.recipes import RECIPES
 
@@ -84,7 +83,7 @@ def ordinary_taps(request: Request) -> Measured:
     found, samples = _data(request)
     ready = _prepare(found.path)
     started = time.perf_counter()
-    session = Session(tapped_model(ready.prepared.model, ready.taps), threads=request.threads)
+    session = Session(tapped_model(ready.prepared.model, [tap.tensor for tap in ready.taps]), threads=request.threads)
     tapped_bytes = _pass(session, samples, [tap.tensor for tap in ready.taps if tap.tensor in session.outputs])
     return Measured(time.perf_counter() - started, facts={"tapped_bytes": tapped_bytes})
 
@@ -136,12 +135,12 @@ def _data(request: Request) -> tuple[Workload, Iterable[Feed]]:
 
 
 def _prepare(path: Path) -> _Ready:
+    from int8cal.calibration.engines import warm_up
     from int8cal.graph.chains import find_chains
-    from int8cal.graph.prepared import prepare, require_layers
+    from int8cal.graph.prepare import prepare, require_layers
     from int8cal.graph.select import Selection
     from int8cal.graph.taps import make_taps
-    from int8cal.numerics.warm_up import warm_up
-    from int8cal.runtime.simplify import simplify
+    from int8cal.runtime.sessions import simplify
 
     started = time.perf_counter()
     loading = threading.Thread(target=warm_up)  # int8cal's pipeline does the same

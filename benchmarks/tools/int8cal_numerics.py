@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.calibration.choose import METHODS as SEARCHES
-from int8cal.calibration.choose import choose
+from int8cal.calibration.ranges import METHODS as SEARCHES
+from int8cal.calibration.ranges import choose
 from int8cal.numerics import exactsum, kernels, loglinear
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def kernel_calls(values: Float32) -> dict[str, Callable[[], object]]:
         count = channels if by_channel else 1
         arrays = (
             np.zeros(kernels.FINE_SIZE, np.uint32),
-            np.zeros(kernels.coarse_size(channels) if coarse else 0, np.uint32),
+            np.zeros(kernels.packs(channels) * kernels.COARSE_ROWS * kernels.PACK if coarse else 0, np.uint32),
             np.full(count, kernels.NEVER_LOW, np.int32),
             np.full(count, kernels.NEVER_HIGH, np.int32),
             exactsum.zeros(count if by_channel else 0),

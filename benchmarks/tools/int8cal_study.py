@@ -5,22 +5,23 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from benchmarks.study import Task
 from int8cal import Int8calError, quantize
-from int8cal.calibration.engines.kept import Collected
-from int8cal.calibration.engines.local import collect
+from int8cal.calibration.engines import Collected, collect
 from int8cal.calibration.statistics import merge
-from int8cal.config.available import AVAILABLE, require_available
-from int8cal.config.load import job_from_options
+from int8cal.config.load import job_from_options, require_available
 from int8cal.data.sample import Sample, fingerprint
-from int8cal.evaluation.outputs import OutputComparison, match_outputs
+from int8cal.evaluation.outputs import OutputComparison
+from int8cal.evaluation.pixel_feeds import match_outputs
+from int8cal.evaluation.result import ends
 from int8cal.graph.load import load_model
 from int8cal.graph.signature import signature_of
-from int8cal.numerics.metrics import paired_interval
+from int8cal.job import RecipeName
+from int8cal.numerics.intervals import paired_interval
 from int8cal.pipeline import calibrate_model
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 
     from benchmarks.datasets import Dataset
     from benchmarks.models import Feed
-    from int8cal.calibration.table import CalibrationTable
     from int8cal.evaluation.result import Metrics
     from int8cal.graph.signature import Signature
     from int8cal.graph.taps import Tap
+    from int8cal.quantization.table import CalibrationTable
 
     Arrays = dict[str, npt.NDArray[Any]]
 
-RECIPES = AVAILABLE["quantization", "recipe"]
+RECIPES = get_args(RecipeName)
 
 __all__ = ["RECIPES", "HeldOut", "Int8calError", "Quantized", "SharedPasses", "crossed", "quantized"]
 
@@ -144,7 +145,7 @@ def crossed(model: Path, ranges: CalibrationTable, rest: CalibrationTable) -> on
         None where the two have rescaled or rounded their layers differently, or left other nodes in float, so that
         ranges of one mean nothing in the other; biases may differ.
     """
-    others = [{key: value for key, value in each.corrections.items() if key != "bias"} for each in (ranges, rest)]
+    others = [{each.key: each for each in table.corrections if each.key != "bias"} for table in (ranges, rest)]
     same = others[0] == others[1] and ranges.tensors.keys() == rest.tensors.keys()
     return quantize(model, replace(rest, tensors=ranges.tensors)) if same else None
 
@@ -181,8 +182,8 @@ class HeldOut:
 
     def _task(self, metrics: Metrics, outputs: list[Arrays]) -> Task | None:
         top1, figure = metrics.top1, self._data.figure
-        if top1 is not None:
-            return Task("top-1", top1.fp32, top1.int8, top1.drop, top1.drop_ci95)
+        if top1 is not None and top1.fp32 is not None and top1.int8 is not None and top1.drop is not None:
+            return Task("top-1", top1.fp32, top1.int8, top1.drop, ends(top1.drop_ci95))
         if metrics.agreement is not None:
             return Task("agreement", 1.0, metrics.agreement, *self._disagreement(metrics.agreement))
         if figure is None:

@@ -10,7 +10,7 @@ from settings import settings_tables
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.cli.options import Setting
-from int8cal.evaluation.figures import UNITS
+from int8cal.evaluation.figures import FIGURES
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _option(option: click.Option) -> list[str]:
 
 def gates() -> str:
     """Every figure that a gate of an evaluation may name."""
-    return table(["name", "unit"], [[code(name), cell(unit)] for name, unit in UNITS.items()])
+    return table(["name", "unit"], [[code(name), cell(figure.unit)] for name, figure in FIGURES.items()])
 
 
 def exit_codes() -> str:

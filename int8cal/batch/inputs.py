@@ -11,11 +11,12 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xxhash
+from pydantic import JsonValue, NonNegativeInt  # noqa: TC002 - the record's reader asks for these types
 
 from int8cal.batch.jobs import flatten, setting_text
 from int8cal.data.callables import is_callable_path
@@ -49,14 +50,14 @@ class Source:
         content: Hash of their places and bytes; "" where they were not read.
     """
 
-    files: int
-    size: int
+    files: NonNegativeInt
+    size: NonNegativeInt
     listing: str
     content: str = ""
 
 
 @dataclass(frozen=True)
-class Inputs:
+class JobInputs:
     """What a job's results follow from.
 
     Attributes:
@@ -70,7 +71,7 @@ class Inputs:
     sha256: str
     data: Source
     evaluation: Source | None
-    settings: dict[str, Any]
+    settings: dict[str, JsonValue]
     versions: dict[str, str]
 
 
@@ -79,32 +80,27 @@ class FileCache:
 
     Attributes:
         sha256: Path of a model -> hash of its bytes.
-        source: Data path and labels -> what `source_of` finds.
-        content: Data path and labels -> what `content_of` reads.
+        source: Data path and labels -> `Source` without its content.
+        content: Data path and labels -> hash of the bytes; "" for a function, and for more than `CONTENT_LIMIT` bytes.
     """
 
     def __init__(self) -> None:
         self.sha256 = functools.cache(file_sha256)
-        self.source = functools.cache(source_of)
-        self.content = functools.cache(lambda path, labels: content_of(path, labels, self.source(path, labels)))
+        self.source = functools.cache(_source_of)
+        self.content = functools.cache(lambda path, labels: _content_of(path, labels, self.source(path, labels)))
 
 
-def inputs_of(job: Job, files: FileCache) -> Inputs:
+def inputs_of(job: Job, files: FileCache) -> JobInputs:
     """Take the inputs of a job; of the data without their contents.
 
-    Args:
-        job: Any job.
-        files: What is known of its files.
-
-    Returns:
-        The inputs; `with_contents` adds what takes longer.
+    `with_contents` adds what takes longer.
 
     Raises:
         DataError: There is no data.
         OSError, ValueError: A file cannot be read, or the model is none.
     """
     evaluation = job.evaluation.data
-    return Inputs(
+    return JobInputs(
         model=job.model.name,
         sha256=files.sha256(job.model),
         data=files.source(job.data.path, job.data.labels),
@@ -114,7 +110,7 @@ def inputs_of(job: Job, files: FileCache) -> Inputs:
     )
 
 
-def with_contents(inputs: Inputs, job: Job, files: FileCache) -> Inputs:
+def with_contents(inputs: JobInputs, job: Job, files: FileCache) -> JobInputs:
     """Add the hashes of the data's bytes, which tell later whether files that were touched are the same."""
     data = replace(inputs.data, content=files.content(job.data.path, job.data.labels))
     own, evaluation = job.evaluation.data, inputs.evaluation
@@ -123,17 +119,12 @@ def with_contents(inputs: Inputs, job: Job, files: FileCache) -> Inputs:
     return replace(inputs, data=data, evaluation=evaluation)
 
 
-def describe_changes(before: Inputs, now: Inputs, job: Job, files: FileCache) -> tuple[str, ...]:
-    """Say in words what is not the same; nothing where results would be.
+def describe_changes(before: JobInputs, now: JobInputs, job: Job, files: FileCache) -> tuple[str, ...]:
+    """Say in words what is not the same, such as "calibration.method kl -> mse"; nothing where results would be.
 
     Args:
         before: With the contents of the data.
-        now: The job's.
-        job: What `now` was taken from.
-        files: What is known of its files.
-
-    Returns:
-        A phrase for each change, such as "calibration.method kl -> mse".
+        now: Taken from `job`; its data are read only where names, sizes or times differ.
     """
     found = []
     if (before.model, before.sha256) != (now.model, now.sha256):
@@ -151,37 +142,14 @@ def describe_changes(before: Inputs, now: Inputs, job: Job, files: FileCache) ->
     return tuple(found)
 
 
-def has_function(inputs: Inputs) -> bool:
+def has_function(inputs: JobInputs) -> bool:
     """Tell whether samples come from a function, so that nothing can be said about them."""
     return not inputs.data.listing or (inputs.evaluation is not None and not inputs.evaluation.listing)
 
 
-def inputs_from(document: dict[str, Any]) -> Inputs:
-    """Read inputs back from what `dataclasses.asdict` made of them.
-
-    Raises:
-        KeyError, TypeError: It is no such document.
-    """
-    values = {each.name: document[each.name] for each in fields(Inputs)}
-    evaluation = values["evaluation"]
-    return Inputs(**values | {"data": Source(**values["data"]), "evaluation": evaluation and Source(**evaluation)})
-
-
-def source_of(data_path: str, labels: str | None) -> Source:
-    """List the files of a data path, without reading them.
-
-    Args:
-        data_path: Directory, file, glob or function.
-        labels: "folders", a CSV path, or None.
-
-    Returns:
-        Its files without their contents; for a function, none.
-
-    Raises:
-        DataError: There are none.
-        OSError: A file is gone.
-    """
-    if is_callable_path(data_path, None):
+def _source_of(data_path: str, labels: str | None) -> Source:
+    """List the files of a data path, without reading them; a function has none."""
+    if is_callable_path(data_path):
         return Source(0, 0, "")
     listing = xxhash.xxh3_128()
     count = size = 0
@@ -194,19 +162,8 @@ def source_of(data_path: str, labels: str | None) -> Source:
     return Source(count, size, listing.hexdigest())
 
 
-def content_of(data_path: str, labels: str | None, source: Source) -> str:
-    """Hash the bytes of all files of a data path.
-
-    Args:
-        data_path, labels: As for `source_of`.
-        source: What that gave.
-
-    Returns:
-        The hash; "" for a function, and for more than `CONTENT_LIMIT` bytes.
-
-    Raises:
-        DataError, OSError: As for `source_of`.
-    """
+def _content_of(data_path: str, labels: str | None, source: Source) -> str:
+    """Hash the bytes of all files of a data path; "" for a function, and for more than `CONTENT_LIMIT` bytes."""
     if not source.listing or source.size > CONTENT_LIMIT:
         return ""
     content = xxhash.xxh3_128()
@@ -222,7 +179,7 @@ def content_of(data_path: str, labels: str | None, source: Source) -> str:
 
 def paths_of(data: DataSettings) -> Iterator[Path]:
     """Name what a data path reads, as far as that can be found: the path itself, its files, and their labels."""
-    if is_callable_path(data.path, None):
+    if is_callable_path(data.path):
         return
     yield Path(data.path)
     with contextlib.suppress(Int8calError, OSError, ValueError):  # the job itself tells it better
@@ -248,7 +205,7 @@ def _entries(found: Found, labels: str | None) -> Iterator[tuple[str, Path | Non
 def _files(found: Found, labels: str | None) -> Iterator[tuple[str, Path]]:
     """Name the files of samples and the file of labels, each with its place under the root."""
     for file in found.files:
-        yield file.relative, file.path
+        yield found.place(file), file
     beside = found.root / "labels.csv"
     if labels is None and beside.is_file():
         yield "labels.csv", beside
@@ -269,7 +226,7 @@ def _same(before: Source | None, now: Source | None, data: DataSettings | None, 
     return bool(before.content) and before.size == now.size and before.content == files.content(data.path, data.labels)
 
 
-def _settings(job: Job) -> dict[str, Any]:
+def _settings(job: Job) -> dict[str, JsonValue]:
     """Take the settings that results depend on, key path -> value; files count by their bytes, not their place."""
     settings = asdict(job)
     for data in filter(None, (settings["data"], settings["evaluation"]["data"])):

@@ -11,10 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from int8cal.config.available import require_available
 from int8cal.config.expand import require_distinct_outputs
-from int8cal.config.load import load_located
-from int8cal.config.patterns import PATTERN_KEYS
+from int8cal.config.load import PATTERN_KEYS, load_jobs, require_available
 from int8cal.errors import Int8calError, UsageError
 from int8cal.evaluation.gates import parse_gate, require_measurable
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from int8cal.config.load import Located
+    from int8cal.evaluation.result import Gate
     from int8cal.job import Job
 
 Status = Literal["done", "up to date", "gate failed", "failed", "not run"]
@@ -63,7 +62,7 @@ class JobResult:
         error_type: Class of that error; "" where there is none, and where a gate failed.
         why: Why it ran, or why it did not.
         metrics: Name of a gate's figure -> value, None where it was not measured; empty without a report.
-        gates: As in report.json.
+        gates: As in its report.
         seconds: Of the run that wrote the results, by the wall clock; None without results.
     """
 
@@ -77,21 +76,17 @@ class JobResult:
     station: str = ""
     error_type: str = ""
     why: str = ""
-    metrics: dict[str, Any] = field(default_factory=dict)
-    gates: tuple[dict[str, Any], ...] = ()
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
     seconds: float | None = None
 
 
 def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: Mapping[str, str]) -> tuple[Task, ...]:
-    """Read the jobs of several YAML files.
+    """Read the jobs of several YAML files, in their order.
 
     Args:
         configs: The files.
-        overrides: Key path -> value from the command line.
-        flags: Key path -> option, for messages.
-
-    Returns:
-        The jobs, in the order of the files.
+        overrides, flags: As for `load_jobs`.
 
     Raises:
         ConfigError: A mistake in a file, two jobs with one output directory, a setting that this version lacks.
@@ -99,7 +94,7 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
     """
     tasks: list[Task] = []
     for config in configs:
-        for located in load_located(Path(config), overrides, flags=flags):
+        for located in load_jobs(Path(config), overrides, flags=flags):
             places = {key: located.place(key).text for key in PATTERN_KEYS}
             tasks.append(Task(located.job, Path(config), places=places))
             with _placed(located, overrides):
@@ -111,11 +106,7 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
 
 
 def select_tasks(tasks: Sequence[Task], patterns: Sequence[str]) -> tuple[Task, ...]:
-    """Select the jobs whose name matches a pattern of --only; all where there is none.
-
-    Args:
-        tasks: All jobs of the batch.
-        patterns: As the shell has them; a job is selected by any of them.
+    """Select the jobs whose name matches any pattern of --only; all where there is none.
 
     Raises:
         UsageError: A pattern matches no job; names the nearest ones.
@@ -133,16 +124,7 @@ def select_tasks(tasks: Sequence[Task], patterns: Sequence[str]) -> tuple[Task, 
 
 
 def flatten(settings: Mapping[str, Any], whole: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested settings.
-
-    Args:
-        settings: Key -> value or nested settings.
-        whole: Keys whose mapping is a value.
-        prefix: What the key paths begin with.
-
-    Yields:
-        Key path and value; an empty mapping is a value.
-    """
+    """Flatten nested settings to key paths and values; an empty mapping is a value, so is what stands at `whole`."""
     for key, value in settings.items():
         if isinstance(value, dict) and value and key not in whole:
             yield from flatten(value, whole, f"{prefix}{key}.")

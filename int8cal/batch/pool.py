@@ -7,6 +7,9 @@ Parent and worker exchange pickles on the pipes that are the worker's stdin and 
 
 What a call or its libraries print goes to the worker's stderr, which the parent hands over as one block. A worker ends
 when its parent does, however that ended.
+
+This is not concurrent.futures or joblib: there one killed worker takes the others' calls with it, and none of them can
+be stopped while another measures.
 """
 
 from __future__ import annotations
@@ -185,11 +188,6 @@ class WorkerPool:
                 worker.process.wait()
                 _close(worker)
             self._running.clear()
-
-
-def can_pause() -> bool:
-    """Tell whether this system can stop a process for a while."""
-    return hasattr(signal, "SIGSTOP")
 
 
 def _signal(worker: _Worker, name: str) -> None:

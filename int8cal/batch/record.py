@@ -6,27 +6,39 @@ It is written when the job starts, so that a job that is killed finds its direct
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, ConfigDict, NonNegativeFloat, TypeAdapter
 
 import int8cal
-from int8cal.atomic import atomic_write
-from int8cal.batch.inputs import Inputs, file_digest, inputs_from
+from int8cal.batch.inputs import JobInputs, file_digest
 from int8cal.errors import GateError
-from int8cal.report.batch_lines import JOB
+from int8cal.io.atomic import atomic_write
+from int8cal.report.file_lines import JOB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from int8cal.atomic import OutputDirectory
     from int8cal.batch.jobs import Task
+    from int8cal.io.atomic import OutputDirectory
 
 RECORD = "job.json"
-FORMAT = JOB
 VERSION = 1
+
+
+def _require_file_name(name: str) -> str:
+    """Refuse a name that leads out of the directory: outputs of another run are removed later."""
+    if Path(name).name != name or name == ".." or "\0" in name:
+        raise ValueError(name)
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_require_file_name)]
 
 
 @dataclass(frozen=True)
@@ -43,14 +55,16 @@ class Record:
         seconds: How long it took.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(allow_inf_nan=False)
+
     job: str
     config: str
     state: Literal["started", "done"]
-    inputs: Inputs | None
-    outputs: dict[str, str] = field(default_factory=dict)
+    inputs: JobInputs | None
+    outputs: dict[FileName, str] = field(default_factory=dict)
     exit_code: int = 0
     error: str = ""
-    seconds: float | None = None
+    seconds: NonNegativeFloat | None = None
 
     def made_by(self, task: Task, directory: Path) -> bool:
         """Tell whether this very job made the directory's files: the same name in the same YAML file."""
@@ -68,70 +82,40 @@ def relative_config(task: Task, directory: Path) -> str:
 def read_record(directory: Path) -> Record | None:
     """Read a directory's record; None where there is none, or one that this version would not have written."""
     try:
-        document = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-        if not _is_sound(document):
-            return None
-        inputs = None if document["inputs"] is None else inputs_from(document["inputs"])
-        return Record(**{each.name: document[each.name] for each in fields(Record)} | {"inputs": inputs})
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        text = (directory / RECORD).read_bytes()
+        # strict here, not in the config above, which pydantic 2.10 does not hand on to the dataclasses within
+        record = _reader().validate_json(text, strict=True)
+        document = json.loads(text)
+    except (OSError, ValueError, RecursionError):
         return None
+    # whatever the reader filled in or left out was not written by this version; another one may have added keys
+    return record if document == document | _document(record) | {"int8cal": document.get("int8cal")} else None
 
 
-def _is_sound(document: Any) -> bool:
-    """Tell whether a document is as `write_record` leaves it; a KeyError or TypeError says no as well.
-
-    Anybody may have edited the file, and its names of outputs are removed later: every value is checked by type, names
-    stay in the directory, and the exit code fits the state and the error.
-    """
-    json.dumps(document, ensure_ascii=False, allow_nan=False).encode()  # a ValueError for what no file of ours holds
-    outputs, seconds, code = document["outputs"], document["seconds"], document["exit_code"]
-    return (
-        (document["format"], document["version"]) == (FORMAT, VERSION)
-        and all(type(document[key]) is str for key in ("job", "config", "error"))
-        and document["state"] in {"started", "done"}
-        and type(outputs) is dict
-        and all(
-            type(value) is str and Path(name).name == name != ".." and "\0" not in name
-            for name, value in outputs.items()
-        )
-        and type(code) is int
-        and code in ((0, GateError.exit_code) if document["state"] == "done" else (0,))
-        and bool(code) == bool(document["error"])
-        and (seconds is None or (type(seconds) in {int, float} and seconds >= 0))
-        and (document["inputs"] is None or _are_sound_inputs(document["inputs"]))
-    )
+@functools.cache
+def _reader() -> TypeAdapter[Record]:
+    return TypeAdapter(Annotated[Record, AfterValidator(_require_ending)])
 
 
-def _are_sound_inputs(inputs: Any) -> bool:
-    versions, evaluation = inputs["versions"], inputs["evaluation"]
-    return (
-        all(type(inputs[key]) is str for key in ("model", "sha256"))
-        and type(inputs["settings"]) is dict
-        and type(versions) is dict
-        and all(type(version) is str for version in versions.values())
-        and _is_sound_source(inputs["data"])
-        and (evaluation is None or _is_sound_source(evaluation))
-    )
-
-
-def _is_sound_source(source: Any) -> bool:
-    return all(type(source[key]) is int and source[key] >= 0 for key in ("files", "size")) and all(
-        type(source[key]) is str for key in ("listing", "content")
-    )
+def _require_ending(record: Record) -> Record:
+    """Refuse an exit code that fits neither the state nor the error."""
+    codes = (0, GateError.exit_code) if record.state == "done" else (0,)
+    if record.exit_code not in codes or bool(record.exit_code) != bool(record.error):
+        raise ValueError(record.exit_code)
+    return record
 
 
 def write_record(record: Record, directory: Path) -> None:
-    """Write a directory's record.
-
-    Args:
-        record: What is to stand in it.
-        directory: The job's output directory, or what becomes it.
+    """Write a record into an output directory, or what becomes it.
 
     Raises:
         OutputError: It cannot be written.
     """
-    document = {"format": FORMAT, "version": VERSION, "int8cal": int8cal.__version__} | asdict(record)
-    atomic_write(directory / RECORD, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    atomic_write(directory / RECORD, json.dumps(_document(record), indent=1, ensure_ascii=False) + "\n")
+
+
+def _document(record: Record) -> dict[str, object]:
+    return {"format": JOB, "version": VERSION, "int8cal": int8cal.__version__} | asdict(record)
 
 
 @contextlib.contextmanager
@@ -171,17 +155,11 @@ def _release_directory(directory: Path, old_bytes: bytes | None, before: Record 
 
 
 def remove_left_over(directory: Path, before: Record | None, record: Record) -> None:
-    """Remove what a job wrote the time before under other names, as for another model, and nobody changed since.
-
-    Args:
-        directory: The job's.
-        before: The record of the time before, if that was this very job's.
-        record: The new one.
-    """
+    """Remove what a job wrote the time before under other names, as for another model, and nobody changed since."""
     old = {} if before is None else before.outputs
     for name in old.keys() - record.outputs.keys():
         path = directory / name
-        if Path(name).name == name and path.is_file() and file_digest(path) == old[name]:
+        if path.is_file() and file_digest(path) == old[name]:
             path.unlink()
 
 
@@ -192,11 +170,7 @@ def with_outputs(record: Record, directory: Path, files: Iterable[Path]) -> Reco
 
 
 def compare_outputs(record: Record, directory: Path) -> tuple[list[str], list[str]]:
-    """Compare a directory's files with its record.
-
-    Returns:
-        Names of the files that are missing, and of those that were changed since.
-    """
+    """Name the files of a record that are missing in its directory, and those that were changed since."""
     missing = [name for name in record.outputs if not (directory / name).is_file()]
     there = {name: digest for name, digest in record.outputs.items() if name not in missing}
     return missing, [name for name, digest in there.items() if file_digest(directory / name) != digest]

@@ -6,40 +6,50 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import int8cal
-from int8cal.atomic import atomic_write
 from int8cal.batch.inputs import paths_of
 from int8cal.batch.record import RECORD
-from int8cal.errors import OutputError
-from int8cal.output_paths import require_apart
-from int8cal.pipeline import files_of
+from int8cal.calibrating import files_of
+from int8cal.errors import OutputError, printable
+from int8cal.evaluation.figures import value_of
+from int8cal.io.atomic import atomic_write
+from int8cal.io.paths import require_apart
 from int8cal.report import wording
-from int8cal.report.batch_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
+from int8cal.report.document import as_json
+from int8cal.report.file_lines import COLUMNS, SUMMARY, figure_cells, gates_passed
 from int8cal.report.junit import Case, Suite, gate_case, skipped_gates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from int8cal.batch.jobs import JobResult, Task
+    from int8cal.evaluation.result import Gate
     from int8cal.report.document import Document
-    from int8cal.report.parts import Drop
 
-FORMAT = SUMMARY
 VERSION = 1
 NAME = "summary.json"
 _TITLE = "# int8cal summary"
+_FIGURES = (
+    "sqnr_db",
+    "cosine",
+    "max_abs_error",
+    "agreement",
+    *(f"{top}.{part}" for top in ("top1", "top5") for part in ("fp32", "int8", "drop", "drop_ci95.lo", "drop_ci95.hi")),
+    "size.fp32_bytes",
+    "size.int8_bytes",
+    "latency.fp32",
+    "latency.int8",
+    "latency.speedup",
+    "saturation.unsafe_channels",
+)
 
 
 def default_summary(tasks: Sequence[Task]) -> Path | None:
     """Choose the summary's place: the folder that holds the directories of all jobs, or the working directory.
 
-    Args:
-        tasks: All jobs of the batch, whether they are going to run or not.
-
-    Returns:
-        The file; None for a single job, whose report says as much.
+    None for a single job, whose report says as much.
     """
     if len(tasks) == 1:
         return None
@@ -101,7 +111,7 @@ def write_summary(path: Path | None, tasks: Sequence[Task], results: Sequence[Jo
     Args:
         path: Of the JSON; the Markdown goes beside it. None for nowhere.
         tasks, results: In the order of the files.
-        exit_code: Of the batch.
+        exit_code: What the batch ends with.
 
     Raises:
         OutputError: They cannot be written.
@@ -114,15 +124,8 @@ def write_summary(path: Path | None, tasks: Sequence[Task], results: Sequence[Jo
         raise OutputError(
             f"cannot be made ({error.strerror})", where=str(path.parent), do="give another --summary FILE"
         ) from error
-    document = summary_document(tasks, results, exit_code)
-    atomic_write(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    atomic_write(_markdown_path(path), summary_markdown(results))
-
-
-def summary_document(tasks: Sequence[Task], results: Sequence[JobResult], exit_code: int) -> dict[str, Any]:
-    """Make the object that summary.json holds."""
-    return {
-        "format": FORMAT,
+    document = {
+        "format": SUMMARY,
         "version": VERSION,
         "int8cal": int8cal.__version__,
         "configs": list(dict.fromkeys(_text(str(task.config)) for task in tasks)),
@@ -130,6 +133,8 @@ def summary_document(tasks: Sequence[Task], results: Sequence[JobResult], exit_c
         "counts": dict(Counter(result.status for result in results)),
         "jobs": [_job(task, result) for task, result in zip(tasks, results, strict=True)],
     }
+    atomic_write(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    atomic_write(_markdown_path(path), summary_markdown(results))
 
 
 def summary_markdown(results: Sequence[JobResult]) -> str:
@@ -141,7 +146,8 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
         # the status of a gate that failed says what the error begins with
         station = f"{result.station}: " if result.status == "gate failed" else ""
         ending = ": ".join(filter(None, (result.status, result.error.removeprefix(station))))
-        lines.append(_row((result.name, *figure_cells(result.metrics), gates_passed(result.gates), time, ending)))
+        passed = gates_passed([gate.passed for gate in result.gates])
+        lines.append(_row((result.name, *figure_cells(result.metrics), passed, time, ending)))
     return "\n".join([*lines, "", describe_counts(results) + ".", ""])
 
 
@@ -156,7 +162,6 @@ def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:
     """Make a JUnit suite of what became of a job: whether it ended well, and a case per gate.
 
     Args:
-        result: Of a job that ran, was up to date, failed or was not run.
         gates: What it was to be held to: without results, these are the gates that nobody could judge.
     """
     if result.status == "not run":
@@ -167,55 +172,23 @@ def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:
         stopped = Case("run", "error", result.error, result.error_type, seconds)
         return Suite(result.name, (stopped, *skipped_gates(gates, "run stopped")))
     ended = Case("run", message=result.why, seconds=seconds)
-    judged = [gate_case(gate["gate"], _value(gate), passed=gate["passed"]) for gate in result.gates]
+    judged = [gate_case(gate.gate, _value(gate), passed=gate.passed) for gate in result.gates]
     return Suite(result.name, (ended, *judged))
 
 
-def _value(gate: dict[str, Any]) -> str:
+def _value(gate: Gate) -> str:
     """Say what a gate was held against: the value, with its interval where it has one."""
-    bounds = gate.get("ci95")
-    interval = f", 95 % interval {' to '.join(map(wording.plain, bounds))}" if bounds else ""
-    return wording.plain(gate["value"]) + interval
+    interval = f", 95 % interval {' to '.join(map(wording.plain, gate.ci95))}" if gate.ci95 else ""
+    return wording.plain(gate.value) + interval
 
 
-def figures_of(document: Document) -> dict[str, Any]:
-    """Take the figures that a batch tells of a job from its report, under the names that gates use.
-
-    Args:
-        document: Of report.json.
-
-    Returns:
-        Name -> value; None where one was not measured.
-    """
-    metrics, latency = document.metrics, document.latency
-    return {
-        "sqnr_db": metrics.sqnr_db,
-        "cosine": metrics.cosine,
-        "max_abs_error": metrics.max_abs_error,
-        "agreement": metrics.agreement,
-        **_drop("top1", metrics.top1),
-        **_drop("top5", metrics.top5),
-        "size.fp32_bytes": document.size.fp32_bytes,
-        "size.int8_bytes": document.size.int8_bytes,
-        "latency.fp32": latency and latency.fp32,
-        "latency.int8": latency and latency.int8,
-        "latency.speedup": latency and latency.speedup,
-        "saturation.unsafe_channels": document.saturation.unsafe_channels,
-    }
+def figures_of(document: Document) -> dict[str, float | None]:
+    """Take the figures that a batch tells of a job from its report, under the names that gates use."""
+    sizes = {"size.fp32_bytes": document.size.fp32_bytes, "size.int8_bytes": document.size.int8_bytes}  # whole numbers
+    return {name: value_of(name, document) for name in _FIGURES} | sizes
 
 
-def _drop(name: str, drop: Drop | None) -> dict[str, Any]:
-    low, high = (None, None) if drop is None else drop.drop_ci95
-    return {
-        f"{name}.fp32": drop and drop.fp32,
-        f"{name}.int8": drop and drop.int8,
-        f"{name}.drop": drop and drop.drop,
-        f"{name}.drop_ci95.lo": low,
-        f"{name}.drop_ci95.hi": high,
-    }
-
-
-def _job(task: Task, result: JobResult) -> dict[str, Any]:
+def _job(task: Task, result: JobResult) -> dict[str, object]:
     return {
         "name": _text(result.name),
         "status": result.status,
@@ -228,13 +201,13 @@ def _job(task: Task, result: JobResult) -> dict[str, Any]:
         "output": _text(str(result.directory)),
         "differs": {key: _text(text) for key, text in task.differs.items()},
         "metrics": result.metrics,
-        "gates": list(result.gates),
+        "gates": [as_json(gate) for gate in result.gates],
         "seconds": None if result.seconds is None else round(result.seconds, 3),
     }
 
 
 def _row(cells: Sequence[str]) -> str:
-    texts = (wording.printable(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+    texts = (printable(cell).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for cell in cells)
     return f"| {' | '.join(texts)} |"
 
 
@@ -245,7 +218,7 @@ def _is_summary(path: Path) -> bool:
             start = stream.read(200).decode("utf-8", "replace")
     except OSError:
         return False
-    return start.startswith(f"{_TITLE}\n") or f'"format": "{FORMAT}"' in start
+    return start.startswith(f"{_TITLE}\n") or f'"format": "{SUMMARY}"' in start
 
 
 def _markdown_path(path: Path) -> Path:

@@ -1,18 +1,30 @@
-"""Which jobs are up to date; why the others have to run, and whether they may write where they want to."""
+"""Which jobs are up to date, why the others have to run, and whether they may write where they want to.
+
+A dry run checks beside that everything about a job that can be known without running it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.batch.inputs import FileCache, Inputs, describe_changes, has_function, inputs_of
+from int8cal.batch.inputs import FileCache, JobInputs, describe_changes, has_function, inputs_of
 from int8cal.batch.record import Record, compare_outputs, read_record
+from int8cal.calibrating import files_of, require_writable
+from int8cal.calibration.ranges import require_known_tensors
+from int8cal.config.load import placed_patterns
+from int8cal.data.feeds import open_feeds
 from int8cal.errors import Int8calError, OutputError
-from int8cal.locks import MARK
-from int8cal.output_paths import exists
-from int8cal.pipeline import files_of
+from int8cal.evaluation.gates import need_labels, parse_gate
+from int8cal.graph.prepare import Prepared, prepare, require_layers
+from int8cal.graph.select import Selection
+from int8cal.io.locks import MARK
+from int8cal.io.paths import exists
+from int8cal.quantization.corrections.uint8_input import plan_uint8_input
+from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from int8cal.batch.jobs import Task
@@ -36,28 +48,14 @@ class Decision:
     up_to_date: bool
     why: str
     directory: Path
-    inputs: Inputs | None = None
+    inputs: JobInputs | None = None
     record: Record | None = None
     owned: bool = False
     error: OutputError | None = None
 
-    @property
-    def own_record(self) -> Record | None:
-        """The record, if this very job wrote it."""
-        return self.record if self.owned else None
-
 
 def decide(task: Task, files: FileCache, *, rerun: bool = False) -> Decision:
-    """Decide about a job, reading files only.
-
-    Args:
-        task: The job.
-        files: What is known of the batch's files.
-        rerun: Whether to run it even though its results are up to date.
-
-    Returns:
-        Whether it is up to date, why not, and what else was found about its directory and inputs.
-    """
+    """Decide about a job, reading files only; with `rerun` it runs even though its results are up to date."""
     directory, _ = files_of(task.job)
     inputs = _inputs(task.job, files)
     record = read_record(directory)
@@ -93,7 +91,7 @@ def _is_empty(directory: Path) -> bool:
         return False
 
 
-def _inputs(job: Job, files: FileCache) -> Inputs | None:
+def _inputs(job: Job, files: FileCache) -> JobInputs | None:
     """Take a job's inputs; None where they cannot be read."""
     try:
         return inputs_of(job, files)
@@ -123,7 +121,7 @@ def _refusal(record: Record, directory: Path, changed: list[str], *, owned: bool
 
 
 def _why(
-    record: Record, inputs: Inputs | None, missing: list[str], changed: list[str], job: Job, files: FileCache
+    record: Record, inputs: JobInputs | None, missing: list[str], changed: list[str], job: Job, files: FileCache
 ) -> str:
     """Say why results are not up to date; "" where they are."""
     if record.state != "done":
@@ -137,3 +135,62 @@ def _why(
     if has_function(inputs):
         return "samples come from a function, which may give others"
     return "; ".join(f"changed: {each}" for each in describe_changes(record.inputs, inputs, job, files))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A job as it would be run.
+
+    Attributes:
+        task, decision: The job, and whether it would run.
+        samples: Number of samples for calibration and for evaluation; None where only a pass can tell.
+        error: The first thing that would stop it.
+    """
+
+    task: Task
+    decision: Decision
+    samples: tuple[int | None, int | None]
+    error: Int8calError | None
+
+
+def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checked]:
+    """Check jobs without any inference, in order.
+
+    Models are loaded and planned, patterns and ranges matched, data listed and its headers read, labels matched,
+    preprocessing held against the input, output directories tried. Nothing is raised for a mistake in a job.
+
+    Args:
+        tasks: The jobs.
+        rerun: Whether those would run whose results are up to date.
+    """
+    files = FileCache()
+    last: tuple[Path, Prepared] | None = None  # jobs of a matrix follow each other with one model
+    for task in tasks:
+        decision = decide(task, files, rerun=rerun)
+        job = job_to_run(task, decision)
+        samples: tuple[int | None, int | None] = (None, None)
+        error: Int8calError | None = None
+        if not decision.up_to_date:
+            try:
+                if decision.error is not None:
+                    raise decision.error
+                require_writable(job)
+                if last is None or last[0] != job.model:
+                    last = (job.model, prepare(job.model, simplify))
+                with placed_patterns(task.places.get):
+                    samples = _require_fit(job, last[1])
+            except Int8calError as found:
+                error = found
+        yield Checked(replace(task, job=job), decision, samples, error)
+
+
+def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
+    """Hold the settings and the data's headers against the model; count samples for calibration and evaluation."""
+    quantization = job.quantization
+    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
+    plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
+    require_known_tensors(plan, quantization.ranges)
+    feeds = open_feeds(job.data, prepared.signature)
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    evaluation = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
+    return feeds.count, evaluation.count

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.statistics import ChannelStatistics, TensorStatistics
 from int8cal.errors import StatisticsError
-from int8cal.numerics import exactsum, kernels
-from int8cal.numerics.loglinear import BINS
-from int8cal.numerics.rescaled import add_counts
-from int8cal.numerics.sparse_memory import untouched_zeros
+from int8cal.numerics import Float32, Int64, exactsum, kernels
+from int8cal.numerics.loglinear import BINS, COARSE_BINS, add_counts
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from int8cal.graph.taps import Tap
 
 _LARGEST_COUNT = (1 << 32) - 1  # of the tables' counters
 _NOTHING = np.zeros(0, np.int64)
-Int64 = npt.NDArray[np.int64]
+# Below this many values, waking a thread takes longer than counting.
+_WORTH_A_THREAD = 100_000
+# A tap's tables take some hundred KiB, and those of all taps more than the cache. Several samples share the cost of
+# fetching them, as far as their values may wait in memory.
+_GROUP_BYTES = 64_000_000
+_LARGEST_GROUP = 16
 
 
 class Collector:
@@ -35,7 +42,7 @@ class Collector:
         channels = tap.channels
         self._fine = _Counters(1, kernels.FINE_SIZE, 1, BINS)
         packs = kernels.packs(channels) if tap.equalizable else 0
-        self._coarse = _Counters(packs, kernels.COARSE_ROWS, kernels.PACK, kernels.COARSE_BINS)
+        self._coarse = _Counters(packs, kernels.COARSE_ROWS, kernels.PACK, COARSE_BINS)
         self._low = np.full(max(channels, 1), kernels.NEVER_LOW, np.int32)
         self._high = np.full(max(channels, 1), kernels.NEVER_HIGH, np.int32)
         self._smallest = kernels.ALL_ZERO  # magnitude that is not zero, as bits
@@ -68,14 +75,7 @@ class Collector:
             values, self._fine.table, self._coarse.table, self._low, self._high, self._sums, self._squares
         )
         if not kernels.are_finite(lowest, highest):
-            kind = "NaN" if np.isnan(values).any() else "infinity"
-            raise StatisticsError(
-                f"tensor {self._tap.tensor!r} holds {kind}",
-                where=where,
-                do="check the FP32 model on this sample, or leave the sample out",
-                tensor=self._tap.tensor,
-                sample=where,
-            )
+            raise nonfinite(f"tensor {self._tap.tensor!r}", values, where, tensor=self._tap.tensor)
         self._smallest = min(self._smallest, smallest)
         self._in_tables += values.size
         if self._tap.channels:
@@ -100,7 +100,7 @@ class Collector:
             self._by_channel(low, high) if self._tap.channels else None,
         )
 
-    def _by_channel(self, low: npt.NDArray[np.float32], high: npt.NDArray[np.float32]) -> ChannelStatistics:
+    def _by_channel(self, low: Float32, high: Float32) -> ChannelStatistics:
         bins, counts, _ = self._coarse.sparse(self._span())
         return ChannelStatistics(
             low, high, self._count, exactsum.canonical(self._sums), exactsum.canonical(self._squares), bins, counts
@@ -110,6 +110,99 @@ class Collector:
         """Return the bit patterns of the smallest and the largest magnitude, zeros apart."""
         extremes = np.array([kernels.key_values(self._low).min(), kernels.key_values(self._high).max()], np.float32)
         return self._smallest, int((extremes.view(np.uint32) & 0x7FFFFFFF).max())
+
+
+@dataclass(frozen=True)
+class TapValues:
+    """One tap's values of one sample, and how many channels lie side by side in them (see Collector.add)."""
+
+    values: npt.NDArray[Any]
+    block: int
+
+
+class Collectors:
+    """The collectors of all taps, which count on all cores while no inference runs.
+
+    A tap is counted by one thread at a time and tables only add, so what is counted cannot depend on the threads.
+    """
+
+    def __init__(self, taps: Sequence[Tap], threads: int) -> None:
+        """Prepare empty tables.
+
+        Args:
+            taps: What will be counted.
+            threads: How many threads count, this one among them; at least 1.
+        """
+        self._collectors = {tap.tensor: Collector(tap) for tap in taps}
+        self._threads = max(1, min(threads, len(taps)))
+        self._pool = ThreadPoolExecutor(self._threads - 1, "int8cal-count") if self._threads > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def add(self, group: Sequence[tuple[str, Mapping[str, TapValues]]]) -> None:
+        """Count some samples; each tap counts all of them in turn, while its tables are in the cache.
+
+        Args:
+            group: Per sample its name for messages, and every tap's values.
+
+        Raises:
+            StatisticsError: A value is NaN or infinite, or channels are not as planned.
+        """
+        first = group[0][1]
+        # the largest first, and whoever is free takes the next: no table is touched by two threads at once
+        waiting = iter(sorted(first, key=lambda name: -first[name].values.size))
+
+        def count() -> None:
+            for name in waiting:
+                for where, tapped in group:
+                    each = tapped[name]
+                    self._collectors[name].add(each.values, where, each.block)
+
+        running = []
+        if self._pool is not None and _values(first) * len(group) >= _WORTH_A_THREAD:
+            running = [self._pool.submit(count) for _ in range(self._threads - 1)]
+        try:
+            count()
+        finally:
+            failed = [future.exception() for future in running]  # the values stay alive until nobody reads them
+        for error in failed:
+            if error is not None:
+                raise error
+
+    def take(self) -> dict[str, TensorStatistics]:
+        """Return what was counted, per tap, and give the tables up one by one."""
+        names = list(self._collectors)
+
+        def result(name: str) -> TensorStatistics:
+            return self._collectors.pop(name).result()
+
+        results = self._pool.map(result, names) if self._pool is not None else map(result, names)
+        return dict(zip(names, results, strict=True))
+
+
+def group_size(tapped: Mapping[str, TapValues]) -> int:
+    """Return how many samples to count together, from the values of one: as many as fit into some memory."""
+    return int(min(max(_GROUP_BYTES // max(4 * _values(tapped), 1), 1), _LARGEST_GROUP))
+
+
+def nonfinite(what: str, values: npt.NDArray[Any], sample: str, **fields: str) -> StatisticsError:
+    """Make the error of a tensor that holds NaN or infinity for a sample; fields as errors have them."""
+    return StatisticsError(
+        f"{what} holds {'NaN' if np.isnan(values).any() else 'infinity'}",
+        where=sample,
+        do="check the FP32 model on this sample, or leave the sample out",
+        sample=sample,
+        **fields,
+    )
+
+
+def _values(tapped: Mapping[str, TapValues]) -> int:
+    return sum(each.values.size for each in tapped.values())
 
 
 class _Counters:
@@ -122,7 +215,7 @@ class _Counters:
     def __init__(self, packs: int, rows: int, lanes: int, bins: int) -> None:
         self._shape, self._bins = (packs, rows, lanes), bins
         size = packs * rows * lanes
-        self.table = untouched_zeros((size,), np.uint32) if size else np.zeros(0, np.uint32)
+        self.table = kernels.untouched_zeros((size,), np.uint32) if size else np.zeros(0, np.uint32)
         self._moved, self._moved_zeros = (_NOTHING, _NOTHING), 0
 
     def move_out(self, span: tuple[int, int]) -> None:
@@ -149,7 +242,7 @@ class _Counters:
         return *(add_counts(self._moved, found) if self._moved[0].size else found), zeros
 
 
-def _by_channel(values: npt.NDArray[np.float32], tap: Tap, block: int) -> npt.NDArray[np.float32]:
+def _by_channel(values: Float32, tap: Tap, block: int) -> Float32:
     """View values as (outer, groups, inner, block), see numerics.kernels."""
     if not tap.channels:
         return values.reshape(1, 1, -1, 1)

@@ -4,22 +4,144 @@ from __future__ import annotations
 
 import difflib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.calibration.choose import Choice, activation_type, choose
-from int8cal.calibration.statistics import TensorStatistics
-from int8cal.calibration.table import TensorEntry
+import numpy as np
+
 from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
-from int8cal.numerics.affine import Affine, affine_from_range
+from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine, QType, affine_from_range
+from int8cal.numerics.kl import kl_range
+from int8cal.numerics.mse import mse_range, points_of, squared_error
 from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
-    from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.job import ActivationType, CalibrationSettings, Method, QuantizationSettings
     from int8cal.numerics.loglinear import Histogram
+    from int8cal.numerics.mse import Points
+
+TYPES: dict[str, QType] = {"uint8": U8, "int8": S8}
+METHODS: tuple[Method, ...] = ("max", "percentile", "kl", "mse")
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One activation tensor.
+
+    Attributes:
+        dtype: "uint8" or "int8".
+        scale: Real units per code.
+        zero_point: The code of 0.
+        low: The real value of the lowest code.
+        high: The real value of the highest code.
+        method: What chose the range ("kl", "mse", "user", ...).
+        amax: Largest observed magnitude.
+        observed: Exact (min, max).
+        clipped: Fraction of the observed values outside [low, high].
+        source: "calibrated", "user", or "shared" (the range of its group's first tensor).
+    """
+
+    dtype: str
+    scale: float
+    zero_point: int
+    low: float
+    high: float
+    method: str
+    amax: float
+    observed: tuple[float, float]
+    clipped: float
+    source: str
+
+    @property
+    def affine(self) -> Affine:
+        """The entry's quantization."""
+        return Affine(self.scale, self.zero_point, TYPES[self.dtype])
+
+    def with_affine(self, affine: Affine) -> TensorEntry:
+        """Return the entry with another scale and zero point, of the same type."""
+        return replace(self, scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen range: its affine, the method that chose it, and a warning or ""."""
+
+    affine: Affine
+    method: str
+    warning: str = ""
+
+
+def activation_type(activations: ActivationType) -> tuple[QType, bool]:
+    """Return the integer type of activations and whether it is symmetric."""
+    return (S8, True) if activations == "s8" else (U8, False)
+
+
+def choose(histogram: Histogram, method: Method, activations: ActivationType, percentile: float) -> Choice:
+    """Choose the affine of one tensor (or of a group's merged values).
+
+    Args:
+        histogram: Observed values.
+        method: "auto" takes the candidate with the least expected squared error of the quantized values.
+        activations: "u8" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric).
+        percentile: In percent, for method "percentile" and as a candidate of "auto".
+    """
+    dtype, symmetric = activation_type(activations)
+    low, high = histogram.observed
+    if low == high == 0.0:
+        return Choice(affine_from_range(0.0, 0.0, dtype, symmetric=symmetric), "max", "only zeros were observed")
+    if method != "auto":
+        return _by_method(histogram, method, dtype, percentile, symmetric=symmetric)
+    points = points_of(histogram)
+    choices = _all_methods(histogram, dtype, percentile, points, symmetric=symmetric)
+    errors = [squared_error(*points, choice.affine) for choice in choices]
+    return choices[int(np.argmin(errors))]
+
+
+def candidates(histogram: Histogram, activations: ActivationType, percentile: float) -> dict[str, tuple[float, float]]:
+    """Return the range that each method would choose, for reports."""
+    dtype, symmetric = activation_type(activations)
+    choices = _all_methods(histogram, dtype, percentile, points_of(histogram), symmetric=symmetric)
+    return {name: (choice.affine.low, choice.affine.high) for name, choice in zip(METHODS, choices, strict=True)}
+
+
+def _all_methods(
+    histogram: Histogram, dtype: QType, percentile: float, points: Points, *, symmetric: bool
+) -> list[Choice]:
+    return [_by_method(histogram, name, dtype, percentile, symmetric=symmetric, points=points) for name in METHODS]
+
+
+def _by_method(
+    histogram: Histogram,
+    method: Method,
+    dtype: QType,
+    percentile: float,
+    *,
+    symmetric: bool,
+    points: Points | None = None,
+) -> Choice:
+    warning = ""
+    low, high = histogram.observed
+    if method == "percentile":
+        low, high = histogram.percentile_range(percentile)
+        if low == high == 0.0:  # more exact zeros than the percentile keeps
+            method, warning = "max", f"the {percentile:g} % percentile is 0, max is used"
+            low, high = histogram.observed
+    elif method == "mse":
+        low, high = mse_range(histogram, dtype, symmetric=symmetric, points=points)
+    elif method == "kl":
+        found = kl_range(histogram, symmetric=symmetric)
+        if found is None:
+            method, warning = "max", "too few distinct values for kl, max is used"
+        else:
+            low, high = found
+    affine = affine_from_range(low, high, dtype, symmetric=symmetric)
+    if affine.scale == SMALLEST_SCALE:
+        warning = f"all values are within {histogram.amax:.3g} of 0, where float32 ends: the smallest scale is used"
+    return Choice(affine, method, warning)
 
 
 @dataclass(frozen=True)
@@ -35,9 +157,9 @@ def group_histogram(plan: Plan, tensors: Mapping[str, TensorStatistics], group: 
     sources = [tensors[point.tensor] for point in plan.members(group) if point.source]
     if len(sources) == 1:
         return sources[0].histogram
-    merged = _bare(sources[0])
-    for tensor in sources[1:]:
-        merged = merged + _bare(tensor)
+    merged, *others = (replace(tensor, channels=None) for tensor in sources)
+    for tensor in others:
+        merged += tensor
     return merged.histogram
 
 
@@ -66,7 +188,21 @@ def choose_ranges(
                 raise StatisticsError(f"tensor {point.tensor!r} was not calibrated", do="calibrate this model again")
 
     def choose_group(group: str) -> tuple[Choice, dict[str, TensorEntry]]:
-        return _choose_group(plan, tensors, group, calibration, quantization)
+        members = plan.members(group)
+        fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
+        if fixed:
+            choice = _user_choice(fixed, quantization)
+        else:
+            histogram = group_histogram(plan, tensors, group)
+            choice = choose(histogram, calibration.method, quantization.activations, calibration.percentile)
+        entries = {}
+        for point in members:
+            source = "calibrated" if point.tensor == group and not fixed else "shared"
+            if point.tensor in fixed:
+                source = "user"
+            own = histogram if not fixed and len(members) == 1 else tensors[point.tensor].histogram
+            entries[point.tensor] = _entry(choice, own, source)
+        return choice, entries
 
     # groups do not depend on each other, and the searches do not hold the interpreter: one thread per CPU
     with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-ranges") as pool:
@@ -80,30 +216,6 @@ def choose_ranges(
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
     return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings))
-
-
-def _choose_group(
-    plan: Plan,
-    tensors: Mapping[str, TensorStatistics],
-    group: str,
-    calibration: CalibrationSettings,
-    quantization: QuantizationSettings,
-) -> tuple[Choice, dict[str, TensorEntry]]:
-    members = plan.members(group)
-    fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
-    if fixed:
-        choice = _user_choice(fixed, quantization)
-    else:
-        histogram = group_histogram(plan, tensors, group)
-        choice = choose(histogram, calibration.method, quantization.activations, calibration.percentile)
-    entries = {}
-    for point in members:
-        source = "calibrated" if point.tensor == group and not fixed else "shared"
-        if point.tensor in fixed:
-            source = "user"
-        own = histogram if not fixed and len(members) == 1 else tensors[point.tensor].histogram
-        entries[point.tensor] = _entry(choice.affine, choice.method, own, source)
-    return choice, entries
 
 
 def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:
@@ -123,14 +235,15 @@ def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice
         raise ConfigError(f"quantization.ranges, tensor {first!r}: {error.what}", do="give [low, high]") from error
 
 
-def _entry(affine: Affine, method: str, histogram: Histogram, source: str) -> TensorEntry:
+def _entry(choice: Choice, histogram: Histogram, source: str) -> TensorEntry:
+    affine = choice.affine
     return TensorEntry(
         dtype=affine.dtype.name,
         scale=affine.scale,
         zero_point=affine.zero_point,
         low=affine.low,
         high=affine.high,
-        method=method,
+        method=choice.method,
         amax=histogram.amax,
         observed=histogram.observed,
         clipped=clipped_by(histogram, affine),
@@ -141,10 +254,6 @@ def _entry(affine: Affine, method: str, histogram: Histogram, source: str) -> Te
 def clipped_by(histogram: Histogram, affine: Affine) -> float:
     """Return the fraction of values that an affine clips; one within half a step of the end is rounded to it."""
     return histogram.fraction_outside(affine.low - affine.scale / 2, affine.high + affine.scale / 2)
-
-
-def _bare(tensor: TensorStatistics) -> TensorStatistics:
-    return TensorStatistics(tensor.bins, tensor.counts, tensor.zeros, tensor.minimum, tensor.maximum)
 
 
 def require_known_tensors(plan: Plan, ranges: Mapping[str, tuple[float, float]]) -> None:

@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.data.padding import tally
 from int8cal.errors import StatisticsError
-from int8cal.numerics import exactsum
-from int8cal.numerics.loglinear import SHIFT, Histogram, histogram
-from int8cal.numerics.rescaled import add_counts, moved
+from int8cal.numerics import Float32, Float64, Int64, exactsum
+from int8cal.numerics.loglinear import Histogram, add_counts, histogram, moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from int8cal.data.padding import Padding
 
-Int64 = npt.NDArray[np.int64]
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 FINGERPRINT_MODULUS = 1 << 128
 
@@ -117,9 +112,9 @@ class TensorStatistics:
         """The tensor's values for the threshold methods; an unseen tensor is a single zero."""
         if self.count == 0:
             return histogram(self.bins, self.counts, 1, (0.0, 0.0))
-        return histogram(self.bins, self.counts, self.zeros, (self.minimum, self.maximum), SHIFT)
+        return histogram(self.bins, self.counts, self.zeros, (self.minimum, self.maximum))
 
-    def equalized(self, exponents: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> TensorStatistics:
+    def equalized(self, exponents: Float64 | Int64) -> TensorStatistics:
         """Return the statistics of the tensor whose channel c is multiplied by 2**exponents[c].
 
         A whole exponent shifts a log-linear histogram by octaves, so extremes, means and the per-channel histogram are

@@ -1,26 +1,37 @@
-"""Statistics on disk: one .npz, the same bytes for the same statistics."""
+"""Statistics on disk: one .npz, the same bytes for the same statistics; files of shards added to one of all."""
 
 from __future__ import annotations
 
 import json
+import math
 import zipfile
+from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.atomic import atomic_write
-from int8cal.calibration.statistics import Statistics
-from int8cal.calibration.stored_tensor import ARRAYS, CHANNEL_ARRAYS, tensor_from
+from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
 from int8cal.data.padding import record, recorded
 from int8cal.errors import StatisticsError
-from int8cal.input_paths import require_readable
+from int8cal.io.atomic import atomic_write
+from int8cal.io.paths import require_apart, require_free, require_readable
+from int8cal.numerics.exactsum import LIMBS
+from int8cal.numerics.loglinear import BINS, COARSE_BINS, COARSE_SHIFT, HALF, INFINITY_BIN
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 FORMAT, VERSION = "int8cal/statistics", 2
+ARRAYS = ("bins", "counts")
+CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
+_COARSE_INFINITY = 0x7F800000 >> COARSE_SHIFT
+_LARGEST = 2.0**128  # float32 ends below
+_MOST = 2.0**62  # values; beyond, int64 sums would wrap
+
+Array = npt.NDArray[Any]
 
 
 def save_statistics(statistics: Statistics, path: Path) -> None:
@@ -89,7 +100,7 @@ def load_statistics(path: Path) -> Statistics:
             do="update int8cal",
         )
     try:
-        tensors = {name: tensor_from(name, entry, arrays) for name, entry in header["tensors"].items()}
+        tensors = {name: _tensor(name, entry, arrays) for name, entry in header["tensors"].items()}
         samples = header["samples"]
         if type(samples) is not int or samples < 0 or type(header["model_sha256"]) is not str:
             raise ValueError("samples or model_sha256")
@@ -97,3 +108,136 @@ def load_statistics(path: Path) -> Statistics:
         return Statistics(header["model_sha256"], int(header["fingerprint"], 16), samples, tensors, padding)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
+
+
+def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> TensorStatistics:
+    """Read a tensor's statistics; nothing is believed that a pass over data cannot have counted.
+
+    Raises:
+        KeyError: A part is missing.
+        TypeError, ValueError: A part has another type, shape or value than a pass over data leaves.
+    """
+    low, high, zeros = entry["minimum"], entry["maximum"], entry["zeros"]
+    bins, counts = (arrays[f"{name}:{key}"] for key in ARRAYS)
+    _require(_is_histogram(bins, counts, BINS, HALF, INFINITY_BIN), f"histogram of {name!r}")
+    empty = low is None
+    _require(_is_count(zeros) and empty == (high is None) == (not zeros and not counts.size), f"figures of {name!r}")
+    if not empty:
+        _require(
+            all(type(each) in {int, float} and abs(each) <= _LARGEST for each in (low, high)), f"range of {name!r}"
+        )
+        _require(low <= 0.0 <= high if zeros else low <= high, f"range of {name!r}")
+    tensor = TensorStatistics(
+        bins, counts, zeros, math.inf if empty else float(low), -math.inf if empty else float(high)
+    )
+    if entry["channel_count"] is None:
+        return tensor
+    _require(_is_count(entry["channel_count"]), f"figures of {name!r}")
+    parts = {key: arrays[f"{name}:channel_{key}"] for key in CHANNEL_ARRAYS}
+    channels = ChannelStatistics(count=entry["channel_count"], **parts)
+    for what, sound in (("range", _ranges), ("sums", _sums), ("histogram", _histogram)):
+        _require(sound(channels, tensor), f"{what} of the channels of {name!r}")
+    return TensorStatistics(bins, counts, zeros, tensor.minimum, tensor.maximum, channels)
+
+
+def _require(sound: object, what: str) -> None:
+    if not sound:
+        raise ValueError(what)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < _MOST
+
+
+def _is_histogram(bins: Array, counts: Array, size: int, half: int, infinity: int) -> bool:
+    """Tell whether two arrays are a sparse histogram: int64 (N,), bins ascending and finite, counts above 0."""
+    return (
+        bins.ndim == 1
+        and bins.shape == counts.shape
+        and {bins.dtype, counts.dtype} == {np.dtype(np.int64)}
+        and bool((counts > 0).all() and (np.diff(bins) > 0).all())
+        and bool((bins >= 0).all() and (bins < size).all() and (bins % half < infinity).all())
+        and float(counts.sum(dtype=np.float64)) < _MOST
+    )
+
+
+def _ranges(channels: ChannelStatistics, tensor: TensorStatistics) -> bool:
+    low, high = channels.low, channels.high
+    if low.ndim != 1 or low.shape != high.shape or not low.size or {low.dtype, high.dtype} != {np.dtype(np.float32)}:
+        return False
+    if not tensor.count:
+        return bool((low == np.inf).all() and (high == -np.inf).all())
+    sound = np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()
+    return bool(sound) and (float(low.min()), float(high.max())) == (tensor.minimum, tensor.maximum)
+
+
+def _sums(channels: ChannelStatistics, tensor: TensorStatistics) -> bool:
+    """Tell whether sums are canonical limbs, squares not negative, and made of as many values as the tensor has."""
+    shape = (len(channels.low), LIMBS)
+    return (
+        channels.total.shape == shape
+        and channels.square.shape in {shape, (0, LIMBS)}
+        and all(
+            limbs.dtype == np.int64 and bool((limbs[:, :-1] >= 0).all() and (limbs[:, :-1] < 1 << 32).all())
+            for limbs in (channels.total, channels.square)
+        )
+        and bool((channels.square[:, -1] >= 0).all())
+        and channels.count * len(channels.low) == tensor.count
+    )
+
+
+def _histogram(channels: ChannelStatistics, tensor: TensorStatistics) -> bool:
+    """Tell whether the coarse histogram holds every value that is not zero, or none."""
+    size = len(channels.low) * COARSE_BINS
+    return _is_histogram(channels.bins, channels.counts, size, COARSE_BINS // 2, _COARSE_INFINITY) and int(
+        channels.counts.sum()
+    ) in {0, int(tensor.counts.sum())}
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """How many samples the sum holds, and warnings."""
+
+    samples: int
+    warnings: tuple[str, ...]
+
+
+def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False) -> MergeOutcome:
+    """Add the statistics of shards, one file at a time, and write the sum.
+
+    Args:
+        inputs: One file at least.
+        output: The file to write.
+        overwrite: Replace it if it exists.
+
+    Raises:
+        StatisticsError: A file is unreadable, or the shards do not belong together.
+    """
+    require_free(output, overwrite=overwrite)
+    require_apart((output,), inputs)
+    total = load_statistics(inputs[0])
+    seen = {total.fingerprint: inputs[0]}
+    warnings = []
+    for index, path in enumerate(inputs[1:], 1):
+        shard = load_statistics(path)
+        if shard.fingerprint in seen:
+            warnings.append(f"{path} holds the same samples as {seen[shard.fingerprint]}; they count twice")
+        seen[shard.fingerprint] = path
+        try:
+            total += shard
+        except StatisticsError as error:
+            error.where = error.where or _pair(inputs[:index], path)
+            raise
+    save_statistics(total, output)
+    return MergeOutcome(total.samples, tuple(warnings))
+
+
+def _pair(before: Sequence[Path], path: Path) -> str:
+    """Name a file whose statistics do not add to those of the files before, with the first of these that is why."""
+    last = load_statistics(path)
+    for each in before:
+        try:
+            load_statistics(each) + last
+        except StatisticsError:
+            return f"{each} and {path}"
+    return str(path)

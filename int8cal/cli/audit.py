@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say, tell
-from int8cal.cli.outcome import shown_path
-from int8cal.cli.progress import Progress
+from int8cal.cli.console import say, tell, tell_lines, tell_written
 from int8cal.errors import Int8calError
 from int8cal.job import DEFAULT_TARGET
+from int8cal.progress import ProgressBar
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from int8cal.audit.audit import Audit
     from int8cal.evaluation.result import Gate
-    from int8cal.evaluation.saturation.audit import Audit
     from int8cal.job import DataSettings
 
 SAMPLES = 32  # of --data, unless --samples says otherwise
@@ -92,7 +91,8 @@ def command(
 
     def one(model: str) -> None:
         settings = None if data is None else _data(model, data, samples, config, skip_bad=skip_bad)
-        from int8cal.auditing import audit_file
+        from int8cal.audit.audit import audit_file
+        from int8cal.audit.report import audit_lines, audit_to_json
         from int8cal.gating import require_held
 
         audit = audit_file(
@@ -103,15 +103,14 @@ def command(
             fix=None if output is None else Path(output),
             overwrite=overwrite,
             threads=threads,
-            progress=Progress(quiet=quiet),
+            progress=ProgressBar(quiet=quiet),
         )
-        _show(audit, quiet=quiet, as_json=as_json)
+        if as_json:
+            tell(audit_to_json(audit), nl=False)
+        elif not quiet:
+            tell_lines(audit_lines(audit))
         if output is not None and not quiet:
-            message = f"wrote {shown_path(output)}"
-            if as_json:
-                say(message)
-            else:
-                tell(message)
+            tell_written(output, beside_json=as_json)
         require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))
 
     if len(models) == 1:
@@ -148,16 +147,6 @@ def _data(model: str, data: str, samples: int | None, config: str | None, *, ski
     flags = {"model": "MODEL", "data.path": "--data"}
     job = job_from_options(values, Path(config) if config else None, flags=flags)
     return replace(job.data, samples=samples or SAMPLES)
-
-
-def _show(audit: Audit, *, quiet: bool, as_json: bool) -> None:
-    from int8cal.report.audit import audit_lines, audit_to_json
-
-    if as_json:
-        tell(audit_to_json(audit), nl=False)
-    elif not quiet:
-        for line in audit_lines(audit):
-            tell(line)
 
 
 def _value(gate: Gate) -> str:

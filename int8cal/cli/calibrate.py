@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, junit_option
-from int8cal.cli.outcome import show_report
-from int8cal.cli.progress import Progress
+from int8cal.cli.console import show_report
+from int8cal.cli.junit import JUnitFile, junit_option
+from int8cal.progress import ProgressBar
 
 
 @click.command("calibrate")
@@ -32,7 +32,7 @@ from int8cal.cli.progress import Progress
 @options.as_json
 @junit_option("calibrate")
 @click.pass_context
-def command(context: click.Context, *, model: str | None, config: str | None, as_json: bool) -> None:
+def command(context: click.Context, junit: JUnitFile, *, model: str | None, config: str | None, as_json: bool) -> None:
     """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.
 
     MODEL is an ONNX file. It may stand in the YAML of --config instead, like everything else; the command line wins.
@@ -44,25 +44,23 @@ def command(context: click.Context, *, model: str | None, config: str | None, as
         for key, missing in (("model", "argument 'MODEL'"), ("data.path", "option '--data'")):
             if key not in values:
                 raise click.UsageError(f"Missing {missing}", context)
-    from int8cal.config.available import require_available
-    from int8cal.config.load import job_from_options, load_located
-    from int8cal.config.patterns import placed_patterns
+    from int8cal.config.load import job_from_options, load_jobs, placed_patterns, require_available
 
     job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
     read = [job.model, *([Path(config)] if config else [])]
-    junit_of(context).expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
+    junit.expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
     require_available(job)
+    from int8cal.calibrating import calibrate_job
     from int8cal.gating import require_complete, require_gates
-    from int8cal.pipeline import calibrate_job
 
     def place(key: str) -> str | None:
         if config is None or key in values:
             return None
-        return load_located(Path(config), values, flags=flags)[0].place(key).text
+        return load_jobs(Path(config), values, flags=flags)[0].place(key).text
 
     with placed_patterns(place):
-        outcome = calibrate_job(job, progress=Progress(quiet=job.quiet))
+        outcome = calibrate_job(job, progress=ProgressBar(quiet=job.quiet))
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
     require_complete(outcome.report)
-    junit_of(context).record(outcome.report)
+    junit.record(outcome.report)
     require_gates(outcome.report)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say, tell
-from int8cal.cli.junit import junit_of, junit_option
-from int8cal.cli.outcome import shown_path
+from int8cal.cli.console import shown_path, tell, tell_lines, tell_written
+from int8cal.cli.junit import JUnitFile, junit_option
 
 if TYPE_CHECKING:
-    from int8cal.report.compare.views import Judged
+    from int8cal.report.comparison_views import JudgedComparison
 
 
 @click.command("compare")
@@ -40,9 +39,8 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on stdout, and nothing else there.")
 @junit_option("compare")
-@click.pass_context
 def command(
-    context: click.Context,
+    junit: JUnitFile,
     *,
     old: str,
     new: str,
@@ -59,39 +57,40 @@ def command(
     they lost, nodes that went from integer to float, gates, and settings that changed. Different models or data are
     compared all the same, with a warning.
     """
-    from int8cal.atomic import atomic_write
-    from int8cal.output_paths import require_apart, require_free
-    from int8cal.report.compare.comparison import compare_documents
-    from int8cal.report.compare.limits import judge_limits, judge_regressions, parse_limit
-    from int8cal.report.compare.views import Judged, compare_json, compare_lines, compare_markdown, compare_suite
-    from int8cal.report.load import load_report
+    from int8cal.io.atomic import atomic_write
+    from int8cal.io.paths import require_apart, require_free
+    from int8cal.report.comparison import compare_documents, judge_limits, judge_regressions, parse_limit
+    from int8cal.report.comparison_views import (
+        JudgedComparison,
+        compare_json,
+        compare_lines,
+        compare_markdown,
+        compare_suite,
+    )
+    from int8cal.report.files import load_report
 
     paths = _report(old), _report(new)
-    junit_of(context).expect(str(paths[1]), limits, paths, overwrite=overwrite)
+    junit.expect(str(paths[1]), limits, paths, overwrite=overwrite)
     if output is not None:
         require_free(Path(output), overwrite=overwrite)
         require_apart((Path(output),), paths)
     parsed = [parse_limit(text) for text in limits]
     found = compare_documents(load_report(paths[0]), load_report(paths[1]))
-    judged = Judged(
+    judged = JudgedComparison(
         found,
         (shown_path(paths[0]), shown_path(paths[1])),
         judge_limits(parsed, found),
         judge_regressions(found) if fail_on_regression else (),
     )
-    junit_of(context).keep([compare_suite(judged)])
+    junit.keep([compare_suite(judged)])
     if output is not None:
         atomic_write(Path(output), compare_markdown(judged))
     if as_json:
         tell(compare_json(judged), nl=False)
     elif not quiet:
-        for line in compare_lines(judged):
-            tell(line)
+        tell_lines(compare_lines(judged))
     if output is not None and not quiet:
-        if as_json:
-            say(f"wrote {shown_path(output)}")
-        else:
-            tell(f"wrote {shown_path(output)}")
+        tell_written(output, beside_json=as_json)
     _require(judged)
 
 
@@ -100,9 +99,9 @@ def _report(path: str) -> Path:
     return Path(path) / "report.json" if Path(path).is_dir() else Path(path)
 
 
-def _require(judged: Judged) -> None:
+def _require(judged: JudgedComparison) -> None:
     from int8cal.gating import require_held
-    from int8cal.report.compare.views import value_text
+    from int8cal.report.comparison_views import value_text
 
     def advice(_: object) -> str:
         if judged.found.warnings:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.junit import junit_of, junit_option
-from int8cal.cli.outcome import show_report
-from int8cal.cli.progress import Progress
+from int8cal.cli.console import show_report
+from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
+from int8cal.progress import ProgressBar
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @click.pass_context
 def command(
     context: click.Context,
+    junit: JUnitFile,
     *,
     fp32: str,
     int8: str,
@@ -68,7 +69,7 @@ def command(
     # That a YAML lets its own output be replaced says nothing about the directory named here.
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
-    junit_of(context).expect(Path(int8).name, job.evaluation.gates, read, overwrite=overwrite)
+    junit.expect(Path(int8).name, job.evaluation.gates, read, overwrite=overwrite)
     report = evaluate_files(
         Path(fp32),
         Path(int8),
@@ -81,11 +82,11 @@ def command(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         overwrite=overwrite,
-        progress=Progress(quiet=job.quiet),
+        progress=ProgressBar(quiet=job.quiet),
     )
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
     require_complete(report)
-    junit_of(context).record(report)
+    junit.record(report)
     require_gates(report)
 
 

@@ -1,7 +1,8 @@
-"""`int8cal inspect`: any of int8cal's files, readable."""
+"""`int8cal inspect` and `int8cal doctor`: any of int8cal's files, and this machine, readable."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -55,3 +56,21 @@ def _screen(encoding: str, sort: Sort, only: str, *, every: bool) -> Screen:
         sort=sort,
         only=only,
     )
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(*, as_json: bool) -> None:
+    """Show what this machine offers: CPU flags, execution providers, optional parts, versions."""
+    from int8cal.describe import describe_machine
+
+    lines = describe_machine()
+    if not as_json:
+        for line in lines:
+            click.echo(line)
+        return
+    facts: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        facts[name.strip()] = value.strip()
+    click.echo(json.dumps(facts, indent=2, ensure_ascii=False))

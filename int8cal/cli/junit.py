@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
 import click
 
-from int8cal.cli.endings import say
+from int8cal.cli.console import say
 from int8cal.errors import OutputError
 
 if TYPE_CHECKING:
@@ -23,18 +23,12 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_META = "int8cal.junit"
 # not an object of click's: a usage error is not a result of the job
 _NOT_A_RESULT = (click.ClickException, click.Abort, click.exceptions.Exit)
 
 
 class JUnitFile:
-    """Where the verdicts of this call go.
-
-    Args:
-        path: The file; None writes nothing.
-        action: What the command does.
-    """
+    """Where the verdicts of this call go; nowhere without a path."""
 
     def __init__(self, path: Path | None, action: str) -> None:
         self._path, self._action = path, action
@@ -42,20 +36,14 @@ class JUnitFile:
         self._suites: Sequence[Suite] | None = None
 
     def expect(self, name: str, gates: Iterable[str], inputs: Iterable[Path], *, overwrite: bool) -> None:
-        """Say what is going to be judged, before any work.
-
-        Args:
-            name: Of the job.
-            gates: Its gates.
-            inputs: What the command reads; the file may be none of these.
-            overwrite: Whether an existing file is replaced.
+        """Say what is going to be judged, before any work; the file may be none of the inputs.
 
         Raises:
             OutputError: The file could not be written.
         """
         self._name, self._gates, self._overwrite = name, tuple(gates), overwrite
         if self._path is not None:
-            from int8cal.output_paths import require_apart
+            from int8cal.io.paths import require_apart
 
             path, self._path = self._path, None  # a file that is refused gets no error either
             self._check(path)
@@ -93,7 +81,7 @@ class JUnitFile:
                 say(f"{failure}; so the error is not in it")
 
     def _check(self, path: Path) -> None:
-        from int8cal.output_paths import require_free
+        from int8cal.io.paths import require_free
 
         if path.suffix != ".xml":
             raise OutputError(
@@ -105,7 +93,7 @@ class JUnitFile:
             require_free(path, overwrite=self._overwrite)
 
     def _write(self, path: Path, suites: Sequence[Suite]) -> None:
-        from int8cal.atomic import atomic_write
+        from int8cal.io.atomic import atomic_write
         from int8cal.report.junit import junit_xml
 
         try:
@@ -118,20 +106,19 @@ class JUnitFile:
         atomic_write(path, junit_xml(suites))
 
 
-def junit_option(action: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare --junit for a command, and write the file when the command ends, well or not.
+def junit_option(action: str) -> Callable[[Callable[Concatenate[JUnitFile, P], R]], Callable[P, R]]:
+    """Declare --junit for a command, hand the file to it, and write it when the command ends, well or not.
 
     Args:
         action: What the command does, such as "calibrate".
     """
 
-    def decorate(command: Callable[P, R]) -> Callable[P, R]:
+    def decorate(command: Callable[Concatenate[JUnitFile, P], R]) -> Callable[P, R]:
         @functools.wraps(command)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             given = kwargs.pop("junit", None)
             with JUnitFile(Path(str(given)) if given else None, action) as file:
-                click.get_current_context().meta[_META] = file
-                return command(*args, **kwargs)
+                return command(file, *args, **kwargs)
 
         option = click.option(
             "--junit",
@@ -142,11 +129,3 @@ def junit_option(action: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return option(wrapper)
 
     return decorate
-
-
-def junit_of(context: click.Context) -> JUnitFile:
-    """Return the file of this call."""
-    file = context.meta[_META]
-    if not isinstance(file, JUnitFile):
-        raise TypeError(f"{_META} holds {type(file).__name__}")
-    return file

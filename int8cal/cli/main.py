@@ -19,24 +19,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import int8cal
-from int8cal.cli.endings import (
-    EXIT_BROKEN_PIPE,
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    crash,
-    discard,
-    open_closed_streams,
-    say,
-)
-from int8cal.errors import DISK_ERRORS, Int8calError, OutputError, notes_of, reason_of
+from int8cal.cli.console import discard, open_closed_streams, say
+from int8cal.errors import DISK_ERRORS, Int8calError, OutputError, keep_crash, notes_of, reason_of
 from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
+EXIT_CRASH = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
 _IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
-# Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>.
+# Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>, but for those beside another.
 COMMANDS = {
     "calibrate": "Calibrate a model on data and write its int8 model, table and accuracy report.",
     "quantize": "Write the int8 model from an existing table: no data, no inference.",
@@ -51,6 +47,8 @@ COMMANDS = {
     "schema": "Print the JSON Schema of the YAML, so that editors complete and check it.",
     "doctor": "Show what this machine offers: CPU, execution providers, versions.",
 }
+# Name -> the module of int8cal.cli where the command stands under its own name.
+BESIDE = {"merge": "table", "quantize": "table", "schema": "init", "doctor": "inspect"}
 
 _EPILOG = """Shell completion: eval "$(_INT8CAL_COMPLETE=bash_source int8cal)", or zsh_source, or fish_source.
 
@@ -69,7 +67,8 @@ class LazyGroup(click.Group):
         """Import one command; None when there is none of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"int8cal.cli.{cmd_name}").command
+        module = importlib.import_module(f"int8cal.cli.{BESIDE.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name if cmd_name in BESIDE else "command")
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -125,7 +124,7 @@ def _own_endings() -> Iterator[None]:
     except EOFError as error:
         raise _EndOfFileError from error
     except OSError as error:
-        # files are written by int8cal.atomic, which tells its own errors; no other write is without a file's name
+        # files are written by int8cal.io.atomic, which tells its own errors; no other write is without a file's name
         if error.filename is not None or error.errno not in DISK_ERRORS:
             raise
         discard(sys.stdout)
@@ -161,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = cli.main(arguments, prog_name="int8cal", standalone_mode=False)
     except Int8calError as error:
         if error.exit_code == 1:
-            return crash(error)
+            return _crash(error)
         say(str(error))
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -173,12 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ReaderLeftError:
         return EXIT_BROKEN_PIPE
     except _EndOfFileError as error:
-        return crash(error.__cause__ or error)
+        return _crash(error.__cause__ or error)
     except (KeyboardInterrupt, click.Abort) as error:
         return _interrupted(error.__cause__ or error)  # click wraps the interrupt
-    except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, crash() keeps the traceback
+    except Exception as error:  # noqa: BLE001 - the last resort for bugs; nothing is swallowed, _crash() keeps the traceback
         # an interrupt while an extension module loads comes out as its ImportError
-        return _interrupted(error) if signals else crash(error)
+        return _interrupted(error) if signals else _crash(error)
     return result if isinstance(result, int) else 0
 
 
@@ -211,6 +210,12 @@ def _require_utf8_paths() -> None:
     os.environ["PYTHONUTF8"] = "1"  # for the processes of a batch
     os.environ.setdefault("PYTHONIOENCODING", f"{sys.stdout.encoding}:backslashreplace")
     os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606 - this very command
+
+
+def _crash(error: BaseException) -> int:
+    """Report a bug in int8cal: one line for the user, the traceback in a log file."""
+    say(keep_crash(error))
+    return EXIT_CRASH
 
 
 def _interrupted(error: BaseException) -> int:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from int8cal.config.available import AVAILABLE
 from int8cal.declared import Declared, all_declared, alternatives
-from int8cal.evaluation.figures import OUTPUT_UNITS, UNITS
+from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS
 from int8cal.job import QuantizationSettings
 from int8cal.runtime.targets import TARGETS
 
@@ -48,14 +47,7 @@ class Setting(click.Option):
 
 
 def settings_of(context: click.Context) -> tuple[dict[str, object], dict[str, str]]:
-    """Collect what the user gave on the command line.
-
-    Args:
-        context: The command's context.
-
-    Returns:
-        Key path -> value, only for options that were given; and key path -> option name, for messages.
-    """
+    """Return key path -> value of the options that were given, and key path -> option name, for messages."""
     flags = {
         parameter.key: max(parameter.opts, key=len)
         for parameter in context.command.params
@@ -108,18 +100,15 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         expose_value=False,
         multiple=multiple,
         metavar=option.metavar or ("N" if kind is int else None),
-        help=_help(setting, kind),
+        help=_help(setting),
         **how,
     )
 
 
-def _help(setting: Declared, kind: Any) -> str:
-    """Fill in what the text of --help says of defaults, of choices that this version does not have, and of gates."""
-    available = AVAILABLE.get((setting.path.partition(".")[0], setting.name))
-    refused = [name for name in get_args(kind) if available is not None and name not in available]
+def _help(setting: Declared) -> str:
+    """Fill in what the text of --help says of defaults, targets and gates."""
     return (setting.option.help or setting.option.about).format(
         default=f"{setting.default:g}" if isinstance(setting.default, float) else setting.default,
-        refused=f"; {', '.join(refused)} (not in this version)" if refused else "",
         activations_of_targets=_activations_of_targets(),
         weights_of_targets=_weights_of_targets(),
         gate_names=_gate_names(),
@@ -145,10 +134,10 @@ def _activations_of_targets() -> str:
 def _gate_names() -> str:
     """List the names that a gate may use, those of one unit together."""
     by_unit: dict[str, list[str]] = {}
-    for name, unit in UNITS.items():
-        by_unit.setdefault(unit, []).append(name)
+    for name, figure in FIGURES.items():
+        by_unit.setdefault(figure.unit, []).append(name)
     listed = [f"{', '.join(names)} ({unit})" for unit, names in by_unit.items()]
-    return "; ".join([*listed, f"of one output {', '.join(f'outputs.NAME.{figure}' for figure in OUTPUT_UNITS)}"])
+    return "; ".join([*listed, f"of one output {', '.join(f'outputs.NAME.{name}' for name in OUTPUT_UNITS)}"])
 
 
 config = click.option(
@@ -157,4 +146,6 @@ config = click.option(
     metavar="FILE",
     help="YAML with settings of one job; options given here win over it.",
 )
+# of commands that write one file; those with settings of a job have output.overwrite
+overwrite = click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print report.json on stdout, and nothing else there.")

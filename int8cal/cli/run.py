@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.endings import say, tell
-from int8cal.cli.junit import junit_of, junit_option
-from int8cal.cli.outcome import shown_path
-from int8cal.cli.progress import Progress
+from int8cal.cli.console import say, shown_path, tell
+from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import Int8calError
+from int8cal.progress import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from int8cal.batch.dry_run import Checked
     from int8cal.batch.jobs import JobResult, Task
+    from int8cal.batch.up_to_date import Checked
 
 _WIDTH = 13
 
@@ -74,6 +73,7 @@ class RunCommand(click.Command):
 @click.pass_context
 def command(
     context: click.Context,
+    junit: JUnitFile,
     *,
     configs: tuple[str, ...],
     dry_run: bool,
@@ -96,7 +96,7 @@ def command(
     selected = select_tasks(tasks, only)
     if dry_run:
         return _dry_run(selected, rerun=rerun)
-    from int8cal.batch.run import BatchOptions, run_batch
+    from int8cal.batch.run import BatchOptions, first_failure, run_batch
     from int8cal.batch.summary import (
         default_summary,
         describe_counts,
@@ -104,10 +104,10 @@ def command(
         junit_suite,
         require_summary,
     )
-    from int8cal.report.batch_lines import COLUMNS
+    from int8cal.report.file_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
-    junit_of(context).expect("run", (), inputs_of_batch(tasks), overwrite=overwrite)
+    junit.expect("run", (), inputs_of_batch(tasks), overwrite=overwrite)
     path = Path(summary) if summary else default_summary(tasks)
     if path is not None:
         require_summary(path, tasks, overwrite=overwrite)
@@ -115,23 +115,21 @@ def command(
     width = max(len(task.job.name) for task in selected)
     if not quiet:
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
-    outcome = run_batch(
+    results, interrupted = run_batch(
         selected,
         BatchOptions(workers, keep_going, rerun, path),
-        Progress(quiet=quiet),
+        ProgressBar(quiet=quiet),
         _reporter({task.job.name for task in selected if task.job.quiet}, width),
     )
-    junit_of(context).keep(
-        [junit_suite(result, task.job.evaluation.gates) for task, result in zip(selected, outcome.results, strict=True)]
-    )
-    left = sum(result.status == "not run" for result in outcome.results)
-    if left and not outcome.interrupted:
+    junit.keep([junit_suite(result, task.job.evaluation.gates) for task, result in zip(selected, results, strict=True)])
+    left = sum(result.status == "not run" for result in results)
+    if left and not interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
     if not quiet:
-        tell(describe_counts(outcome.results) + (f"; summary in {shown_path(path)}" if path else ""))
-    if outcome.interrupted:
-        raise outcome.interrupted
-    return outcome.exit_code
+        tell(describe_counts(results) + (f"; summary in {shown_path(path)}" if path else ""))
+    if interrupted:
+        raise interrupted
+    return first_failure(results)
 
 
 def _reporter(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
@@ -141,7 +139,7 @@ def _reporter(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
         quiet: Names of the jobs without a row.
         width: Of the column of names.
     """
-    from int8cal.report.batch_lines import figure_cells
+    from int8cal.report.file_lines import figure_cells
 
     def report(result: JobResult, printed: str) -> None:
         if printed.strip():
@@ -169,7 +167,7 @@ def _ending(result: JobResult) -> str:
 
 def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
     """List the jobs, and give the exit code of the first one that cannot run."""
-    from int8cal.batch.dry_run import check_jobs
+    from int8cal.batch.up_to_date import check_jobs
 
     code, counts = 0, {"to run": 0, "up to date": 0, "cannot run": 0}
     for checked in check_jobs(tasks, rerun=rerun):

@@ -1,4 +1,4 @@
-"""`int8cal table`: a calibration table in the format of another runtime, or the other way round."""
+"""`int8cal quantize`, `table` and `merge`: what comes of tables and statistics, without data and inference."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import click
 from click.core import ParameterSource
 
 from int8cal.cli import options
-from int8cal.cli.endings import say, tell
-from int8cal.cli.outcome import shown_path
+from int8cal.cli.console import say, shown_path, tell, tell_written
+from int8cal.interop import FORMATS, Choices
 from int8cal.job import DEFAULT_TARGET, WeightRange
 from int8cal.runtime.targets import TARGETS
-
-FORMATS = ("tensorrt", "ncnn", "onnxruntime", "openvino")
 
 
 @click.command("table")
@@ -57,7 +55,7 @@ FORMATS = ("tensorrt", "ncnn", "onnxruntime", "openvino")
     "the target's own.",
 )
 @click.option("--force", is_flag=True, help="With --to: use a table that was made for another model.")
-@click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
+@options.overwrite
 @click.option("-q", "--quiet", is_flag=True, help="Do not print what is lost.")
 @click.pass_context
 def command(
@@ -91,13 +89,12 @@ def command(
     for name in ("force",) if to is None else ("missing", "target", "weights"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} is for {'--to' if to is None else '--from'}", context)
-    from int8cal.converting import Choices, export_table, import_table
-    from int8cal.interop.tensorrt import HEADER
+    from int8cal.interop.convert import export_table, import_table
 
     choices = Choices(
         model=None if model is None else Path(model),
         param=None if param is None else Path(param),
-        header=HEADER if header is None else header,
+        header=header,
         target=target,
         weights=weights,
         missing_float=missing == "float",
@@ -108,4 +105,34 @@ def command(
     if not quiet:
         for loss in converted.losses:
             say(f"lost: {loss}")
-    tell(f"wrote {shown_path(output)}")
+    tell_written(output)
+
+
+@click.command("quantize")
+@click.argument("model", type=options.PATH, metavar="MODEL")
+@click.option("--table", required=True, type=options.PATH, metavar="TABLE", help="Calibration table, *.table.json.")
+@click.option("-o", "--output", required=True, type=options.PATH, metavar="OUT.onnx", help="The int8 model to write.")
+@click.option("--force", is_flag=True, help="Use a table that was made for another model.")
+@options.overwrite
+def quantize(*, model: str, table: str, output: str, force: bool, overwrite: bool) -> None:
+    """Write the int8 model of MODEL from an existing, maybe hand-edited table: no data, no inference."""
+    from int8cal.quantizing import quantize_file
+
+    for warning in quantize_file(Path(model), Path(table), Path(output), force=force, overwrite=overwrite):
+        say(f"warning: {warning}")
+    tell_written(output)
+
+
+@click.command("merge")
+@click.argument("inputs", nargs=-1, required=True, type=options.PATH, metavar="A.stats.npz B.stats.npz...")
+@click.option("-o", "--output", required=True, type=options.PATH, metavar="C.stats.npz", help="The file to write.")
+@options.overwrite
+def merge(*, inputs: tuple[str, ...], output: str, overwrite: bool) -> None:
+    """Add the statistics of several shards; the result is bit for bit that of one run over all of them."""
+    from int8cal.calibration.statistics_file import merge_files
+
+    merged = merge_files([Path(each) for each in inputs], Path(output), overwrite=overwrite)
+    for warning in merged.warnings:
+        say(f"warning: {warning}")
+    files = "1 file" if len(inputs) == 1 else f"{len(inputs)} files"
+    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {files}")

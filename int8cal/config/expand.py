@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.config.layers import Layer, layer_of, merge, nest
-from int8cal.config.messages import validate
+from int8cal.config.layers import Layer, layer_of, merge, nest, validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from int8cal.config.locate import Document, ErrorSite, Loc
+    from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile
     from int8cal.job import Job
 
 _BATCH_KEYS = ("defaults", "jobs", "matrix")
@@ -41,12 +40,12 @@ class Expanded:
     """
 
     layer: Layer
-    place: ErrorSite
+    place: SettingPlace
     loc: Loc
     suffix: str
 
 
-def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
+def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
     """Expand a file into the settings of its jobs.
 
     Args:
@@ -75,43 +74,33 @@ def expand(document: Document, overrides: Layer) -> tuple[Expanded, ...]:
     return tuple(expanded)
 
 
-def _require_few(document: Document, count: int) -> None:
+def _require_few(document: YamlFile, count: int) -> None:
     if count <= JOB_LIMIT:
         return
     loc: Loc = ("matrix",) if document.has(("matrix",)) else ("jobs",) if document.has(("jobs",)) else ()
-    place = document.place(loc, at_key=True)
-    raise ConfigError(
+    raise document.place(loc, at_key=True).error(
         f"makes {count:,} jobs or more, at most {JOB_LIMIT:,} are taken",
-        do="give the matrix fewer values, or split the file",
-        where=place.text,
-        line=place.line,
-        column=place.column,
+        "give the matrix fewer values, or split the file",
     )
 
 
-def _entries(document: Document, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, Layer]]:
+def _entries(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Loc, Layer]]:
     held = config.model_fields_set
     if "jobs" not in held and "defaults" not in held:
         yield (), layer_of(config, base)
         return
     for key in document.values:
         if key not in _BATCH_KEYS:
-            place = document.place((key,), at_key=True)
-            raise ConfigError(
-                "a file with jobs or defaults takes no settings beside them",
-                do=f"move {key} under defaults",
-                where=place.text,
-                line=place.line,
-            )
+            what = "a file with jobs or defaults takes no settings beside them"
+            raise document.place((key,), at_key=True).error(what, f"move {key} under defaults")
     if "jobs" not in held:
-        place = document.place(("defaults",), at_key=True)
-        raise ConfigError("defaults without jobs", do='add a list "jobs:"', where=place.text, line=place.line)
+        raise document.place(("defaults",), at_key=True).error("defaults without jobs", 'add a list "jobs:"')
     defaults = layer_of(config.defaults, base)
     for index, job in enumerate(config.jobs):
         yield ("jobs", index), merge(defaults, layer_of(job, base))
 
 
-def _combinations(document: Document, config: ConfigFile, base: Path) -> Iterator[tuple[Layer, str, tuple[Loc, ...]]]:
+def _combinations(document: YamlFile, config: ConfigFile, base: Path) -> Iterator[tuple[Layer, str, tuple[Loc, ...]]]:
     """Each choice of one value per matrix key: its layer, the name's suffix, and where its values stand."""
     choices: list[list[tuple[Layer, str, Loc]]] = []
     for path, values in config.matrix.items():
@@ -129,10 +118,10 @@ def _combinations(document: Document, config: ConfigFile, base: Path) -> Iterato
         yield layer, "".join(f"-{slug}" for _, slug, _ in combination if slug), locs
 
 
-def _matrix_place(document: Document, path: str, matrix_loc: Loc) -> Callable[[Loc, bool], ErrorSite]:
+def _matrix_place(document: YamlFile, path: str, matrix_loc: Loc) -> Callable[[Loc, bool], SettingPlace]:
     depth = len(path.split("."))
 
-    def place(loc: Loc, at_key: bool) -> ErrorSite:
+    def place(loc: Loc, at_key: bool) -> SettingPlace:
         if len(loc) <= depth and at_key:  # the key path itself is wrong
             return document.place(matrix_loc[:2], at_key=True)
         return document.place((*matrix_loc, *loc[depth:]), at_key=at_key)
@@ -150,7 +139,7 @@ def _slug(path: str, index: int, value: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") or f"{key}{index + 1}"
 
 
-def _models(document: Document, layer: Layer, origins: Iterable[Loc]) -> list[str | None]:
+def _models(document: YamlFile, layer: Layer, origins: Iterable[Loc]) -> list[str | None]:
     pattern = layer.get("model")
     if pattern is None or Path(pattern).exists():
         return [pattern]
@@ -163,25 +152,15 @@ def _models(document: Document, layer: Layer, origins: Iterable[Loc]) -> list[st
     found = sorted(str(base / match) for match in matches if (base / match).is_file())
     if not found:
         place = document.place(next((loc for loc in origins if document.has(loc)), ("model",)))
-        raise ConfigError(
-            f'no file matches "{pattern}"',
-            do="correct the pattern; it is relative to this YAML file",
-            where=place.text,
-            line=place.line,
-            column=place.column,
-        )
+        raise place.error(f'no file matches "{pattern}"', "correct the pattern; it is relative to this YAML file")
     return list(found)
 
 
 def names_of(jobs: tuple[Expanded, ...]) -> tuple[str, ...]:
-    """Give every job its own name.
+    """Give every job, with a model each, its own name.
 
-    Args:
-        jobs: Jobs with a model each.
-
-    Returns:
-        The job's `name` or its model's stem, plus the matrix suffix; models of one stem get their directory's name in
-        front, and what is still not unique is numbered from 2.
+    It is the job's `name` or its model's stem, plus the matrix suffix; models of one stem get their directory's name in
+    front, and what is still not unique is numbered from 2.
     """
     names = [(job.layer.get("name") or Path(job.layer["model"]).stem) + job.suffix for job in jobs]
     shared = {name for name, count in Counter(names).items() if count > 1}
@@ -212,11 +191,7 @@ def with_directory(layer: Layer, name: str) -> Layer:
 
 
 def require_distinct_outputs(jobs: Iterable[Job], places: Iterable[str]) -> None:
-    """Refuse two jobs that would write into the same directory.
-
-    Args:
-        jobs: Jobs of one or several files.
-        places: For each job, where it stands, for the message.
+    """Refuse two jobs that would write into the same directory; `places` is where each job stands.
 
     Raises:
         ConfigError: Names both jobs and the directory.

@@ -1,31 +1,54 @@
-"""Layers of settings: plain nested mappings with the YAML's keys, merged in one way, made into a `Job` at the end.
+"""Layers of settings: plain nested mappings with the YAML's keys, checked, and merged in one way.
 
 Defaults, a job of a file, one value of a matrix and the command line are all layers; a later layer wins. Mappings merge
-key by key, everything else (numbers, text, lists) is replaced as a whole.
+key by key, everything else (numbers, text, lists) is replaced as a whole. A mistake is told in the words of the YAML:
+where, what was expected, and the nearest valid key.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+import reprlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from int8cal.declared import Declared, declared
-from int8cal.errors import ConfigError
-from int8cal.job import DEFAULT_TARGET, Job
-from int8cal.runtime.targets import TARGETS
+from pydantic import ValidationError
+
+from int8cal.config.schema import Section
+from int8cal.data.callables import is_callable_path
+from int8cal.declared import all_declared, declared
+from int8cal.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from int8cal.config.locate import ErrorSite
-    from int8cal.config.schema import Section
+    from pydantic_core import ErrorDetails
+
+    from int8cal.config.yaml_file import Loc, SettingPlace
 
 Layer = dict[str, Any]
+SectionT = TypeVar("SectionT", bound=Section)
 
-_CALLABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-# Evaluation images go through the same preprocessing as calibration images unless they say otherwise.
-_INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
+    "too_short": "a list with at least {min_length} entry",
+    "literal_error": "one of {expected}",
+    "expected": "{what}",
+}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Layer:
@@ -50,12 +73,7 @@ def nest(settings: Mapping[str, object]) -> Layer:
 
 
 def layer_of(section: Section, base: Path) -> Layer:
-    """Take the keys that a checked section really holds, paths made relative to `base`.
-
-    Args:
-        section: A validated `JobLayer`.
-        base: The YAML file's directory, or Path() for the command line.
-    """
+    """Take the keys that a checked section really holds, paths made relative to `base`."""
     layer: Layer = section.model_dump(exclude_unset=True, exclude={"defaults", "jobs", "matrix"})
     _place_below(base, layer, Job)
     return layer
@@ -73,69 +91,89 @@ def _place_below(base: Path, layer: Layer, kind: type) -> None:
 
 
 def _below(base: Path, text: str, form: str) -> str:
-    if (form == "labels" and text == "folders") or (
-        form == "source" and _CALLABLE.fullmatch(text) and not (base / text).exists()
-    ):
+    if (form == "labels" and text == "folders") or (form == "source" and is_callable_path(text, base)):
         return text
     return str(base / Path(text).expanduser())
 
 
-def job_of(layer: Layer, place: ErrorSite, *, name: str = "") -> Job:
-    """Make a job from fully merged settings.
+def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool], SettingPlace]) -> SectionT:
+    """Check a layer of settings against the schema.
 
     Args:
-        layer: All layers merged.
-        place: Where the job stands, for the message about a missing key.
-        name: The job's name; the model's stem when empty.
+        model: What to check against.
+        values: Plain values as they came from YAML or the command line.
+        place: Says where a location is (second argument: point at the key, not at its value).
+
+    Returns:
+        The checked layer; `model_fields_set` tells which keys it holds.
 
     Raises:
-        ConfigError: model or data is missing.
+        ConfigError: For the first mistake in the file; further ones are counted.
     """
-    if not layer.get("model"):
-        raise _missing(place, "model", "model: model.onnx")
-    if not layer.get("data"):
-        raise _missing(place, "data", "data: photos/train")
-    if not layer["data"].get("path"):
-        raise _missing(place, "data.path", "path: photos/train")
-    data = dict(layer["data"])
-    evaluation = dict(layer.get("evaluation", {}))
-    labels = evaluation.pop("labels", None)
-    if evaluation.get("data") is not None:
-        inherited = {key: data[key] for key in _INHERITED_BY_EVALUATION if key in data}
-        evaluation["data"] = inherited | evaluation["data"] | ({"labels": labels} if labels else {})
-        if not evaluation["data"].get("path"):
-            raise _missing(place, "evaluation.data.path", "path: photos/val")
-    elif labels:
-        data["labels"] = labels  # judged on the calibration data, so these are its labels
-    quantization = dict(layer.get("quantization", {}))
-    target = TARGETS.get(quantization.get("target", DEFAULT_TARGET))
-    if target is not None:
-        quantization.setdefault("activations", target.activations[0])
-    name = name or layer.get("name") or Path(layer["model"]).stem
-    sections = {"data": data, "evaluation": evaluation, "quantization": quantization}
-    job: Job = _made(Job, layer | sections | {"name": name})
-    return job
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        placed = [(place(detail["loc"], detail["type"] == "extra_forbidden"), detail) for detail in found]
+        first, detail = min(placed, key=lambda pair: (pair[0].line, pair[0].column))
+        what, advice = _describe(model, detail)
+        more = len(found) - 1
+        if more:
+            advice = f"{advice} (and {more} more {'mistake' if more == 1 else 'mistakes'})".strip()
+        raise first.error(what, advice, key=first.key) from error
 
 
-def _missing(place: ErrorSite, key: str, example: str) -> ConfigError:
-    return ConfigError(f"{key} is missing", do=f'add "{example}"', where=place.text, key=key, line=place.line)
+def _describe(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
+    kind, loc, value = detail["type"], detail["loc"], detail["input"]
+    if kind == "extra_forbidden":
+        return f'unknown key "{loc[-1]}"', _meant(str(loc[-1]), _known_keys(model, loc[:-1]))
+    context = detail.get("ctx", {})
+    if kind == "refused":
+        return str(context["what"]), str(context["do"])
+    expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else detail["msg"]
+    if kind == "literal_error" and " or " not in str(context["expected"]):
+        expected = str(context["expected"])  # "one of" a single choice reads like a cut list
+    return f"expected {expected}, got {_shown(value)}", _advice(kind, value, str(context.get("expected", "")))
 
 
-def _made(kind: type, layer: Layer) -> Any:
-    """Make a dataclass of `int8cal.job` from the keys that a layer holds."""
-    return kind(**{each.name: _value(each, layer[each.name]) for each in declared(kind) if each.name in layer})
+def _meant(key: str, known: list[str]) -> str:
+    """Name the key that was probably meant: one of those that may stand there, or one of that name elsewhere."""
+    elsewhere = (each.path for each in all_declared() if each.name == key)
+    near = next(iter(difflib.get_close_matches(key, known, n=1)), None) or next(elsewhere, None)
+    return f'did you mean "{near}"?' if near else f"the keys here are {', '.join(known)}"
 
 
-def _value(setting: Declared, value: Any) -> Any:
+def _known_keys(model: type[Section], loc: Loc) -> list[str]:
+    """List the keys of the section at `loc` under `model`."""
+    if not loc:
+        return list(model.model_fields)
+    steps = loc[1:] if loc[0] in ("defaults", "jobs") else loc
+    section = ".".join(step for step in steps if isinstance(step, str))
+    return [each.name for each in all_declared() if each.path.rpartition(".")[0] == section]
+
+
+def _shown(value: object) -> str:
     if value is None:
-        return None
-    if setting.section is not None:
-        return _made(setting.section, value)
-    return Path(value) if setting.form in ("file", "directory") else _with_tuples(value)
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{reprlib.repr(value)[1:-1]}"' if isinstance(value, str) else reprlib.repr(value)
 
 
-def _with_tuples(value: Any) -> Any:
-    """Make tuples of lists."""
-    if isinstance(value, dict):
-        return {key: _with_tuples(each) for key, each in value.items()}
-    return tuple(value) if isinstance(value, list) else value
+def _advice(kind: str, value: object, choices: str) -> str:
+    if kind == "literal_error" and isinstance(value, str):
+        known = [choice.strip("' ") for choice in choices.replace(" or ", ", ").split(",")]
+        near = difflib.get_close_matches(value, known, n=1) or [
+            choice for choice in known if choice.lower() == value.lower()
+        ]
+        return f'did you mean "{near[0]}"?' if near else ""
+    if kind == "string_type" and value is not None and not isinstance(value, list | dict):
+        return "quote it"
+    if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
+        plain = _NUMBER.fullmatch(value) if kind != "bool_type" else value.lower() in ("true", "false")
+        return "write it without quotes" if plain else "correct the value, or remove the key for the default"
+    if kind == "list_type":
+        return 'begin each entry with "- "' if isinstance(value, dict) else "put it in brackets: [...]"
+    if value is None:
+        return "remove the key, or give it a value"
+    return ""

@@ -1,29 +1,54 @@
-"""The way from a YAML file and a command line to jobs. Command line beats YAML beats defaults."""
+"""The way from a YAML file and a command line to jobs. Command line beats YAML beats defaults.
+
+What each setting may say is checked in `config.schema`; here is what settings cannot say together.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
+
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
-from int8cal.config.layers import Layer, job_of, layer_of, nest
-from int8cal.config.locate import Document, ErrorSite, Loc, key_path, read_document
-from int8cal.config.messages import validate
+from int8cal.config.layers import Layer, layer_of, nest, validate
 from int8cal.config.schema import JobLayer
-from int8cal.errors import ConfigError
+from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read_yaml
+from int8cal.errors import ConfigError, UsageError
+from int8cal.evaluation.gates import on_outputs, parse_gate
+from int8cal.job import DEFAULT_TARGET, Job
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from int8cal.job import Job
-
+# Evaluation images go through the same preprocessing as calibration images unless they say otherwise.
+_INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
 _COMMAND_LINE = "command line"
+PATTERN_KEYS = ("quantization.exclude", "quantization.include")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A job, and the file that tells where its settings stand."""
+
+    job: Job
+    document: YamlFile
+    loc: Loc
+
+    def place(self, key: str) -> SettingPlace:
+        """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
+        keys = tuple(key.split("."))
+        locs: tuple[Loc, ...] = (("matrix", key), (*self.loc, *keys), ("defaults", *keys))
+        return self.document.place(next((loc for loc in locs if key and self.document.has(loc)), self.loc))
 
 
 def load_jobs(
     path: Path, overrides: Mapping[str, object] | None = None, *, flags: Mapping[str, str] | None = None
-) -> tuple[Job, ...]:
+) -> tuple[Located, ...]:
     """Read the jobs of a YAML file.
 
     Args:
@@ -33,35 +58,13 @@ def load_jobs(
         flags: Key path -> name of the option it came from ("--method"), for messages.
 
     Returns:
-        The jobs in the order of the file, each with its own name and output directory.
+        The jobs in the order of the file, with the places of their settings, their own names and output directories.
 
     Raises:
         ConfigError: Unknown key, wrong type or value (with file, line and column), undefined environment variable, a
             glob that matches nothing, a missing model or data, two jobs with one output directory.
     """
-    return tuple(located.job for located in load_located(path, overrides, flags=flags))
-
-
-@dataclass(frozen=True)
-class Located:
-    """A job, and the file that tells where its settings stand."""
-
-    job: Job
-    document: Document
-    loc: Loc
-
-    def place(self, key: str) -> ErrorSite:
-        """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
-        keys = tuple(key.split("."))
-        locs: tuple[Loc, ...] = (("matrix", key), (*self.loc, *keys), ("defaults", *keys))
-        return self.document.place(next((loc for loc in locs if key and self.document.has(loc)), self.loc))
-
-
-def load_located(
-    path: Path, overrides: Mapping[str, object] | None = None, *, flags: Mapping[str, str] | None = None
-) -> tuple[Located, ...]:
-    """Read the jobs of a YAML file as `load_jobs` does, with the places of their settings."""
-    document = read_document(path)
+    document = read_yaml(path)
     expanded = expand(document, _command_line(overrides or {}, flags or {}))
     jobs = _jobs(expanded)
     require_distinct_outputs(jobs, (each.place.text for each in expanded))
@@ -86,8 +89,8 @@ def job_from_options(
     """
     layer = _command_line(options, flags or {})
     if config is None:
-        return job_of(layer, ErrorSite(_COMMAND_LINE, ""))
-    expanded = expand(read_document(config), layer)
+        return _job(layer, SettingPlace(_COMMAND_LINE, ""))
+    expanded = expand(read_yaml(config), layer)
     if len(expanded) != 1:
         raise ConfigError(
             f"holds {len(expanded)} jobs, this command takes one",
@@ -95,36 +98,151 @@ def job_from_options(
             where=str(config),
             path=config,
         )
-    if not expanded[0].layer.get("model"):
-        return job_of(expanded[0].layer, expanded[0].place)  # says that the model is missing
     return _jobs(expanded)[0]
 
 
 def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:
     """Check the command line like a layer of YAML; a message names the option rather than a line."""
 
-    def place(loc: Loc, _at_key: bool) -> ErrorSite:
+    def place(loc: Loc, _at_key: bool) -> SettingPlace:
         keys = [step for step in loc if isinstance(step, str)]
         names = (flags.get(".".join(keys[:length])) for length in range(len(keys), 0, -1))
         flag = next((name for name in names if name), None)
-        return ErrorSite(flag or f"{_COMMAND_LINE}: {key_path(loc)}", key_path(loc))
+        return SettingPlace(flag or f"{_COMMAND_LINE}: {key_path(loc)}", key_path(loc))
 
     return layer_of(validate(JobLayer, nest(options), place), Path())
 
 
 def _jobs(expanded: tuple[Expanded, ...]) -> tuple[Job, ...]:
     for each in expanded:
-        if not each.layer.get("model"):
-            job_of(each.layer, each.place)  # says that the model is missing
+        _require_model(each.layer, each.place)
     names = names_of(expanded)
     for each, name in zip(expanded, names, strict=True):
         if name in {".", ".."}:  # of a model called "...onnx"
-            raise ConfigError(
-                f'the job is called "{name}", like a directory, after its model',
-                do="give it a name",
-                where=each.place.text,
-            )
+            raise each.place.error(f'the job is called "{name}", like a directory, after its model', "give it a name")
     return tuple(
-        job_of(with_directory(each.layer, name), each.place, name=name)
-        for each, name in zip(expanded, names, strict=True)
+        _job(with_directory(each.layer, name), each.place, name) for each, name in zip(expanded, names, strict=True)
     )
+
+
+def _job(layer: Layer, place: SettingPlace, name: str = "") -> Job:
+    """Make a job from fully merged settings; `place` is where it stands, for the message about a missing key."""
+    _require_model(layer, place)
+    if not layer.get("data"):
+        raise _missing(place, "data", "data: photos/train")
+    if not layer["data"].get("path"):
+        raise _missing(place, "data.path", "path: photos/train")
+    data = dict(layer["data"])
+    evaluation = dict(layer.get("evaluation", {}))
+    labels = evaluation.pop("labels", None)
+    if evaluation.get("data") is not None:
+        inherited = {key: data[key] for key in _INHERITED_BY_EVALUATION if key in data}
+        evaluation["data"] = inherited | evaluation["data"] | ({"labels": labels} if labels else {})
+        if not evaluation["data"].get("path"):
+            raise _missing(place, "evaluation.data.path", "path: photos/val")
+    elif labels:
+        data["labels"] = labels  # judged on the calibration data, so these are its labels
+    quantization = dict(layer.get("quantization", {}))
+    target = TARGETS.get(quantization.get("target", DEFAULT_TARGET))
+    if target is not None:
+        quantization.setdefault("activations", target.activations[0])
+    name = name or layer.get("name") or Path(layer["model"]).stem
+    sections = {"data": data, "evaluation": evaluation, "quantization": quantization}
+    # every layer has been checked strictly: this makes paths of text, and tuples of lists
+    return _job_reader().validate_python(layer | sections | {"name": name})
+
+
+def _require_model(layer: Layer, place: SettingPlace) -> None:
+    if not layer.get("model"):
+        raise _missing(place, "model", "model: model.onnx")
+
+
+def _missing(place: SettingPlace, key: str, example: str) -> ConfigError:
+    return place.error(f"{key} is missing", f'add "{example}"', key=key)
+
+
+@cache
+def _job_reader() -> TypeAdapter[Job]:
+    return TypeAdapter(Job)
+
+
+def require_available(job: Job) -> None:
+    """Refuse a setting that is known but not built in this version, and settings that contradict each other.
+
+    Args:
+        job: The job, before anything is read or written.
+
+    Raises:
+        ConfigError: Names the setting, its value and what is available.
+        UsageError: A budget without a gate that it could be spent on, or beside optimize; a target that cannot have
+            what is asked for.
+    """
+    if job.calibration.engine != "local":
+        raise ConfigError(
+            f'calibration.engine "{job.calibration.engine}" is not available in this version',
+            do="use local",
+            where=job.name,
+            key="calibration.engine",
+            value=job.calibration.engine,
+        )
+    _require_sense_of_target(job)
+    if job.quantization.budget is not None:
+        _require_use_for_budget(job)
+
+
+def _require_sense_of_target(job: Job) -> None:
+    target, settings = TARGETS[job.quantization.target], job.quantization
+    if settings.activations not in target.activations:
+        raise UsageError(
+            f"target {target.name} takes activations {' or '.join(target.activations)}, not {settings.activations}",
+            where=job.name,
+            do="leave activations out, or choose another target",
+        )
+    if settings.optimize is not None and not target.onnxruntime:
+        raise UsageError(
+            f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
+            where=job.name,
+            do="leave one of them out",
+        )
+
+
+def _require_use_for_budget(job: Job) -> None:
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    if not gates:
+        raise UsageError(
+            "a budget is spent until the gates hold, but there is no gate",
+            where=job.name,
+            key="quantization.budget",
+            do='give --gate, for example --gate "sqnr_db>=30", or leave --budget out',
+        )
+    if not on_outputs(gates):
+        raise UsageError(
+            f'a budget buys accuracy, but no gate is about it ("{gates[0].text}")',
+            where=job.name,
+            key="quantization.budget",
+            do='give one that is, for example --gate "sqnr_db>=30", or leave --budget out',
+        )
+    if job.quantization.optimize is not None:
+        raise UsageError(
+            "budget spends time on accuracy by estimates, optimize saves time by measuring: not both in one job",
+            where=job.name,
+            key="quantization.budget",
+            do="leave one of them out",
+        )
+
+
+@contextmanager
+def placed_patterns(place: Callable[[str], str | None]) -> Iterator[None]:
+    """Let the error of a pattern that matches no node begin with where the pattern stands.
+
+    Args:
+        place: Says it for a key path; None for the option of the command line, which the error names by itself.
+    """
+    try:
+        yield
+    except UsageError as error:
+        key = f"quantization.{error.where.removeprefix('--')}"
+        where = place(key) if key in PATTERN_KEYS and "pattern" in error.fields else None
+        if where is None:
+            raise
+        raise UsageError(error.what, do=error.do, where=where, **error.fields) from error

@@ -34,7 +34,7 @@ from int8cal.job import DataSettings, Job, Option
 
 
 def _expected(what: str) -> PydanticCustomError:
-    """Say what a value should have been; the message is finished in `int8cal.config.messages`."""
+    """Say what a value should have been; the message is finished in `int8cal.config.layers`."""
     return PydanticCustomError("expected", "{what}", {"what": what})
 
 
@@ -228,7 +228,7 @@ def _yaml_type(hint: Any, option: Option | None = None) -> Any:
 
 
 def _yaml_default(setting: Declared) -> Any:
-    """Say what stands for a key that is left out; what a job must have is empty here, and asked for in `layers`."""
+    """Say what stands for a key that is left out; what a job must have is empty here, and asked for in `load`."""
     if setting.section is not None:
         return None if setting.default is None else section_of(setting.section)()
     if setting.default is MISSING:

@@ -9,20 +9,20 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.data.image_plan import plan_images
-from int8cal.errors import Int8calError
+from int8cal.data.images import plan_images
+from int8cal.errors import Int8calError, printable
 from int8cal.evaluation.evaluate import model_bytes
-from int8cal.graph.ops import CLIPPING
-from int8cal.graph.prepared import Prepared, prepare, require_layers
+from int8cal.graph.ops import op_of
+from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.report.wording import count, printable, shortened, size
-from int8cal.runtime.simplify import simplify
+from int8cal.report.wording import count, shortened, size
+from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.data.image_plan import ImagePlan
+    from int8cal.data.images import ImagePlan
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature, TensorSpec
 
@@ -35,14 +35,11 @@ _SHOWN = 6  # entries of a list that may be long
 
 
 def starter_yaml(model: Path, beside: Path) -> str:
-    """Write a YAML for a model.
+    """Write a YAML for a model, which `int8cal run` takes once there is data where it says.
 
     Args:
-        model: The FP32 model.
+        model: The FP32 model; what it leaves open is a comment.
         beside: The directory that the YAML is for; the model's path is relative to it.
-
-    Returns:
-        A file that `int8cal run` takes once there is data where it says; what the model leaves open is a comment.
 
     Raises:
         ModelError: The model cannot be read, is already quantized, or has nothing to quantize.
@@ -76,7 +73,7 @@ def _head(model: Path, prepared: Prepared, plan: Plan) -> list[str]:
     quantized = {layer.node for layer in plan.layers} | {each.node for each in plan.recurrent}
     taken_in = {layer.output for layer in plan.layers}
     integer = quantized | plan.integer_nodes
-    integer |= {node.name for node in nodes if node.op_type in CLIPPING and taken_in.intersection(node.output)}
+    integer |= {node.name for node in nodes if op_of(node).clips and taken_in.intersection(node.output)}
     layers = collections.Counter(node.op_type for node in nodes if node.name in quantized)
     floats = collections.Counter(node.op_type for node in nodes if node.name not in integer)
     lines = [
@@ -90,7 +87,7 @@ def _head(model: Path, prepared: Prepared, plan: Plan) -> list[str]:
     ]
     if floats:
         lines.append(f"# Would stay float: {_counted(floats)}.")
-    reasons = collections.Counter((left.op_type, left.reason) for left in plan.left)
+    reasons = collections.Counter((each.op_type, each.reason) for each in plan.unquantized)
     lines += [f"#   {number} x {kind}: {_comment(why)}" for (kind, why), number in reasons.most_common(_SHOWN)]
     lines.append("# Inputs:")
     lines += [f"#   {_spec(spec)}" for spec in prepared.signature.inputs]

@@ -1,7 +1,12 @@
-""".npy and .npz files: headers first, values when their turn comes; nothing is ever unpickled."""
+"""Files of arrays: headers first, values when their turn comes; nothing is ever unpickled.
+
+They are .npy, .npz, and ONNX test data: folders test_data_set_* with input_0.pb, input_1.pb, … in the order of the
+model's inputs.
+"""
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -11,15 +16,18 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 from numpy.lib import format as npy_format
 
+from int8cal.data.find import INPUT_FILE
 from int8cal.data.fit import Header, count_rows, match_inputs, only_input, take_row
 from int8cal.data.labels import label_values
 from int8cal.data.sample import row_name, unreadable
+from int8cal.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from int8cal.data.find import FoundFile
+    import onnx
+
     from int8cal.data.sample import Array, Feed
     from int8cal.graph.signature import Signature
 
@@ -32,18 +40,21 @@ class ArrayPart:
     """One .npy or .npz file whose header fits the model.
 
     Attributes:
-        path: The file.
-        name: The file as the user would write it.
+        path: The file, as the user would write it.
         rows: How many samples it holds.
         labels: One per sample from the key "labels" of an .npz, else None.
         signature: The model's inputs.
     """
 
     path: Path
-    name: str
     rows: int
     labels: tuple[int, ...] | None
     signature: Signature
+
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.path.as_posix()
 
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Load an .npz once, or the rows of an .npy one by one, and give the feeds of these rows."""
@@ -84,7 +95,7 @@ class ArrayPart:
                     yield from ((row, 0, whole) for row in rows)
                     return
                 one = Header(header.dtype, (1, *header.shape[1:]))
-                size = header.dtype.itemsize * _elements(one)
+                size = _bytes(one)
                 for row in rows:
                     yield row, row, _read(stream, start + row * size, one)
         except _BROKEN as error:
@@ -95,63 +106,57 @@ class ArrayPart:
             raise unreadable(self.name, "it changed while it was in use")
 
 
-def open_npy(file: FoundFile, signature: Signature) -> ArrayPart:
+def open_npy(path: Path, signature: Signature) -> ArrayPart:
     """Read the header of an .npy file and check it against the only input.
-
-    Args:
-        file: The file; its values are not read.
-        signature: Must have exactly one input.
 
     Raises:
         DataError: More than one input, an unreadable file, or a shape or dtype that does not fit.
     """
-    name = only_input(signature, file.name, "an .npy file")
+    name = path.as_posix()
+    key = only_input(signature, name, "an .npy file")
     try:
-        with file.path.open("rb") as stream:
+        with path.open("rb") as stream:
             header = _read_header(stream)
-            missing = header.dtype.itemsize * _elements(header) - (file.path.stat().st_size - stream.tell())
+            missing = _bytes(header) - (path.stat().st_size - stream.tell())
     except _BROKEN as error:
-        raise unreadable(file.name, str(error)) from error
-    _refuse_pickled(header, file.name)
+        raise unreadable(name, str(error)) from error
+    _refuse_pickled(header, name)
     if missing > 0:
-        raise unreadable(file.name, f"{missing} bytes are missing at its end")
-    return ArrayPart(file.path, file.name, count_rows({name: header}, signature, file.name), None, signature)
+        raise unreadable(name, f"{missing} bytes are missing at its end")
+    return ArrayPart(path, count_rows({key: header}, signature, name), None, signature)
 
 
-def open_npz(file: FoundFile, signature: Signature) -> ArrayPart:
+def open_npz(path: Path, signature: Signature) -> ArrayPart:
     """Read the headers (and the labels) of an .npz file and check them against the inputs.
-
-    Args:
-        file: The file; only its member headers and its labels are read.
-        signature: The model's inputs; the keys must be their names.
 
     Raises:
         DataError: An unreadable file, unknown or missing keys, shapes or dtypes that do not fit, malformed labels.
     """
     headers: dict[str, Header] = {}
+    name = path.as_posix()
     try:
-        with zipfile.ZipFile(file.path) as archive:
+        with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 with archive.open(info) as stream:
                     header = _read_header(stream)
-                    missing = header.dtype.itemsize * _elements(header) - (info.file_size - stream.tell())
+                    missing = _bytes(header) - (info.file_size - stream.tell())
                 key = info.filename.removesuffix(".npy")
-                _refuse_pickled(header, file.name)
+                _refuse_pickled(header, name)
                 if missing > 0:
-                    raise unreadable(file.name, f'"{key}" misses {missing} bytes at its end')
+                    raise unreadable(name, f'"{key}" misses {missing} bytes at its end')
                 headers[key] = header
     except _BROKEN as error:
-        raise unreadable(file.name, str(error)) from error
-    label_key = match_inputs(headers, signature, file.name)
-    rows = count_rows(headers, signature, file.name)
+        raise unreadable(name, str(error)) from error
+    label_key = match_inputs(headers, signature, name)
+    rows = count_rows(headers, signature, name)
     labels = None
     if label_key is not None:
         try:
-            with np.load(file.path, allow_pickle=False) as archive:
-                labels = label_values(archive[label_key], rows, file.name)
+            with np.load(path, allow_pickle=False) as archive:
+                labels = label_values(archive[label_key], rows, name)
         except _BROKEN as error:
-            raise unreadable(file.name, str(error)) from error
-    return ArrayPart(file.path, file.name, rows, labels, signature)
+            raise unreadable(name, str(error)) from error
+    return ArrayPart(path, rows, labels, signature)
 
 
 def _read_header(stream: IO[bytes]) -> Header:
@@ -183,25 +188,119 @@ def _read(stream: IO[bytes], start: int, header: Header) -> Array:
     Raises:
         EOFError: The file ends before.
     """
-    array = np.empty(header.shape, header.dtype, "F" if header.by_columns else "C")
-    space = array.reshape(-1, order="A").view(np.uint8).data
     stream.seek(start)
-    done = 0
-    while done < len(space):
-        count = stream.readinto(space[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise EOFError(f"{len(space) - done} bytes are missing at its end")
-        done += count
-    return array
+    array = np.fromfile(stream, header.dtype, math.prod(header.shape))
+    if array.size < math.prod(header.shape):
+        raise EOFError(f"{_bytes(header) - array.nbytes} bytes are missing at its end")
+    return array.reshape(header.shape, order="F" if header.by_columns else "C")
 
 
-def _elements(header: Header) -> int:
-    count = 1
-    for size in header.shape:
-        count *= size
-    return 0 if header.dtype.hasobject else count
+def _bytes(header: Header) -> int:
+    return 0 if header.dtype.hasobject else header.dtype.itemsize * math.prod(header.shape)
 
 
 def _refuse_pickled(header: Header, name: str) -> None:
     if header.dtype.hasobject:
         raise unreadable(name, "it holds pickled Python objects, which are never loaded; store plain numbers")
+
+
+@dataclass(frozen=True)
+class OnnxDataPart:
+    """One test data set.
+
+    Attributes:
+        name: Its folder as the user would write it.
+        rows: How many samples it holds.
+        files: (input name, file), one per input.
+        signature: The model's inputs.
+        labels: Test data sets carry none.
+    """
+
+    name: str
+    rows: int
+    files: tuple[tuple[str, Path], ...]
+    signature: Signature
+    labels: None = None
+
+    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+        """Load the set once and give the feeds of these rows."""
+        from onnx import numpy_helper
+
+        arrays = {}
+        for name, path in self.files:
+            try:
+                arrays[name] = numpy_helper.to_array(_load_tensor(path))
+            except (ValueError, TypeError, RuntimeError) as error:
+                raise unreadable(path.as_posix(), str(error)) from error
+        for row in rows:
+            yield take_row(arrays, row, self.signature, row_name(self.name, row, self.rows))
+
+
+def open_test_data(files: Sequence[Path], signature: Signature) -> OnnxDataPart:
+    """Check one test data set against the inputs.
+
+    Args:
+        files: The input_*.pb of one folder. A tensor whose own name is an input's goes there, else its number counts.
+        signature: The model's inputs, in the model's order.
+
+    Returns:
+        The set; its values are not kept.
+
+    Raises:
+        DataError: Unreadable files, no or two tensors for an input, shapes or dtypes that do not fit.
+    """
+    from onnx import helper
+
+    names = [spec.name for spec in signature.inputs]
+    folder = files[0].parent.as_posix()
+    headers: dict[str, Header] = {}
+    chosen: dict[str, Path] = {}
+    for file in sorted(files, key=_number):
+        tensor = _load_tensor(file)
+        number = _number(file)
+        if tensor.name not in names and number >= len(names):
+            raise DataError(
+                f"is input number {number}, the model has {len(names)}: {', '.join(names)}",
+                where=file.as_posix(),
+                do="remove the file, or give data made for this model",
+            )
+        name = tensor.name if tensor.name in names else names[number]
+        if name in chosen:
+            raise DataError(
+                f'feeds input "{name}", and so does {chosen[name].name}',
+                where=file.as_posix(),
+                do="name the tensors after the inputs, or number the files in their order",
+            )
+        headers[name] = Header(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims))
+        chosen[name] = file
+    missing = [name for name in names if name not in chosen]
+    if missing:
+        raise DataError(
+            f'input "{missing[0]}" is missing; found {", ".join(path.name for path in chosen.values())}',
+            where=folder,
+            do=f"add input_{names.index(missing[0])}.pb",
+        )
+    rows = count_rows(headers, signature, folder)
+    return OnnxDataPart(folder, rows, tuple(chosen.items()), signature)
+
+
+def _number(path: Path) -> int:
+    match = INPUT_FILE.fullmatch(path.name)
+    return int(match.group(1)) if match else 0
+
+
+def _load_tensor(path: Path) -> onnx.TensorProto:
+    import onnx
+
+    name = path.as_posix()
+    tensor = onnx.TensorProto()
+    try:
+        tensor.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf has no typed error class to name; whatever it raises, the file is broken
+        raise unreadable(name, str(error)) from error
+    known = tensor.data_type in onnx.TensorProto.DataType.values() and tensor.data_type != onnx.TensorProto.UNDEFINED
+    if not known:
+        raise unreadable(name, "it is not an ONNX tensor")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        raise unreadable(name, "its values lie in another file")
+    return tensor

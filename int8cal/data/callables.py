@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class CallStream:
     function: Callable[[], object]
     signature: Signature
     samples: int | None
+
+    count: ClassVar[None] = None  # only a pass can tell
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
         """Call the function and give its samples one at a time; a batch is split into its rows."""
@@ -89,9 +91,8 @@ class CallStream:
             raise DataError(
                 f"yields {type(item).__name__}, expected a dict", where=where, do="yield {input name: array}"
             )
-        feed = item
         arrays = {}
-        for key, value in feed.items():
+        for key, value in item.items():
             try:
                 arrays[str(key)] = np.asarray(value)
             except (ValueError, TypeError, RuntimeError) as error:
@@ -105,28 +106,25 @@ class CallStream:
             yield Sample(take_row(arrays, row, self.signature, origin), origin, None if labels is None else labels[row])
 
 
-def is_callable_path(text: str, base: Path | None) -> bool:
-    """Tell "package.module:function" from a path; a file that really has such a name is a file."""
-    return _SPELLING.fullmatch(text) is not None and not ((base or Path()) / text).exists()
+def is_callable_path(text: str, base: Path | None = None) -> bool:
+    """Tell "package.module:function" from a path; a file under `base` that really has such a name is a file."""
+    return _SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
 
 
-def open_callable(text: str, signature: Signature, samples: int | None, base: Path | None) -> CallStream:
+def open_callable(text: str, signature: Signature, samples: int | None) -> CallStream:
     """Import a function; it is not called yet.
 
     Args:
-        text: "package.module:function", importable from the working directory, from `base`, or installed.
-        signature: The model's inputs.
-        samples: Stop after this many.
-        base: A further folder to import from (that of the YAML).
+        text: "package.module:function", importable from the working directory, or installed.
+        samples: Stop after this many; None for all.
 
     Raises:
         DataError: The module cannot be imported, has no such name, or it is not callable.
     """
     module_name, _, function_name = text.partition(":")
-    for folder in (base, Path()):
-        # stays on the path: the function may import its neighbours only once it runs
-        if folder is not None and (place := str(folder.absolute())) not in sys.path:
-            sys.path.insert(0, place)
+    # stays on the path: the function may import its neighbours only once it runs
+    if (place := str(Path().absolute())) not in sys.path:
+        sys.path.insert(0, place)
     try:
         found: object = importlib.import_module(module_name)
     except Exception as error:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from int8cal.data.arrays import open_npy, open_npz
+from int8cal.data.arrays import open_npy, open_npz, open_test_data
 from int8cal.data.callables import CallStream, is_callable_path, open_callable
 from int8cal.data.find import find
-from int8cal.data.image_plan import plan_images
-from int8cal.data.images import ImagePart
+from int8cal.data.images import ImagePart, plan_images
 from int8cal.data.labels import find_labels
 from int8cal.data.padding import tally
-from int8cal.data.sample import Sample, fingerprint, row_name
-from int8cal.data.testdata import open_test_data
-from int8cal.errors import ConfigError, DataError, ModelError
+from int8cal.data.sample import Sample, row_name
+from int8cal.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
     from int8cal.data.find import Found
     from int8cal.data.padding import Padding
@@ -30,14 +29,9 @@ if TYPE_CHECKING:
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
-__all__ = ["Feeds", "Sample", "feeds_of", "fingerprint", "open_feeds"]
+T = TypeVar("T")
 
-
-class Stream(Protocol):
-    """One pass over a source."""
-
-    def read(self, skipped: list[str]) -> Iterator[Sample]:
-        """Give the samples in order; append the name of each file that is left out to `skipped`."""
+_POLL_SECONDS = 0.1
 
 
 class Feeds:
@@ -45,8 +39,6 @@ class Feeds:
 
     Attributes:
         count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
-        labels: Label of each sample counted, None when there are none or only a pass can tell. After a skipped file
-            it no longer runs beside the samples: then take `Sample.label`.
         labelled: Whether samples carry labels.
         skipped: Files left out by skip_bad, those of the last pass included.
         padding: What padding the samples of the last pass had.
@@ -54,27 +46,16 @@ class Feeds:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: FileStream | CallStream,
         *,
-        name: str,
-        count: int | None,
-        labels: list[int] | None,
         labelled: bool,
         skipped: tuple[str, ...] = (),
-        trim: Callable[[Sample], Sample] | None = None,
+        trim: Callable[[Sample], Sample] | None,
     ) -> None:
-        self.count, self.labels, self.labelled = count, labels, labelled
+        self.count, self.labelled = stream.count, labelled
         self.skipped = list(skipped)
         self.padding: tuple[Padding, ...] = ()
-        self._name, self._stream, self._skipped_at_open, self._trim = name, stream, skipped, trim
-
-    def __len__(self) -> int:
-        if self.count is None:
-            raise TypeError("the number of samples is not known before a pass; use Feeds.count")
-        return self.count
-
-    def __bool__(self) -> bool:
-        return True  # never empty, and never a reason to ask for a length that is not known
+        self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
 
     def __iter__(self) -> Iterator[Sample]:
         skipped = list(self._skipped_at_open)
@@ -87,7 +68,7 @@ class Feeds:
                 self.padding = tally((*self.padding, *sample.padding))
             yield sample
         if empty:
-            raise _all_skipped(self._name, skipped)
+            raise _all_skipped(self._stream.name, skipped)
 
 
 @dataclass(frozen=True)
@@ -95,19 +76,26 @@ class FileStream:
     """The chosen samples of a list of files.
 
     Attributes:
+        name: The source, for messages.
         parts: The files, in order.
         chosen: (file, row) of each sample, ascending.
         labels: Label of each chosen sample.
         skip_bad: Leave out files that cannot be read, instead of stopping.
     """
 
+    name: str
     parts: tuple[Part, ...]
     chosen: tuple[tuple[int, int], ...]
     labels: tuple[int, ...] | None
     skip_bad: bool
 
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.chosen)
+
     def read(self, skipped: list[str]) -> Iterator[Sample]:
-        """Load file after file and give the chosen samples."""
+        """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
         labels = iter(self.labels) if self.labels is not None else None
         for index, group in groupby(self.chosen, key=lambda place: place[0]):
             part, rows = self.parts[index], [row for _, row in group]
@@ -128,7 +116,6 @@ def open_feeds(
     settings: DataSettings,
     signature: Signature,
     *,
-    base: Path | None = None,
     require_labels: bool = False,
     trim: Callable[[Sample], Sample] | None = None,
 ) -> Feeds:
@@ -138,7 +125,6 @@ def open_feeds(
         settings: Path, number of samples (a seeded choice, in order; the first ones of a function), preprocessing,
             labels.
         signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
-        base: Where relative paths start; None for the working directory.
         require_labels: Whether missing labels are an error.
         trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
 
@@ -148,17 +134,15 @@ def open_feeds(
 
     Raises:
         DataError: Nothing usable there, or files or labels that do not fit.
-        ConfigError: Settings that contradict themselves or the model's input.
+        ConfigError: Preprocessing that contradicts itself or the model's input.
         ModelError: The model has no inputs.
     """
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
-    if settings.samples is not None and settings.samples < 1:
-        raise ConfigError(f"samples is {settings.samples}, expected at least 1", where="data.samples", do="raise it")
-    if is_callable_path(settings.path, base):
-        feeds = _open_callable(settings, signature, base, trim)
+    if is_callable_path(settings.path):
+        feeds = _open_callable(settings, signature, trim)
     else:
-        feeds = _open_files(settings, signature, base, trim)
+        feeds = _open_files(settings, signature, trim)
     if require_labels and not feeds.labelled:
         raise DataError(
             "has no labels, without which there is no top-1 and no top-5",
@@ -176,12 +160,52 @@ def feeds_of(
 ) -> Feeds:
     """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
     stream = CallStream("data", function, signature, samples)
-    return Feeds(stream, name="data", count=None, labels=None, labelled=False, trim=trim)
+    return Feeds(stream, labelled=False, trim=trim)
 
 
-def _open_callable(
-    settings: DataSettings, signature: Signature, base: Path | None, trim: Callable[[Sample], Sample] | None
-) -> Feeds:
+def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
+    """Pass items on in order; a thread, which ends with the iterator, reads up to `size` before they are asked for.
+
+    Raises:
+        Exception: Whatever reading an item raised, when its turn comes.
+    """
+    ready: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(maxsize=size)
+    stop = threading.Event()
+
+    def put(entry: tuple[T | None, BaseException | None, bool]) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(entry, timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def read() -> None:
+        try:
+            for item in items:
+                if not put((item, None, False)):
+                    return
+            put((None, None, True))
+        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
+            put((None, error, True))
+
+    thread = threading.Thread(target=read, name="int8cal-read-ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error, last = ready.get()
+            if error is not None:
+                raise error
+            if last:
+                return
+            yield item  # type: ignore[misc]
+    finally:
+        stop.set()
+        thread.join(timeout=5)
+
+
+def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:
     _refuse_preprocess(settings, "a function yields finished feeds")
     if settings.labels is not None:
         raise DataError(
@@ -189,16 +213,14 @@ def _open_callable(
             where=settings.path,
             do='yield them under the key "labels"',
         )
-    stream = open_callable(settings.path, signature, settings.samples, base)
+    stream = open_callable(settings.path, signature, settings.samples)
     # the first feed shows a wrong shape before any inference, and whether there are labels
     first = next(stream.read([]))
-    return Feeds(stream, name=settings.path, count=None, labels=None, labelled=first.label is not None, trim=trim)
+    return Feeds(stream, labelled=first.label is not None, trim=trim)
 
 
-def _open_files(
-    settings: DataSettings, signature: Signature, base: Path | None, trim: Callable[[Sample], Sample] | None
-) -> Feeds:
-    found = find(settings.path, base)
+def _open_files(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:
+    found = find(settings.path)
     skipped: list[str] = []
     parts: list[tuple[str, Part]] = []
     for name, place, opener in _openers(found, settings, signature):
@@ -213,23 +235,16 @@ def _open_files(
     places = [(index, row) for index, (_, part) in enumerate(parts) for row in range(part.rows)]
     if not places:
         raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
-    labels = find_labels(found, parts, settings.labels, base)
+    labels = find_labels(found, parts, settings.labels)
     if settings.samples is not None and settings.samples < len(places):
         # RandomState's stream is frozen for good, so the choice outlives numpy versions
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
         kept = sorted(order[: settings.samples].tolist())
         places = [places[index] for index in kept]
         labels = None if labels is None else tuple(labels[index] for index in kept)
-    stream = FileStream(tuple(part for _, part in parts), tuple(places), labels, settings.skip_bad)
-    return Feeds(
-        stream,
-        name=settings.path,
-        count=len(places),
-        labels=None if labels is None else list(labels),
-        labelled=labels is not None,
-        skipped=tuple(skipped),
-        trim=trim,
-    )
+    opened = tuple(part for _, part in parts)
+    stream = FileStream(settings.path, opened, tuple(places), labels, settings.skip_bad)
+    return Feeds(stream, labelled=labels is not None, skipped=tuple(skipped), trim=trim)
 
 
 def _openers(
@@ -239,17 +254,17 @@ def _openers(
     if found.kind == "image":
         plan = plan_images(signature, settings.preprocess, settings.path)
         for file in found.files:
-            yield file.name, file.relative, partial(ImagePart, file.path, file.name, plan)
+            yield file.as_posix(), found.place(file), partial(ImagePart, file, plan)
         return
     _refuse_preprocess(settings, f"{found.kind} files are fed as they are")
     if found.kind == "input_*.pb":
-        for folder, group in groupby(found.files, key=lambda file: file.relative.rpartition("/")[0]):
+        for folder, group in groupby(found.files, key=lambda file: found.place(file.parent)):
             files = tuple(group)
-            yield files[0].name, folder or ".", partial(open_test_data, files, signature)
+            yield files[0].as_posix(), folder, partial(open_test_data, files, signature)
         return
     open_one = open_npy if found.kind == ".npy" else open_npz
     for file in found.files:
-        yield file.name, file.relative, partial(open_one, file, signature)
+        yield file.as_posix(), found.place(file), partial(open_one, file, signature)
 
 
 def _refuse_preprocess(settings: DataSettings, why: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from int8cal.data.testdata import INPUT_FILE
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
@@ -26,21 +26,8 @@ _KINDS: dict[str, Kind] = {
     ".npy": ".npy",
     ".npz": ".npz",
 }
+INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _ACCEPTED = ".jpg, .jpeg, .png, .bmp, .webp, .npy, .npz, test_data_set_*/input_*.pb"
-
-
-@dataclass(frozen=True)
-class FoundFile:
-    """One usable file: its path, its name for messages (as the user would write it), its place under the root."""
-
-    path: Path
-    name: str
-    relative: str
-
-    @property
-    def folder(self) -> str | None:
-        """The folder right under the root that holds the file, at any depth; None for a file in the root itself."""
-        return self.relative.split("/")[0] if "/" in self.relative else None
 
 
 @dataclass(frozen=True)
@@ -48,22 +35,25 @@ class Found:
     """All usable files of a source, one kind, sorted by their place under the root.
 
     Attributes:
+        kind: What they hold.
         root: The directory; the parent of a single file; a glob's directories up to the first wildcard.
-        name: The path as the user wrote it.
+        files: As the user would write them.
     """
 
     kind: Kind
     root: Path
-    name: str
-    files: tuple[FoundFile, ...]
+    files: tuple[Path, ...]
+
+    def place(self, file: Path) -> str:
+        """Return the place of a file under the root, such as "cat/1.png"."""
+        return file.relative_to(self.root).as_posix()
 
 
-def find(text: str, base: Path | None = None) -> Found:
+def find(text: str) -> Found:
     """List what a path means.
 
     Args:
         text: Directory (searched to any depth), file, or glob ("**" allowed; a matched directory is searched).
-        base: Where relative paths start; None for the working directory.
 
     Returns:
         At least one file. Hidden files and folders are left out, so is every file that is no source of samples.
@@ -71,8 +61,7 @@ def find(text: str, base: Path | None = None) -> Found:
     Raises:
         DataError: The path does not exist or cannot be listed, nothing usable is there, or several kinds are mixed.
     """
-    anchor = base if base is not None else Path()
-    literal = anchor / Path(text).expanduser()
+    literal = Path(text).expanduser()
     try:
         folder, file, exists = literal.is_dir(), literal.is_file(), literal.exists()
     except OSError as error:  # no permission, a link that leads back to itself, a name that is too long
@@ -84,7 +73,7 @@ def find(text: str, base: Path | None = None) -> Found:
     elif exists:
         raise DataError("is no regular file", where=text, do="give a directory, a file or a glob", path=text)
     elif glob.has_magic(text):
-        root, paths = _match(text, anchor)
+        root, paths = _match(text)
     else:
         raise DataError(
             "does not exist", where=text, do="give a directory, a file, a glob or package.module:function", path=text
@@ -99,8 +88,7 @@ def find(text: str, base: Path | None = None) -> Found:
         raise DataError(
             f"mixes kinds of samples: {listed}", where=text, do='say which with a glob, e.g. "calib/*.png"', path=text
         )
-    files = [FoundFile(path, _display(path, base), path.relative_to(root).as_posix()) for path in kinds]
-    return Found(next(iter(counts)), root, text, tuple(sorted(files, key=lambda file: file.relative.split("/"))))
+    return Found(next(iter(counts)), root, tuple(sorted(kinds, key=lambda path: path.relative_to(root).parts)))
 
 
 def holds(folder: Path, kind: Kind) -> bool:
@@ -114,11 +102,7 @@ def _kind(path: Path) -> Kind | None:
     return _KINDS.get(path.suffix.lower())
 
 
-def _display(path: Path, base: Path | None) -> str:
-    return (path.relative_to(base) if base is not None and path.is_relative_to(base) else path).as_posix()
-
-
-def _match(text: str, anchor: Path) -> tuple[Path, list[Path]]:
+def _match(text: str) -> tuple[Path, list[Path]]:
     pattern = Path(text).expanduser()
     fixed: list[str] = []
     for part in pattern.parts:
@@ -126,12 +110,12 @@ def _match(text: str, anchor: Path) -> tuple[Path, list[Path]]:
             break
         fixed.append(part)
     paths: dict[Path, None] = {}
-    for match in glob.glob(str(pattern), root_dir=anchor, recursive=True):  # noqa: PTH207 - Path.glob shows hidden files
-        path = anchor / match
+    for match in glob.glob(str(pattern), recursive=True):  # noqa: PTH207 - Path.glob shows hidden files
+        path = Path(match)
         paths.update(dict.fromkeys(visible_files(path) if path.is_dir() else [path]))
     if not paths:
         raise DataError("matches no file", where=text, do="quote the glob and check its folder", path=text)
-    return anchor.joinpath(*fixed), list(paths)
+    return Path(*fixed), list(paths)
 
 
 def visible_files(folder: Path, above: tuple[str, ...] = ()) -> Iterator[Path]:

@@ -37,12 +37,7 @@ def shape_text(spec: TensorSpec) -> str:
 
 
 def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str | None:
-    """Check that the keys are the model's inputs, all of them, and perhaps labels.
-
-    Args:
-        keys: Names found in a file or feed.
-        signature: The model's inputs.
-        where: File or feed for the message.
+    """Check that the keys of a file or feed are the model's inputs, all of them, and perhaps labels.
 
     Returns:
         The key that holds labels, or None. An input called "labels" is an input.

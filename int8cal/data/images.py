@@ -1,4 +1,7 @@
-"""Image files: decoding with Pillow, then the declared preprocessing in its documented order."""
+"""Image files: what the model's input and the preprocessing say of an image, before any file is read; then its pixels.
+
+Decoding is Pillow's; the preprocessing follows in its documented order.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from int8cal.data.fit import Header, count_rows
+from int8cal.data.fit import Header, count_rows, only_input, shape_text
 from int8cal.data.sample import unreadable
-from int8cal.errors import DataError
+from int8cal.errors import ConfigError, DataError
+from int8cal.job import Preprocess
 from int8cal.progress import READING
 
 if TYPE_CHECKING:
@@ -18,10 +22,157 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from int8cal.data.image_plan import ImagePlan
     from int8cal.data.sample import Array, Feed
+    from int8cal.graph.signature import Dim, Signature, TensorSpec
 
+_WHERE = "data.preprocess"
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """How every image of a source becomes a feed.
+
+    Attributes:
+        signature: Its one input takes the pixels.
+        preprocess: As declared, or its defaults (pixel values 0..255 as they are).
+        color: Order of the channels.
+        layout: Where the channels are; None for an input without a channel axis (GRAY).
+    """
+
+    signature: Signature
+    preprocess: Preprocess
+    color: Literal["RGB", "BGR", "GRAY"]
+    layout: Literal["NCHW", "NHWC"] | None
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The model's input."""
+        return self.signature.inputs[0]
+
+    @property
+    def size(self) -> tuple[Dim, Dim]:
+        """Height and width the model expects; None or a name where any will do."""
+        shape = self.spec.shape
+        if shape is None:
+            return (None, None)
+        return (shape[2], shape[3]) if self.layout == "NCHW" else (shape[1], shape[2])
+
+    def size_advice(self) -> str:
+        """Tell what to add to the preprocessing so that images get the model's size."""
+        height, width = self.size
+        if isinstance(height, int) and height == width:
+            return f"add resize: {height} and crop: {height} under data.preprocess"
+        if isinstance(height, int) and isinstance(width, int):
+            return f"add resize: [{height}, {width}] under data.preprocess"
+        return "add resize or crop under data.preprocess"
+
+
+def plan_images(signature: Signature, preprocess: Preprocess | None, where: str) -> ImagePlan:
+    """Settle colour and layout, and check what can be checked without an image.
+
+    Args:
+        preprocess: As declared; None for pixel values as they are.
+
+    Raises:
+        DataError: The model does not take one image, or colour or layout cannot be told from its input shape.
+        ConfigError: Preprocessing that contradicts itself or the model's input.
+    """
+    only_input(signature, where, "an image")
+    spec = signature.inputs[0]
+    chosen = preprocess if preprocess is not None else Preprocess()
+    layout = _layout(spec, chosen, where)
+    channels = None
+    if spec.shape is not None and layout is not None:
+        channels = spec.shape[1 if layout == "NCHW" else 3]
+    color = _color(channels, layout, spec, chosen, where)
+    _check_values(chosen, 1 if color == "GRAY" else 3, spec)
+    plan = ImagePlan(signature, chosen, color, layout)
+    final = chosen.crop if chosen.crop is not None else chosen.resize
+    if final is not None and not (isinstance(final, int) and chosen.crop is None):
+        pair = (final, final) if isinstance(final, int) else tuple(final)
+        if any(isinstance(dim, int) and dim != side for dim, side in zip(plan.size, pair, strict=True)):
+            raise ConfigError(
+                f'gives images of {pair[0]} x {pair[1]}, input "{spec.name}" expects {shape_text(spec)}',
+                where=_WHERE,
+                do=plan.size_advice().replace("add", "set", 1),
+            )
+    return plan
+
+
+def _layout(spec: TensorSpec, chosen: Preprocess, where: str) -> Literal["NCHW", "NHWC"] | None:
+    if spec.shape is None:
+        if chosen.layout is None or chosen.color is None:
+            raise DataError(
+                f'input "{spec.name}" states no shape', where=where, do="set layout and color under data.preprocess"
+            )
+        return chosen.layout
+    if len(spec.shape) == 3:
+        # (3, H, W) would read as three grey images, which nobody with colour images means
+        if spec.shape[0] in (None, 1) or isinstance(spec.shape[0], str) or chosen.color == "GRAY":
+            return None
+        raise DataError(
+            f'input "{spec.name}" expects {shape_text(spec)}, which leaves open what is a channel',
+            where=where,
+            do="use .npy files, or set color: GRAY under data.preprocess if axis 0 counts grey images",
+        )
+    if len(spec.shape) != 4:
+        raise DataError(f'input "{spec.name}" expects {shape_text(spec)}, no image', where=where, do="use .npy files")
+    if chosen.layout is not None:
+        return chosen.layout
+    first, last = spec.shape[1] in (1, 3), spec.shape[3] in (1, 3)
+    if first == last:
+        raise DataError(
+            f'input "{spec.name}" expects {shape_text(spec)}, which leaves open where the channels are',
+            where=where,
+            do="set layout: NCHW or NHWC under data.preprocess",
+        )
+    return "NCHW" if first else "NHWC"
+
+
+def _color(
+    channels: Dim, layout: str | None, spec: TensorSpec, chosen: Preprocess, where: str
+) -> Literal["RGB", "BGR", "GRAY"]:
+    wanted: Dim = 1 if layout is None else channels
+    if isinstance(wanted, int) and wanted not in (1, 3):
+        raise DataError(
+            f'input "{spec.name}" expects {shape_text(spec)}, {wanted} channels in {layout}; images give 1 or 3',
+            where=where,
+            do="correct layout under data.preprocess, or use .npy files",
+        )
+    if chosen.color is None:
+        if not isinstance(wanted, int):
+            raise DataError(
+                f'input "{spec.name}" expects {shape_text(spec)}, which leaves the number of channels open',
+                where=where,
+                do="set color: RGB, BGR or GRAY under data.preprocess",
+            )
+        return "GRAY" if wanted == 1 else "RGB"
+    if isinstance(wanted, int) and (chosen.color == "GRAY") != (wanted == 1):
+        raise ConfigError(
+            f'color {chosen.color} does not give the {wanted} channel(s) of input "{spec.name}" {shape_text(spec)}',
+            where=_WHERE,
+            do=f"set color: {'GRAY' if wanted == 1 else 'RGB or BGR'}",
+        )
+    return chosen.color
+
+
+def _check_values(chosen: Preprocess, channels: int, spec: TensorSpec) -> None:
+    for key, values in (("mean", chosen.mean), ("std", chosen.std)):
+        if len(values) not in (0, 1, channels):
+            raise ConfigError(
+                f"{key} has {len(values)} values, images have {channels} channel(s)", where=_WHERE, do="give one each"
+            )
+    changed = chosen.scale != 1.0 or chosen.mean or chosen.std
+    if spec.dtype.kind in "iu" and spec.dtype != np.int8:
+        if changed:
+            raise ConfigError(
+                f'input "{spec.name}" takes {spec.dtype.name} pixels', where=_WHERE, do="remove scale, mean and std"
+            )
+    elif spec.dtype.kind != "f":
+        raise DataError(
+            f'input "{spec.name}" takes {spec.dtype.name}, no pixels', where="images", do="use .npy or .npz files"
+        )
 
 
 @dataclass(frozen=True)
@@ -29,22 +180,25 @@ class ImagePart:
     """One image file.
 
     Attributes:
-        path: The file.
-        name: The file as the user would write it.
+        path: The file, as the user would write it.
         plan: What to do with its pixels.
         rows: An image is one sample.
         labels: Images carry none themselves.
     """
 
     path: Path
-    name: str
     plan: ImagePlan
     rows: int = 1
     labels: None = None
 
+    @property
+    def name(self) -> str:
+        """The file, for messages."""
+        return self.path.as_posix()
+
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Decode the image and give its feed, once per entry of `rows`."""
-        pixels = _pixels(_sized(decode(self.path, self.name), self.plan, self.name), self.plan)
+        pixels = _pixels(_sized(decode(self.path), self.plan, self.name), self.plan)
         feed = {self.plan.spec.name: pixels}
         try:
             count_rows({self.plan.spec.name: Header(pixels.dtype, pixels.shape)}, self.plan.signature, self.name)
@@ -54,12 +208,11 @@ class ImagePart:
             yield feed
 
 
-def decode(path: Path, name: str) -> Image:
+def decode(path: Path) -> Image:
     """Decode a file to 8-bit RGB or greyscale pixels, upright.
 
     Args:
         path: JPEG, PNG, BMP or WebP; the first frame of an animation. The content counts, not the extension.
-        name: The file as the user would write it.
 
     Returns:
         Image of mode "RGB" or "L": the EXIF orientation is applied, palettes and CMYK become RGB, alpha is dropped,
@@ -70,6 +223,7 @@ def decode(path: Path, name: str) -> Image:
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
+    name = path.as_posix()
     reading = READING.set(name)
     try:
         with Image.open(path, formats=_FORMATS) as file:

@@ -32,9 +32,7 @@ class _Row:
     label: str
 
 
-def find_labels(
-    found: Found, parts: Sequence[tuple[str, Part]], setting: str | None, base: Path | None
-) -> tuple[int, ...] | None:
+def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | None) -> tuple[int, ...] | None:
     """Give every sample its label.
 
     Args:
@@ -42,7 +40,6 @@ def find_labels(
         parts: (place under the root, file), in order.
         setting: "folders", a CSV path, or None. None takes what is there: labels in the .npz files, else
             labels.csv beside the data, else class folders for images (a lone folder that is not a number is no class).
-        base: Where a relative CSV path starts; None for the working directory.
 
     Returns:
         One class index >= 0 per sample, or None when there are no labels.
@@ -53,7 +50,7 @@ def find_labels(
     if setting == "folders":
         return _from_folders(found, parts)
     if setting is not None:
-        return _from_csv((base or Path()) / Path(setting).expanduser(), found, parts)
+        return _from_csv(Path(setting).expanduser(), found, parts)
     own = [part for _, part in parts if part.labels is not None]
     if own:
         bare = next((part for _, part in parts if part.labels is None), None)
@@ -117,7 +114,7 @@ def _is_number(name: str) -> bool:
 
 def _class_folders(found: Found) -> list[str]:
     """List the classes: folders that hold samples, chosen by the glob or not, and empty ones (they keep an index)."""
-    holding = {file.folder for file in found.files if file.folder is not None}
+    holding = {place.split("/")[0] for place in map(found.place, found.files) if "/" in place}
     for entry in found.root.iterdir():
         if entry.name in holding or entry.name.startswith(".") or not entry.is_dir():
             continue

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.data.image_plan import plan_images
+from int8cal.data.images import plan_images
 from int8cal.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
     from int8cal.job import Preprocess
 
@@ -27,21 +28,6 @@ TOLERANCE = 0.01
 _EPSILON = float(np.finfo(np.float32).eps)
 # What a pixel is worth must leave room in float32 for weights times it, and for its inverse
 _SMALLEST, _LARGEST = 1e-30, 1e30
-
-
-class Fed(Protocol):
-    """A sample that knows its values and where it comes from."""
-
-    @property
-    def feed(self) -> Mapping[str, npt.NDArray[Any]]:
-        """Input name -> array."""
-
-    @property
-    def origin(self) -> str:
-        """File, and position in it."""
-
-
-S = TypeVar("S", bound=Fed)
 
 
 @dataclass(frozen=True)
@@ -129,7 +115,7 @@ class Pixels:
         result: npt.NDArray[np.uint8] = codes.astype(np.uint8)
         return result
 
-    def checked(self, samples: Iterable[S]) -> Iterator[S]:
+    def checked(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Pass samples on, and stop at one that is not made of pixels (see `codes`)."""
         for sample in samples:
             self.codes(sample.feed[self.input], sample.origin)
@@ -171,9 +157,7 @@ def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -
     """Tell what the model's input is in pixels.
 
     Args:
-        signature: The FP32 model's inputs.
         preprocess: As declared; None means pixel values as they are.
-        where: The model, for messages.
 
     Raises:
         ModelError: The model has not one float input of 1 or 3 channels.

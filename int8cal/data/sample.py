@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.data.padding import Padding
-    from int8cal.data.positions import Positions
+    from int8cal.data.padding import Padding, Positions
 
     Array = npt.NDArray[Any]
     Feed = dict[str, Array]
@@ -31,7 +30,7 @@ class Sample:
         origin: Where it came from, for messages: "calib/0007.npz[3]", "photos/cat/1.png", "mine.data:feeds[12]".
         label: Class index >= 0, or None.
         padding: What padding it had, per mask; see data.padding.
-        positions: Those that are no padding, where they could not be trimmed; see data.positions.
+        positions: Those that are no padding, where they could not be trimmed; see data.padding.
         mark: Fingerprint of the sample as it was stored, where the feed is without its padding.
     """
 

@@ -3,7 +3,7 @@
 What a model computes there is noise: it would widen ranges, and count in scores and figures. A sample is trimmed to the
 positions that its mask keeps where the model itself shows, on the first padded sample, that its outputs at these are
 the same without the others. Everything behind then sees samples of their own length. Where the length is fixed, or the
-padding stands elsewhere, positions are left out of each tensor instead (see data.positions): again only where the
+padding stands elsewhere, positions are left out of each tensor instead (see data.padding): again only where the
 outputs at kept positions do not depend on the others.
 """
 
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from int8cal.data.padding import How, Padding, Side
-from int8cal.data.positions import Positions, axes_of_positions, with_other_padding
+from int8cal.data.padding import How, Padding, Positions, Side, axes_of_positions, with_other_padding
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import Int8calError
 
@@ -94,7 +93,7 @@ class Trimmer:
         kept, side = ones
         verdict = self._verdicts.get((spec.name, side))
         if verdict is None:
-            verdict = self._verdicts[spec.name, side] = self._judge(sample, spec, kept, side)
+            verdict = self._verdicts[spec.name, side] = self._decide(sample, spec, kept, side)
         if verdict.how == "kept" and not _named(spec):
             return sample
         is_kept = mask.reshape(-1) == 1
@@ -105,7 +104,7 @@ class Trimmer:
             return replace(noted, feed=_cut(sample.feed, verdict.way, kept, mask.size))
         return replace(noted, positions=Positions(is_kept, verdict.axes)) if verdict.how == "masked" else noted
 
-    def _judge(self, sample: Sample, spec: TensorSpec, kept: slice, side: Side) -> _Verdict:
+    def _decide(self, sample: Sample, spec: TensorSpec, kept: slice, side: Side) -> _Verdict:
         """Find out what becomes of padding: trimmed where that is sound, or else masked, or else kept."""
         if not self._ways(sample, spec):
             return _Verdict("kept", "no other input has its length")

@@ -7,43 +7,42 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import onnx
 
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
-from int8cal.evaluation.fusion import audit_file
+from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
-from int8cal.evaluation.outputs import LabelledSample, OutputComparison, check_inputs, match_outputs
-from int8cal.evaluation.pixel_feeds import feeds_for, require_same_types
-from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation
+from int8cal.evaluation.outputs import OutputComparison
+from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
+from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation, Size
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
-from int8cal.evaluation.saturation.layers import with_names
-from int8cal.evaluation.saturation.worst_case import audit_saturation
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
-from int8cal.runtime.providers import CPU, resolve
+from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import QUIET, Session, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from int8cal.data.sample import Sample
     from int8cal.progress import Exclusive
 
-S = TypeVar("S", bound=LabelledSample)
 _FIRST = "onnxruntime"
 
 
 def evaluate_pair(
     fp32: Path | onnx.ModelProto,
     int8: Path | onnx.ModelProto,
-    samples: Iterable[S],
+    samples: Iterable[Sample],
     *,
+    audit: Callable[[onnx.ModelProto, str, Fusion | None], Saturation],
     target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
@@ -52,7 +51,7 @@ def evaluate_pair(
     providers: Sequence[str] = (),
     clipped: Mapping[str, float] | None = None,
     reasons: Mapping[str, str] | None = None,
-    progress: Callable[[Iterable[S]], Iterable[S]] | None = None,
+    progress: Callable[[Iterable[Sample]], Iterable[Sample]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -61,13 +60,14 @@ def evaluate_pair(
         fp32: The model before quantization.
         int8: The quantized model; any tool's, as long as inputs and outputs correspond.
         samples: Read once, streaming; leading dimension 1 where the model has a batch axis.
+        audit: Audits the int8 model for the target, given what the runtime fuses: `audit.worst_case.audit_saturation`.
         target: The target that the saturation audit is for.
         threads: Threads of the runtime; 0 for all CPUs.
         latency: Whether to time both models (3 s at most for models faster than that).
         layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
         runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named.
         providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
-            runtime.providers; none for CPU. Layers are always compared on the CPU provider.
+            runtime.machine; none for CPU. Layers are always compared on the CPU provider.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
@@ -90,8 +90,7 @@ def evaluate_pair(
     """
     models = (_loaded(fp32), _loaded(int8))
     signatures = (signature_of(models[0]), signature_of(models[1]))
-    check_inputs(*signatures)
-    require_same_types(*models)
+    require_same_inputs(*models)
     names = match_outputs(*signatures)
     comparison = OutputComparison(names)
     providers = resolve(providers)
@@ -126,8 +125,8 @@ def evaluate_pair(
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
-        told = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
-        with parts.part(*told), exclusive(threads) as every:
+        paths = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
+        with parts.part(*paths), exclusive(threads) as every:
             open_timed = partial(Session, threads=every, providers=providers)
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)
@@ -148,7 +147,7 @@ def evaluate_pair(
         found |= layer_reasons
     saturation = Saturation(target, None)
     with parts.part("saturation"):
-        saturation = audit_saturation(models[1], target, fusion)
+        saturation = audit(models[1], target, fusion)
     results = []
     for other in others:
         with parts.part(f"runtimes.{other.name}"):
@@ -160,7 +159,7 @@ def evaluate_pair(
         layers=layers,
         fusion=fusion,
         saturation=saturation,
-        size=(model_bytes(fp32), model_bytes(int8)),
+        size=Size(model_bytes(fp32), model_bytes(int8)),
         latency=times.get(_FIRST),
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
@@ -186,12 +185,12 @@ def nothing_measured(fp32: Path, int8: Path, target: str, error: BaseException) 
     names = ("metrics", "outputs", "layers", "fusion", "saturation", "latency", "runtimes")
     return Evaluation(
         samples=0,
-        metrics=Metrics(None, None, None, None, None, None),
+        metrics=Metrics(sqnr_db=None, cosine=None, max_abs_error=None, agreement=None, top1=None, top5=None),
         outputs={},
         layers=(),
         fusion=None,
         saturation=Saturation(target, None),
-        size=(sizes[0], sizes[1]),
+        size=Size(*sizes),
         latency=None,
         reasons=parts.reasons | dict.fromkeys(names, why),
         failures=(error,) if isinstance(error, Exception) else (),
@@ -223,18 +222,18 @@ def _why(error: BaseException) -> str:
 def _compare(
     sessions: Sequence[Session],
     models: tuple[onnx.ModelProto, onnx.ModelProto],
-    samples: Iterable[S],
+    samples: Iterable[Sample],
     comparison: OutputComparison,
     others: list[SecondRuntime],
     parts: _Parts,
     *,
     keep: int,
-) -> list[S]:
+) -> list[Sample]:
     """Run every sample through both models, the int8 model in other runtimes too; returns the first `keep` samples.
 
     Another runtime that fails is taken out of `others`.
     """
-    kept: list[S] = []
+    kept: list[Sample] = []
     # the models may have different fixed batches: tee holds back the few samples between them
     first, second, *more = itertools.tee(_keeping(samples, kept, keep), 2 + len(others))
     fp32, int8 = sessions
@@ -273,7 +272,7 @@ def _loaded(model: Path | onnx.ModelProto) -> onnx.ModelProto:
     return load_model(model) if isinstance(model, Path) else model
 
 
-def _keeping(samples: Iterable[S], kept: list[S], count: int) -> Iterator[S]:
+def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:
     """Pass the samples on and keep the first `count`."""
     for sample in samples:
         if len(kept) < count:

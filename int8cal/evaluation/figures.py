@@ -1,116 +1,111 @@
-"""The figures of an evaluation by name: what gates may be about, in which unit, and with what 95 % interval."""
+"""Every figure that has a name: where it is found, its unit and its 95 % interval, which way is better, its label.
+
+Gates, comparisons and the command line's help read this table.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from int8cal.evaluation.result import Drop, Evaluation
+    from int8cal.evaluation.result import Interval, Measurements
 
-    Interval = tuple[float, float] | None
-    Value = Callable[[Evaluation], float | None]
-    Pick = Callable[[Evaluation], Drop | None]
-
-_DROPS: dict[str, Pick] = {
-    "top1": lambda evaluation: evaluation.metrics.top1,
-    "top5": lambda evaluation: evaluation.metrics.top5,
-}
-_DROP_PARTS: dict[str, Callable[[Drop], float]] = {
-    "fp32": lambda drop: drop.fp32,
-    "int8": lambda drop: drop.int8,
-    "drop": lambda drop: drop.drop,
-}
-
-# Figures with a 95 % interval; its ends are figures too: "<name>_ci95.lo" and "<name>_ci95.hi".
-INTERVALS: dict[str, Callable[[Evaluation], Interval]] = {
-    "sqnr_db": lambda evaluation: evaluation.metrics.sqnr_db_ci95,
-    "agreement": lambda evaluation: evaluation.metrics.agreement_ci95,
-    "top1.drop": lambda evaluation: None if evaluation.metrics.top1 is None else evaluation.metrics.top1.drop_ci95,
-    "top5.drop": lambda evaluation: None if evaluation.metrics.top5 is None else evaluation.metrics.top5.drop_ci95,
-    "latency.speedup": lambda evaluation: None if evaluation.latency is None else evaluation.latency.speedup_ci95,
-}
+_FRACTION, _POINTS, _DECIBEL, _SPEEDUP = "fraction of 1", "percentage points", "dB", "fp32 / int8"
 _ENDS = {"lo": 0, "hi": 1}
 
 
-def _ends(name: str) -> dict[str, Value]:
-    """Name the ends of a figure's interval."""
+@dataclass(frozen=True)
+class Figure:
+    """A figure of an evaluation, or of a report.
 
-    def end(place: int) -> Value:
-        def value(evaluation: Evaluation) -> float | None:
-            interval = INTERVALS[name](evaluation)
-            return None if interval is None else interval[place]
+    Attributes:
+        read: Finds its value; None where it could not be computed.
+        unit: Of the value, in words.
+        label: For people, where comparisons show it.
+        better: 1 where higher is better, -1 where lower is, 0 where a change alone decides nothing.
+        interval: Finds its 95 % interval, where it has one.
+    """
 
+    read: Callable[[Measurements], float | None]
+    unit: str
+    label: str = ""
+    better: int = 0
+    interval: Callable[[Measurements], Interval | None] | None = None
+
+    def end(self, end: str) -> Figure:
+        """Return one end of the interval, which is a figure too."""
+
+        def read(measured: Measurements) -> float | None:
+            interval = self.interval(measured) if self.interval else None
+            return interval[_ENDS[end]] if interval else None
+
+        return Figure(read, self.unit)
+
+
+def _figure(
+    path: str, unit: str, label: str = "", better: int = 0, *, interval: bool = False, output: str | None = None
+) -> Figure:
+    """Make a figure of an attribute path, of an output where one is named; its interval is the attribute beside it."""
+
+    def follow(measured: Measurements, path: str) -> object:
+        value: object = measured if output is None else measured.outputs.get(output)
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
         return value
 
-    return {f"{name}_ci95.{end_}": end(place) for end_, place in _ENDS.items()}
+    def read(measured: Measurements) -> float | None:
+        value = follow(measured, path)
+        return value if isinstance(value, int | float) else None
+
+    def ends(measured: Measurements) -> Interval | None:
+        found = follow(measured, f"{path}_ci95")
+        return (found[0], found[1]) if isinstance(found, tuple) else None
+
+    return Figure(read, unit, label, better, ends if interval else None)
 
 
-def _drop(name: str) -> dict[str, Value]:
-    def figure(part: Callable[[Drop], float]) -> Value:
-        def value(evaluation: Evaluation) -> float | None:
-            drop = _DROPS[name](evaluation)
-            return None if drop is None else part(drop)
-
-        return value
-
-    return {**{f"{name}.{suffix}": figure(part) for suffix, part in _DROP_PARTS.items()}, **_ends(f"{name}.drop")}
+def _worst_layer(measured: Measurements) -> float | None:
+    return min((layer.sqnr_db for layer in measured.layers if layer.sqnr_db is not None), default=None)
 
 
-def _worst_layer(evaluation: Evaluation) -> float | None:
-    return min((layer.sqnr_db for layer in evaluation.layers if layer.sqnr_db is not None), default=None)
+_MEASURED: dict[str, Figure] = {
+    "sqnr_db": _figure("metrics.sqnr_db", _DECIBEL, "SQNR", 1, interval=True),
+    "cosine": _figure("metrics.cosine", "at most 1", "Cosine similarity", 1),
+    "max_abs_error": _figure("metrics.max_abs_error", "in the output's unit", "Largest error", -1),
+    "agreement": _figure("metrics.agreement", _FRACTION, "Agreement", 1, interval=True),
+    "top1.fp32": _figure("metrics.top1.fp32", _FRACTION),
+    "top1.int8": _figure("metrics.top1.int8", _FRACTION),
+    "top1.drop": _figure("metrics.top1.drop", _POINTS, "Top-1 drop", -1, interval=True),
+    "top5.fp32": _figure("metrics.top5.fp32", _FRACTION),
+    "top5.int8": _figure("metrics.top5.int8", _FRACTION),
+    "top5.drop": _figure("metrics.top5.drop", _POINTS, "Top-5 drop", -1, interval=True),
+    "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
+    "latency.fp32": _figure("latency.fp32", "ms"),
+    "latency.int8": _figure("latency.int8", "ms", "Int8 latency"),
+    "latency.speedup": _figure("latency.speedup", _SPEEDUP, "Speedup", 1, interval=True),
+    "size.fp32_bytes": Figure(lambda measured: float(measured.size.fp32_bytes), "bytes"),
+    "size.int8_bytes": Figure(lambda measured: float(measured.size.int8_bytes), "bytes", "Int8 model", -1),
+    "size.ratio": _figure("size.ratio", "int8 / fp32"),
+    "saturation.unsafe_channels": _figure("saturation.unsafe_channels", "channels", "Channels that can saturate", -1),
+    "fusion.integer": _figure("fusion.integer", "nodes"),
+    "fusion.float": _figure("fusion.float_", "nodes", "Nodes left in float", -1),
+}
 
-
-# Every figure with a name of its own; those of one output are OUTPUT_UNITS.
-FIGURES: dict[str, Value] = {
-    "sqnr_db": lambda evaluation: evaluation.metrics.sqnr_db,
-    **_ends("sqnr_db"),
-    "cosine": lambda evaluation: evaluation.metrics.cosine,
-    "max_abs_error": lambda evaluation: evaluation.metrics.max_abs_error,
-    "agreement": lambda evaluation: evaluation.metrics.agreement,
-    **_ends("agreement"),
-    **_drop("top1"),
-    **_drop("top5"),
-    "layers.worst_sqnr_db": _worst_layer,
-    "latency.fp32": lambda evaluation: None if evaluation.latency is None else evaluation.latency.fp32,
-    "latency.int8": lambda evaluation: None if evaluation.latency is None else evaluation.latency.int8,
-    "latency.speedup": lambda evaluation: None if evaluation.latency is None else evaluation.latency.speedup,
-    **_ends("latency.speedup"),
-    "size.fp32_bytes": lambda evaluation: float(evaluation.size[0]),
-    "size.int8_bytes": lambda evaluation: float(evaluation.size[1]),
-    "size.ratio": lambda evaluation: evaluation.size[1] / evaluation.size[0] if evaluation.size[0] else None,
-    "saturation.unsafe_channels": lambda evaluation: evaluation.saturation.unsafe_channels,
-    "fusion.integer": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.integer,
-    "fusion.float": lambda evaluation: None if evaluation.fusion is None else evaluation.fusion.float_,
+# Every figure with a name of its own, with both ends of intervals; those of one output are OUTPUT_UNITS.
+FIGURES: dict[str, Figure] = {
+    each: each_figure
+    for name, figure in _MEASURED.items()
+    for each, each_figure in (
+        (name, figure),
+        *((f"{name}_ci95.{end}", figure.end(end)) for end in _ENDS if figure.interval),
+    )
 }
 # What a short name stands for.
 SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
-
-_FRACTION, _POINTS, _DECIBEL, _SPEEDUP = "fraction of 1", "percentage points", "dB", "fp32 / int8"
-_UNIT: dict[str, str] = {
-    "sqnr_db": _DECIBEL,
-    "cosine": "at most 1",
-    "max_abs_error": "in the output's unit",
-    "agreement": _FRACTION,
-    "layers.worst_sqnr_db": _DECIBEL,
-    "latency.speedup": _SPEEDUP,
-    "latency": "ms",
-    "size.ratio": "int8 / fp32",
-    "size": "bytes",
-    "saturation": "channels",
-    "fusion": "nodes",
-    **{f"{name}.{suffix}": _POINTS if suffix == "drop" else _FRACTION for name in _DROPS for suffix in _DROP_PARTS},
-}
-
-
-def _unit(name: str) -> str:
-    plain = re.sub(r"_ci95\.(lo|hi)$", "", name)
-    return _UNIT.get(plain) or _UNIT[plain.partition(".")[0]]
-
-
-UNITS: dict[str, str] = {name: _unit(name) for name in FIGURES}
 
 # Figures of one output: "outputs.<its name>.<one of these>".
 OUTPUT_UNITS = {"sqnr_db": _DECIBEL, "sqnr_db_ci95.lo": _DECIBEL, "sqnr_db_ci95.hi": _DECIBEL, "cosine": "at most 1"}
@@ -124,31 +119,29 @@ def output_of(name: str) -> str | None:
     return None if match is None else match[1]
 
 
-def value_of(name: str, evaluation: Evaluation) -> float | None:
-    """Look a figure up.
+def figure_of(name: str) -> Figure:
+    """Find a figure: one of FIGURES, or of one output."""
+    match = OUTPUT.fullmatch(name)
+    if match is None:
+        return FIGURES[name]
+    output, key = match[1], match[2]
+    if key == "cosine":
+        return _figure(key, OUTPUT_UNITS[key], output=output)
+    sqnr = _figure("sqnr_db", _DECIBEL, f"SQNR of {output}", 1, interval=True, output=output)
+    return sqnr if key == "sqnr_db" else sqnr.end(key.rpartition(".")[2])
 
-    Args:
-        name: One of FIGURES, or of one output.
-        evaluation: What was measured.
+
+def value_of(name: str, measured: Measurements) -> float | None:
+    """Look a figure up.
 
     Returns:
         The value in its unit; None where it could not be computed, or there is no such output.
     """
-    match = OUTPUT.fullmatch(name)
-    if match is None:
-        return FIGURES[name](evaluation)
-    output = evaluation.outputs.get(match[1])
-    if output is None:
-        return None
-    if match[2] in ("sqnr_db", "cosine"):
-        return output.sqnr_db if match[2] == "sqnr_db" else output.cosine
-    return None if output.sqnr_db_ci95 is None else output.sqnr_db_ci95[_ENDS[match[2].rpartition(".")[2]]]
+    return figure_of(name).read(measured)
 
 
-def interval_of(name: str, evaluation: Evaluation) -> Interval:
-    """Look up the 95 % interval of a figure; None where it has none, or is itself the end of one."""
-    match = OUTPUT.fullmatch(name)
-    if match is None:
-        return INTERVALS[name](evaluation) if name in INTERVALS else None
-    output = evaluation.outputs.get(match[1])
-    return output.sqnr_db_ci95 if output is not None and match[2] == "sqnr_db" else None
+def interval_of(name: str, measured: Measurements) -> tuple[float, float] | None:
+    """Look up the 95 % interval of a figure; None where it has none, not both ends, or is itself an end."""
+    figure = figure_of(name)
+    low, high = (figure.interval(measured) if figure.interval else None) or (None, None)
+    return None if low is None or high is None else (low, high)

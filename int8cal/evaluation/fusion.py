@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from int8cal.evaluation.element_types import ElementTypes
-from int8cal.evaluation.optimized_ops import trait
-from int8cal.evaluation.original_names import OriginalNames
+from int8cal.evaluation.layerwise import residual_of
+from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, trait
 from int8cal.evaluation.result import FloatNode, Fusion
-from int8cal.evaluation.taps import remainder_of
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
+from int8cal.protos import outline
 from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
@@ -50,6 +49,26 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
         return audit_file(path, model if names is None and isinstance(model, onnx.ModelProto) else names)
 
 
+def with_names(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model, large weights as name and type alone, and give every node a name of its own.
+
+    Args:
+        model: Any model. An unnamed node gets the name of its first output.
+    """
+    result = outline(model)
+    taken = {node.name for node in result.graph.node}
+    seen: set[str] = set()
+    for node in result.graph.node:
+        if not node.name or node.name in seen:
+            name = next((output for output in node.output if output), node.op_type)
+            while name in taken:
+                name += "_"
+            node.name = name
+            taken.add(name)
+        seen.add(node.name)
+    return result
+
+
 def audit_file(path: Path, original: onnx.ModelProto | None = None) -> Fusion:
     """Audit the graph that a session wrote: see `audit_graph`."""
     return audit_graph(onnx.load(str(path), load_external_data=False), original)
@@ -73,8 +92,8 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         if graph.is_integer(node):
             integer += 1
         elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
-            whole = remainder_of(graph.index, node)
-            reason = f"it takes the first plane from {names.tensor(whole)}, for the second one" if whole else ""
+            whole = residual_of(graph.index, node)
+            reason = f"it computes the residual codes of {names.tensor(whole)}" if whole else ""
             listed.append(
                 FloatNode(names.node(node), node.op_type, reason or graph.reason(node, names), residual=bool(whole))
             )
@@ -134,7 +153,7 @@ class _Optimized:
         return any(self._is_dequantized(name) and not self._is_weight(name) for name in node.input if name)
 
     def feeds_quantize(self, node: onnx.NodeProto) -> bool:
-        return any(self._is_quantized(name) for name in node.output if name)
+        return not self._quantized.isdisjoint(node.output)
 
     def has_quantized_weights(self, node: onnx.NodeProto) -> bool:
         return any(self._is_dequantized(name) for name in node.input if name)
@@ -146,7 +165,7 @@ class _Optimized:
     def reason(self, node: onnx.NodeProto, names: OriginalNames) -> str:
         """Why the node runs in float, as far as the graph shows it."""
         known = trait(node.op_type)
-        op = known.twin or node.op_type
+        op = known.unfused or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)
         passes = known.passes or (rule is not None and rule.kind == "pass")
         if not passes and not known.computes and (rule is None or rule.no_kernel):
@@ -163,7 +182,7 @@ class _Optimized:
             return f"input {names.tensor(moving[0])} is float"
         if floats:
             return "a constant input is float"
-        if not all(self._is_quantized(name) for name in node.output if name):
+        if not self._quantized.issuperset(filter(None, node.output)):
             return "its output is not quantized"
         activation = attribute(node, "activation", b"").decode()
         if activation:
@@ -182,9 +201,6 @@ class _Optimized:
 
     def _is_weight(self, name: str) -> bool:
         return self.index.is_constant(self.index.producer[self.inward(name)].input[0])
-
-    def _is_quantized(self, name: str) -> bool:
-        return name in self._quantized
 
 
 def _shape_tensors(index: Index) -> set[str]:

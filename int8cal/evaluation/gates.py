@@ -176,11 +176,5 @@ def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Ga
 
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:
-    """Hold one gate against the value of its figure; None fails it.
-
-    Args:
-        gate: The gate.
-        value: Of its figure.
-        ci95: The figure's 95 % interval, to be shown; it decides nothing.
-    """
+    """Hold one gate against the value of its figure; None fails it. The 95 % interval decides nothing: it is shown."""
     return Gate(gate.text, value, value is not None and _OPERATORS[gate.operator](value, gate.bound), ci95)

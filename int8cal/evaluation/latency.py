@@ -1,42 +1,78 @@
-"""Latency of two models on one feed, measured in turns so that a machine's drift hits both alike."""
+"""Times: of whole models, measured in turns so that a machine's drift hits all alike, and of layers.
+
+A layer's time is that of a profile's kernels, summed up by the layers of the Plan.
+"""
 
 from __future__ import annotations
 
 import statistics
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from int8cal.evaluation.optimized_graph import OriginalNames, trait
 from int8cal.evaluation.result import Latency
-from int8cal.evaluation.turns import measure_turns
+from int8cal.graph.index import Index
 from int8cal.numerics.intervals import ratio_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+    import onnx
 
+    from int8cal.graph.plan import Plan
     from int8cal.runtime.batching import Runs
+    from int8cal.runtime.profile import Profile
+
+# After a run, a session's threads wait for work in a busy loop and would take a core from the next session's; they give
+# up after a few milliseconds. What is measured in that time is not the model.
+_SETTLE_S = 0.015
+_BORDER = frozenset({"boundary", "layout"})
+# They serve the layer that reads what they give; other borders serve the one that wrote it.
+_INWARD = frozenset({"QuantizeLinear", "ReorderInput"})
 
 
-def measure_latency(
-    fp32: Runs,
-    int8: Runs,
-    feeds: tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]],
+def measure_interleaved(
+    sessions: Sequence[Runs],
+    feeds: Sequence[dict[str, npt.NDArray[Any]]],
     *,
-    rows: tuple[int, int] = (1, 1),
+    rounds: int = 8,
     budget_s: float = 3.0,
-) -> Latency:
-    """Time both models in turns of many runs: single runs in turn would measure how their threads disturb each other.
+    enough: Callable[[Sequence[tuple[float, ...]]], bool] | None = None,
+) -> tuple[tuple[float, ...], ...]:
+    """Time sessions in turns of many runs each: single runs in turn would measure how their threads disturb each other.
 
     Args:
-        fp32, int8: Open sessions.
-        feeds: The feed of each model, both of the same sample.
-        rows: Samples in each feed (the model's fixed batch); times are divided by it.
-        budget_s: Seconds after which no further round of turns starts, warm-up included; one is always measured.
+        sessions: Open sessions.
+        feeds: The feed of each.
+        rounds: How often each session has its turn.
+        budget_s: Seconds after which no further round starts; one round is always measured.
+        enough: Asked after each round, with all so far: whether no further one is needed.
 
     Returns:
-        Medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the rounds.
+        Per round the median microseconds of each session.
     """
-    return measure_latencies([(fp32, int8)], feeds, rows=rows, budget_s=budget_s)[0]
+    share = budget_s / (rounds * len(sessions))
+    stop = time.perf_counter() + budget_s
+    result: list[tuple[float, ...]] = []
+    while not result or (len(result) < rounds and time.perf_counter() < stop):
+        medians = []
+        for session, feed in zip(sessions, feeds, strict=True):
+            start = time.perf_counter()
+            session.run(feed)
+            while time.perf_counter() - start < min(_SETTLE_S, share / 2):
+                session.run(feed)
+            times: list[float] = []
+            while not times or time.perf_counter() - start < share:
+                begin = time.perf_counter()
+                session.run(feed)
+                times.append(1e6 * (time.perf_counter() - begin))
+            medians.append(statistics.median(times))
+        result.append(tuple(medians))
+        if enough is not None and enough(result):
+            break
+    return tuple(result)
 
 
 def measure_latencies(
@@ -46,18 +82,20 @@ def measure_latencies(
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,
 ) -> tuple[Latency, ...]:
-    """Time both models in several runtimes, as `measure_latency` does, all in the same turns.
+    """Time both models in several runtimes, all in the same turns.
 
     Args:
         pairs: Open sessions of the FP32 and the int8 model, of each runtime.
-        feeds, rows: As there.
-        budget_s: As there, of one pair.
+        feeds: The feed of each model, both of the same sample.
+        rows: Samples in each feed (the model's fixed batch); times are divided by it.
+        budget_s: Seconds per pair after which no further round starts, warm-up included; one is always measured.
 
     Returns:
-        As there, of each pair.
+        Of each pair the medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the
+        rounds.
     """
     sessions = [session for pair in pairs for session in pair]
-    rounds = measure_turns(sessions, feeds * len(pairs), budget_s=budget_s * len(pairs))
+    rounds = measure_interleaved(sessions, feeds * len(pairs), budget_s=budget_s * len(pairs))
     found = []
     for number in range(0, len(sessions), 2):
         # a clock too coarse for a tiny model must not divide by zero
@@ -66,3 +104,103 @@ def measure_latencies(
         speedup = first / second
         found.append(Latency(first, second, speedup, ratio_interval(times[0], times[1], speedup)))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """A layer's time per inference, with the Q, DQ and changes of layout at its borders.
+
+    Attributes:
+        fp32_us, int8_us: Microseconds in the FP32 model, and in the int8 model with every layer in int8.
+    """
+
+    node: str
+    op_type: str
+    fp32_us: float
+    int8_us: float
+
+    @property
+    def loss(self) -> float:
+        """Microseconds that int8 takes longer."""
+        return self.int8_us - self.fp32_us
+
+
+def layer_costs(
+    plan: Plan, fp32: tuple[Profile, onnx.ModelProto], int8: tuple[Profile, onnx.ModelProto]
+) -> tuple[LayerCost, ...]:
+    """Return each layer's cost in both models.
+
+    Args:
+        plan: Whose layers are meant.
+        fp32, int8: The profile of each model, and the model as it was opened.
+
+    Returns:
+        In graph order. A layer that the runtime fused into something unknown is left out: nothing is known of it.
+    """
+    names = [layer.node for layer in plan.layers]
+    before, after = (_per_layer(profile, model, frozenset(names)) for profile, model in (fp32, int8))
+    return tuple(
+        LayerCost(layer.node, layer.op_type, before[layer.node], after[layer.node])
+        for layer in plan.layers
+        if layer.node in before and layer.node in after
+    )
+
+
+def layer_links(model: onnx.ModelProto, plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return pairs of layers of which the second reads the first's result, as it is or as other nodes changed it."""
+    index = Index(model)
+    layers = {layer.node: layer for layer in plan.layers}
+    return tuple(
+        (writer, layer.node)
+        for layer in plan.layers
+        for writer in dict.fromkeys(_writers(index, layer.input, frozenset(layers)))
+    )
+
+
+def _writers(index: Index, tensor: str, layers: frozenset[str]) -> Iterator[str]:
+    pending, seen = [tensor], {tensor}
+    while pending:
+        producer = index.producer.get(pending.pop())
+        if producer is None:
+            continue
+        if producer.name in layers:
+            yield str(producer.name)
+            continue
+        pending += [name for name in producer.input if name and name not in seen]
+        seen.update(producer.input)
+
+
+def _per_layer(profile: Profile, original: onnx.ModelProto, layers: frozenset[str]) -> dict[str, float]:
+    index, names = Index(profile.optimized), OriginalNames(profile.optimized, original)
+    known = {node.name for node in original.graph.node}
+    owner = {
+        node.name: names.node(node) for node in profile.optimized.graph.node if trait(node.op_type).role not in _BORDER
+    }
+    result: dict[str, float] = {}
+    for node in profile.optimized.graph.node:
+        name = owner.get(node.name, "")
+        if name not in layers and (name == "" or (node.op_type == "Transpose" and node.name not in known)):
+            name = _neighbour(index, node, owner, layers)
+        if name in layers:
+            result[name] = result.get(name, 0.0) + profile.kernels.get(node.name, 0.0)
+    return result
+
+
+def _neighbour(index: Index, node: onnx.NodeProto, owner: dict[str, str], layers: frozenset[str]) -> str:
+    """Return the layer that a border belongs to, looking through other borders; "" where there is none."""
+    inward = node.op_type in _INWARD or (
+        node.op_type == "Transpose"
+        and any(use.node.op_type.startswith("QLinear") for use in index.uses.get(node.output[0], []))
+    )
+    for down in (inward, not inward):
+        at: onnx.NodeProto | None = node
+        while at is not None:
+            uses = index.uses.get(at.output[0], [])
+            at = (uses[0].node if uses else None) if down else index.producer.get(at.input[0])
+            if at is None or owner.get(at.name, "") in layers:
+                break
+            if trait(at.op_type).role not in _BORDER and at.op_type != "Transpose":
+                at = None
+        if at is not None:
+            return owner[at.name]
+    return ""

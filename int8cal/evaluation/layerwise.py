@@ -1,4 +1,8 @@
-"""Error of the int8 model layer by layer: every quantized tensor against the same tensor of the FP32 model."""
+"""Error of the int8 model layer by layer: every quantized tensor against the same tensor of the FP32 model.
+
+Which these are is told from the structure alone (a QuantizeLinear that reads the tensor), so that it works for other
+tools' models too.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
-from int8cal.data.positions import kept
+from int8cal.data.padding import kept
 from int8cal.errors import ModelError
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
-from int8cal.evaluation.taps import find_layers, fp32_with_sizes, fp32_with_taps, int8_with_taps
+from int8cal.graph.constants import Constants
+from int8cal.graph.index import Index, attribute, derived_constants
+from int8cal.graph.ops import op_of
 from int8cal.graph.signature import signature_of
+from int8cal.graph.taps import tapped_model
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of
-from int8cal.quantization.build import EQUALIZATION_KEY
+from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each
 from int8cal.runtime.sessions import QUIET, Session
 
@@ -24,14 +33,176 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
-    import onnx
 
-    from int8cal.evaluation.taps import LayerTap
+    from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
 
 # Tapped tensors of both models that one inference may hold.
 _CHUNK_BYTES = 64_000_000
 _PREFIX = "int8cal.tap."
+
+
+@dataclass(frozen=True)
+class LayerTap:
+    """One quantized tensor.
+
+    Attributes:
+        tensor: Its name in the FP32 graph.
+        node, op_type: The FP32 node that produces it; "" and "Input" for a graph input.
+        order: Position of that node in the FP32 graph, -1 for a graph input.
+        quantize: The QuantizeLinear of the int8 graph.
+    """
+
+    tensor: str
+    node: str
+    op_type: str
+    order: int
+    quantize: onnx.NodeProto
+
+
+def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[LayerTap, ...], tuple[str, ...]]:
+    """Find the tensors of the FP32 graph that the int8 graph quantizes.
+
+    A tensor keeps its name before the QuantizeLinear, or (a graph output) behind the DequantizeLinear. Where the int8
+    graph has left out a Relu, Clip or BatchNormalization, the tensor compared is the one behind it.
+    Weights are not layers. A tensor that is quantized twice counts once, with its first QuantizeLinear.
+
+    Args:
+        fp32: The FP32 model; it need not be the very graph that was quantized.
+        int8: Any model with QuantizeLinear nodes in its main graph.
+
+    Returns:
+        The layers in the order of the FP32 graph, and the int8 names of quantized tensors that the FP32 graph lacks.
+    """
+    source, target = Index(fp32), Index(int8)
+    constants = derived_constants(target)
+    order = {id(node): position for position, node in enumerate(fp32.graph.node)}
+    found: dict[str, LayerTap] = {}
+    missing: list[str] = []
+    for quantize in int8.graph.node:
+        if quantize.op_type != "QuantizeLinear" or quantize.input[0] in constants:
+            continue
+        tensor = _reference(source, target, quantize)
+        if tensor is None:
+            if not _residual_of_quantizer(target, quantize):
+                missing.append(quantize.input[0])
+        elif tensor not in found:
+            producer = source.producer.get(tensor)
+            found[tensor] = (
+                LayerTap(tensor, "", "Input", -1, quantize)
+                if producer is None
+                else LayerTap(tensor, producer.name, producer.op_type, order[id(producer)], quantize)
+            )
+    return tuple(sorted(found.values(), key=lambda tap: tap.order)), tuple(missing)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """An output of the tapped int8 model: real values, or codes with the scale and zero point of all or of an axis."""
+
+    output: str
+    scale: npt.NDArray[np.float32] | None = None
+    zero_point: npt.NDArray[np.int32] | None = None
+
+    def real(self, outputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        given = outputs[self.output]
+        if self.scale is None or self.zero_point is None:
+            return given
+        result: npt.NDArray[Any] = (given.astype(np.int32) - self.zero_point).astype(np.float32) * self.scale
+        return result
+
+
+def int8_with_taps(
+    model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
+) -> tuple[ModelView, list[list[_Part]]]:
+    """Copy the int8 model with the codes of each tapped tensor as outputs.
+
+    Returns:
+        The model, and the parts that each tensor is the sum of: one, or two where it has residual codes.
+
+    The graph's own Q and DQ nodes stay as they are, and with them the integer kernels that the runtime makes of their
+    neighbours. Codes are dequantized outside, to the bit as the runtime does it, since it takes several times as long
+    to open a graph with thousands of DequantizeLinear more. Only codes of other types, or with scales along an axis,
+    get one.
+    """
+    index = Index(model)
+    constants = Constants(index)
+    rests = {tensor: node for node in model.graph.node if (tensor := _residual_of_quantizer(index, node))}
+    nodes: list[onnx.NodeProto] = []
+    found = []
+    for tap, name in zip(taps, names, strict=True):
+        rest = rests.get(tap.quantize.input[0])
+        parts = []
+        for number, quantize in enumerate([tap.quantize] if rest is None else [tap.quantize, rest]):
+            part = _codes(constants, quantize)
+            if part is None:
+                nodes.append(_dequantized(quantize, f"{name}.{number}"))
+                part = _Part(f"{name}.{number}")
+            parts.append(part)
+        found.append(parts)
+    shown = [part.output for parts in found for part in parts]
+    return tapped_model(model, shown, nodes, keep_outputs=True), found
+
+
+def _codes(constants: Constants, quantize: onnx.NodeProto) -> _Part | None:
+    """Return the output of a Q with one constant scale and 8-bit codes; None for any other."""
+    scale = constants.value(quantize.input[1])
+    named = len(quantize.input) > 2 and bool(quantize.input[2])
+    zero = constants.value(quantize.input[2]) if named else np.zeros((), np.uint8)
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1 or scale.dtype != np.float32:
+        return None
+    if zero.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)) or (
+        not named and attribute(quantize, "output_dtype", 0)
+    ):
+        return None
+    return _Part(quantize.output[0], scale.reshape(()), zero.reshape(()).astype(np.int32))
+
+
+def _dequantized(quantize: onnx.NodeProto, output: str) -> onnx.NodeProto:
+    codes, parameters = quantize.output[0], list(quantize.input[1:])
+    node = helper.make_node("DequantizeLinear", [codes, *parameters], [output], domain=quantize.domain)
+    # DequantizeLinear knows axis and block_size, but not QuantizeLinear's saturate, precision and output type
+    node.attribute.extend(item for item in quantize.attribute if item.name in {"axis", "block_size"})
+    return node
+
+
+def _reference(source: Index, target: Index, quantize: onnx.NodeProto) -> str | None:
+    """Find the FP32 tensor that the codes stand for."""
+    behind: list[str] = [
+        use.node.output[0]
+        for use in target.uses.get(quantize.output[0], [])
+        if use.slot == 0 and use.node.op_type == "DequantizeLinear"
+    ]
+    known = (name for name in (quantize.input[0], *behind) if name in source.producer or name in source.inputs)
+    name: str | None = next(known, None)
+    while name is not None:
+        reader = source.only_reader(name)
+        if reader is None or reader.input[0] != name:
+            return name
+        if not op_of(reader).clips and reader.op_type != "BatchNormalization":
+            return name
+        kept = target.producer.get(reader.output[0])
+        if kept is not None and kept.op_type != "DequantizeLinear":
+            return name
+        name = reader.output[0]
+    return None
+
+
+def _residual_of_quantizer(index: Index, quantize: onnx.NodeProto) -> str:
+    """Return the tensor of which a Q writes the residual codes, what its first code leaves; "" for any other node."""
+    difference = index.producer.get(quantize.input[0]) if quantize.op_type == "QuantizeLinear" else None
+    return residual_of(index, difference) if difference is not None else ""
+
+
+def residual_of(index: Index, difference: onnx.NodeProto) -> str:
+    """Return the tensor from which a node takes its own dequantized codes away; "" where it does something else."""
+    if difference.op_type != "Sub":
+        return ""
+    known = index.producer.get(difference.input[1])
+    first = None if known is None or known.op_type != "DequantizeLinear" else index.producer.get(known.input[0])
+    if first is None or first.op_type != "QuantizeLinear" or first.input[0] != difference.input[0]:
+        return ""
+    return str(difference.input[0])
 
 
 def measure_layers(
@@ -91,28 +262,32 @@ def _compare(
     taps: Sequence[LayerTap],
     samples: Sequence[SampleLike],
     *,
-    factors: Mapping[str, _Factors],
+    factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
     threads: int,
 ) -> list[tuple[ErrorSums, str]]:
     """Error sums of each tap, and what made them impossible ("" when nothing did)."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
     sums, problems = [ErrorSums()] * len(taps), [""] * len(taps)
-    whole, known = fp32_with_taps(fp32, taps, names)
+    tensors = [tap.tensor for tap in taps if tap.op_type != "Input"]
+    # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
+    whole = tapped_model(fp32, tensors, keep_outputs=True)
     coded, dequantized = int8_with_taps(int8, taps, names)
     first, second = (Session(graph, threads=threads, entries=QUIET) for graph in (whole, coded))
-    reference = run_each(first, signature_of(fp32), samples, known)
-    wanted = [output for each in dequantized for output in each.outputs]
+    reference = run_each(first, signature_of(fp32), samples, tensors or None)
+    wanted = [part.output for parts in dequantized for part in parts]
     quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), wanted)
     for (sample, expected), (_, actual) in zip(reference, quantized, strict=True):
         for index, tap in enumerate(taps):
-            x, y = expected[known[index]], dequantized[index].total(actual)
+            x = sample.feed[tap.tensor] if tap.op_type == "Input" else expected[tap.tensor]
+            first_part, *rest = (part.real(actual) for part in dequantized[index])
+            y = sum(rest, first_part)
             if x.shape != y.shape:
                 problems[index] = f"its shape is {x.shape} in the FP32 model and {y.shape} in the int8 model"
             elif not np.isfinite(x).all():
                 problems[index] = "the FP32 tensor holds NaN or infinity"
             else:
                 factor = factors.get(tap.quantize.input[0], factors.get(tap.tensor))
-                y = y if factor is None else _unscaled(tap.tensor, y, factor)
+                y = y if factor is None else _unscaled(tap.tensor, y, *factor)
                 sums[index] += error_sums(*(kept(tap.tensor, value, sample) for value in (x, y)))
     for index, total in enumerate(sums):
         if not problems[index] and total.sqnr_db is None:
@@ -123,7 +298,8 @@ def _compare(
 def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:
     """Elements of each tapped tensor in one inference, asked from the runtime: shapes may depend on the data."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
-    session = Session(fp32_with_sizes(fp32, taps, names), threads=threads, optimization="none")
+    nodes = [helper.make_node("Size", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
+    session = Session(tapped_model(fp32, names, nodes, keep_outputs=True), threads=threads, optimization="none")
     values = session.run(make_feed(signature_of(fp32), [sample]), names)
     return [int(values[name]) for name in names]
 
@@ -142,22 +318,14 @@ def _chunks(taps: Sequence[LayerTap], counts: Sequence[int]) -> list[list[LayerT
     return chunks
 
 
-@dataclass(frozen=True)
-class _Factors:
-    """What each channel of a tensor was multiplied by, and the axis of the channels."""
-
-    axis: int
-    factors: npt.NDArray[np.float64]
-
-
-def _equalization(int8: onnx.ModelProto) -> dict[str, _Factors]:
-    """Factors 2**e per channel that the int8 model's tensors carry, from its metadata."""
+def _equalization(int8: onnx.ModelProto) -> dict[str, tuple[int, npt.NDArray[np.float64]]]:
+    """Read what the channels of the int8 model's tensors were multiplied by: the axis, and a factor 2**e of each."""
     text = metadata_of(int8, EQUALIZATION_KEY)
     if text is None:
         return {}
     try:
         return {
-            name: _Factors(int(entry["axis"]), np.exp2(np.asarray(entry["exponents"], np.float64)))
+            name: (int(entry["axis"]), np.exp2(np.asarray(entry["exponents"], np.float64)))
             for name, entry in json.loads(text).items()
         }
     except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -167,9 +335,8 @@ def _equalization(int8: onnx.ModelProto) -> dict[str, _Factors]:
         ) from error
 
 
-def _unscaled(tensor: str, value: npt.NDArray[Any], scaled: _Factors) -> npt.NDArray[Any]:
+def _unscaled(tensor: str, value: npt.NDArray[Any], axis: int, factors: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
     """Divide by the factor of each channel."""
-    axis, factors = scaled.axis, scaled.factors
     if factors.ndim != 1 or not -value.ndim <= axis < value.ndim or value.shape[axis] != factors.size:
         raise ModelError(
             f'its metadata "{EQUALIZATION_KEY}" has {factors.shape} exponents on axis {axis} for tensor "{tensor}" '

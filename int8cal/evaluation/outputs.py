@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.data.positions import kept
+from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError
-from int8cal.evaluation.changes import Changes
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
-from int8cal.numerics.intervals import proportion_interval, sqnr_interval
+from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
-from int8cal.runtime.batching import SampleLike
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
-    from int8cal.graph.signature import Signature
+    from int8cal.data.sample import Sample
     from int8cal.runtime.batching import Arrays
 
 _NO_LABELS = "the samples have no labels"
@@ -31,55 +27,11 @@ POOR_DB = 10.0
 _ROUNDING_DB = 120.0
 
 
-class LabelledSample(SampleLike, Protocol):
-    """A sample that may know its class."""
-
-    @property
-    def label(self) -> int | None:
-        """Class index >= 0, or None."""
-
-
-def match_outputs(fp32: Signature, int8: Signature) -> tuple[tuple[str, str], ...]:
-    """Pair the outputs of two models: by name when int8 has all of fp32's, else by position.
-
-    Returns:
-        (fp32 name, int8 name) in the order of the FP32 model.
-
-    Raises:
-        ModelError: The names differ and so do the counts.
-    """
-    names = [spec.name for spec in fp32.outputs]
-    others = [spec.name for spec in int8.outputs]
-    if set(names) <= set(others):
-        return tuple((name, name) for name in names)
-    if len(names) == len(others):
-        return tuple(zip(names, others, strict=True))
-    raise ModelError(
-        f"the int8 model has outputs {_quoted(others)}, the FP32 model {_quoted(names)}",
-        do="give the FP32 model that the int8 model was made from",
-    )
-
-
-def check_inputs(fp32: Signature, int8: Signature) -> None:
-    """Refuse an int8 model that asks for an input the FP32 model does not have.
-
-    Raises:
-        ModelError: Naming the inputs.
-    """
-    names = [spec.name for spec in fp32.inputs]
-    extra = [spec.name for spec in int8.inputs if spec.name not in names]
-    if extra:
-        raise ModelError(
-            f"the int8 model has inputs {_quoted(extra)}, the FP32 model has only {_quoted(names)}",
-            do="give the FP32 model that the int8 model was made from",
-        )
-
-
 class OutputComparison:
     """Sums over samples; `add` each one, then read `metrics`, `outputs`, `reasons` and `warnings`.
 
     Args:
-        names: (fp32 name, int8 name) of each output, in order; see match_outputs.
+        names: (fp32 name, int8 name) of each output, in order; see `pixel_feeds.match_outputs`.
         first, second: What messages call the two models; first is None for the FP32 model, text for an int8 one.
     """
 
@@ -91,7 +43,7 @@ class OutputComparison:
         self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
-        self._changes: dict[str, Changes] = {}
+        self._changes: dict[str, _Changes] = {}
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
@@ -99,7 +51,7 @@ class OutputComparison:
         self._topk = {1: PairedCounts(), 5: PairedCounts()}
         self._classes = 0
 
-    def add(self, sample: LabelledSample, fp32: Arrays, int8: Arrays) -> None:
+    def add(self, sample: Sample, fp32: Arrays, int8: Arrays) -> None:
         """Compare one sample.
 
         Args:
@@ -129,7 +81,7 @@ class OutputComparison:
                 )
             x, y = (kept(name, value, sample) for value in (x, y))
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
-            self._changes.setdefault(name, Changes()).add(x, y)
+            self._changes.setdefault(name, _Changes()).add(x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
@@ -142,9 +94,10 @@ class OutputComparison:
         """
         outputs = self.outputs()
         worst = self._worst(outputs)
+        cosines = [each.cosine for each in outputs.values() if each.cosine is not None]
         return Metrics(
             sqnr_db=None if worst is None else outputs[worst].sqnr_db,
-            cosine=None if self._without("cosine") else _least(each.cosine for each in outputs.values()),
+            cosine=None if self._without("cosine") else min(cosines, default=None),
             max_abs_error=max((each.total.max_abs for each in self._sums.values() if each.total.count), default=None),
             agreement=None if self._no_scores() else self._agree / self.samples,
             top1=None if self._no_scores() else _drop(self._topk[1]),
@@ -217,7 +170,7 @@ class OutputComparison:
             if each.total.max_abs > 0.0 and getattr(outputs[name], key, 0.0) is None
         ]
 
-    def _classify(self, sample: LabelledSample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _classify(self, sample: Sample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         first, second = np.squeeze(x), np.squeeze(y)
         if first.ndim != 1 or first.size < 2:
             self._unlike_scores = self._unlike_scores or (
@@ -260,11 +213,7 @@ class OutputComparison:
 def _figures(sums: SampleSums) -> OutputMetrics:
     total = sums.total
     interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
-    return OutputMetrics(total.sqnr_db, total.cosine, interval)
-
-
-def _least(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
+    return OutputMetrics(sqnr_db=total.sqnr_db, cosine=total.cosine, sqnr_db_ci95=interval)
 
 
 def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str, *, quantized: bool) -> None:
@@ -284,7 +233,7 @@ def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str,
 def _drop(counts: PairedCounts) -> Drop | None:
     if not counts.samples:
         return None
-    low, high = counts.interval()
+    low, high = paired_interval(counts.only_first, counts.only_second, counts.samples)
     return Drop(
         fp32=counts.first,
         int8=counts.second,
@@ -294,5 +243,25 @@ def _drop(counts: PairedCounts) -> Drop | None:
     )
 
 
-def _quoted(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+class _Changes:
+    """Whether an output changes at all in the reference model and in another, over samples and within them."""
+
+    def __init__(self) -> None:
+        self._first: list[npt.NDArray[Any] | None] = [None, None]
+        self._same, self._flat = [True, True], [True, True]  # over samples; over all values of all samples
+
+    def add(self, reference: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+        """Look at one sample: arrays of any shape."""
+        for model, values in enumerate((reference, other)):
+            if not values.size or not (self._same[model] or self._flat[model]):
+                continue
+            first = self._first[model]
+            if first is None:
+                first = self._first[model] = values.copy()  # the runtime may write into its arrays again
+            self._same[model] = self._same[model] and np.array_equal(first, values)
+            self._flat[model] = self._flat[model] and bool((values == first.flat[0]).all())
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is constant in the other model only: over samples, or over all values."""
+        return any(other and not reference for reference, other in (self._same, self._flat))

@@ -1,14 +1,14 @@
-"""Feeds for an int8 model that takes raw pixels, made from the float feeds of its FP32 model."""
+"""Whether an int8 model has its FP32 model's inputs and outputs; its feeds: raw pixels where it asks for these."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
+from int8cal.data.sample import Sample
 from int8cal.errors import ModelError
 from int8cal.graph.signature import signature_of
 from int8cal.protos import metadata_of
@@ -16,18 +16,10 @@ from int8cal.protos import metadata_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy.typing as npt
     import onnx
 
+    from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import SampleLike
-
-
-@dataclass(frozen=True, eq=False)
-class PixelSample:
-    """A sample whose image is raw pixels."""
-
-    feed: dict[str, npt.NDArray[Any]]
-    origin: str
 
 
 def pixels_of_model(int8: onnx.ModelProto) -> Pixels | None:
@@ -48,15 +40,21 @@ def pixels_of_model(int8: onnx.ModelProto) -> Pixels | None:
         raise ModelError(f'its metadata "{UINT8_INPUT_KEY}" {error}', do="quantize the model again") from error
 
 
-def require_same_types(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
-    """Refuse an int8 model whose input types differ from the FP32 model's without saying how they relate.
+def require_same_inputs(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
+    """Refuse an int8 model with further inputs, or whose input types differ without saying how they relate.
 
     Raises:
-        ModelError: Names the input and both types.
+        ModelError: Names the inputs, and both types.
     """
+    types, inputs = {spec.name: spec.dtype for spec in signature_of(fp32).inputs}, signature_of(int8).inputs
+    extra = [spec.name for spec in inputs if spec.name not in types]
+    if extra:
+        raise ModelError(
+            f"the int8 model has inputs {_quoted(extra)}, the FP32 model has only {_quoted(types)}",
+            do="give the FP32 model that the int8 model was made from",
+        )
     pixels = pixels_of_model(int8)
-    types = {spec.name: spec.dtype for spec in signature_of(fp32).inputs}
-    for spec in signature_of(int8).inputs:
+    for spec in inputs:
         if pixels is not None and spec.name == pixels.input:
             if spec.dtype != np.uint8:
                 raise ModelError(
@@ -64,12 +62,33 @@ def require_same_types(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
                     f"{spec.dtype.name}",
                     do="quantize the model again",
                 )
-        elif types.get(spec.name, spec.dtype) != spec.dtype:
+        elif types[spec.name] != spec.dtype:
             raise ModelError(
                 f"input {spec.name!r} of the int8 model is {spec.dtype.name}, that of the FP32 model "
                 f"{types[spec.name].name}",
                 do="give an int8 model with the FP32 model's inputs, or one made with int8cal calibrate --uint8-input",
             )
+
+
+def match_outputs(fp32: Signature, int8: Signature) -> tuple[tuple[str, str], ...]:
+    """Pair the outputs of two models: by name when int8 has all of fp32's, else by position.
+
+    Returns:
+        (fp32 name, int8 name) in the order of the FP32 model.
+
+    Raises:
+        ModelError: The names differ and so do the counts.
+    """
+    names = [spec.name for spec in fp32.outputs]
+    others = [spec.name for spec in int8.outputs]
+    if set(names) <= set(others):
+        return tuple((name, name) for name in names)
+    if len(names) == len(others):
+        return tuple(zip(names, others, strict=True))
+    raise ModelError(
+        f"the int8 model has outputs {_quoted(others)}, the FP32 model {_quoted(names)}",
+        do="give the FP32 model that the int8 model was made from",
+    )
 
 
 def feeds_for(int8: onnx.ModelProto, samples: Iterable[SampleLike]) -> Iterator[SampleLike]:
@@ -89,4 +108,8 @@ def feeds_for(int8: onnx.ModelProto, samples: Iterable[SampleLike]) -> Iterator[
             yield sample
         else:
             codes = pixels.codes(sample.feed[pixels.input], sample.origin)
-            yield PixelSample({**sample.feed, pixels.input: codes}, sample.origin)
+            yield Sample({**sample.feed, pixels.input: codes}, sample.origin)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

@@ -1,29 +1,59 @@
-"""The results of an evaluation as frozen dataclasses, one per part of report.json.
+"""What is measured and decided, as frozen dataclasses: report.json holds them under the same keys, in the same order.
 
-A figure that could not be computed is None, and `Result.reasons` says why, keyed by its dotted path ("metrics.top1").
+A figure that could not be computed is None, and `Evaluation.reasons` says why, keyed by its dotted path
+("metrics.top1"). Types are those that report.json is checked for when it is read back; a field with a default is one
+that some reports lack: older ones, those of other tools, or where it tells of nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
+from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
-    from int8cal.calibration.table import StepResult, TensorEntry, WeightEntry
+    from int8cal.calibration.ranges import TensorEntry
+    from int8cal.quantization.table import StepResult, WeightEntry
+
+# Metadata of fields that report.json has only where they are not their default.
+LEFT_OUT = {"left out": True}
+
+
+def _number(value: Any) -> Any:
+    # To Python a bool is an int; to a report it is not a number.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("number", "int or float")
+    return value
+
+
+# A number is kept as it was given, whole or not, so that it is written again as it was read.
+Number = Annotated[float, PlainValidator(_number)]
+Count = Annotated[int, BeforeValidator(_number)]
+# Both ends of a 95 % interval.
+Interval = tuple[Number | None, Number | None]
+
+
+def ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Return both ends of an interval; None where it has not both."""
+    if interval is None or interval[0] is None or interval[1] is None:
+        return None
+    return interval[0], interval[1]
 
 
 @dataclass(frozen=True)
 class Drop:
     """Top-k accuracy of both models as fractions; drop = fp32 - int8 in percentage points, with its 95 % interval."""
 
-    fp32: float
-    int8: float
-    drop: float
-    drop_ci95: tuple[float, float]
-    samples: int
+    fp32: Number | None
+    int8: Number | None
+    drop: Number | None
+    drop_ci95: Interval
+    samples: Count | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """int8 outputs against FP32 outputs over all samples.
 
@@ -32,35 +62,42 @@ class Metrics:
     over the choice of samples.
     """
 
-    sqnr_db: float | None
-    cosine: float | None
-    max_abs_error: float | None
-    agreement: float | None
+    sqnr_db: Number | None
+    sqnr_db_ci95: Interval | None = None
+    cosine: Number | None
+    max_abs_error: Number | None
+    agreement: Number | None
+    agreement_ci95: Interval | None = None
     top1: Drop | None
     top5: Drop | None
-    sqnr_db_ci95: tuple[float, float] | None = None
-    agreement_ci95: tuple[float, float] | None = None
     exact_outputs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputMetrics:
     """One graph output."""
 
-    sqnr_db: float | None
-    cosine: float | None
-    sqnr_db_ci95: tuple[float, float] | None = None
+    sqnr_db: Number | None
+    sqnr_db_ci95: Interval | None = None
+    cosine: Number | None
 
 
 @dataclass(frozen=True)
 class LayerMetrics:
-    """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range."""
+    """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
+
+    Reports add the tensor's type, its range in real units and what chose that, where a table is known.
+    """
 
     tensor: str
     node: str
     op_type: str
-    sqnr_db: float | None
-    clipped: float | None
+    sqnr_db: Number | None
+    clipped: Number | None
+    dtype: str = field(default="", metadata=LEFT_OUT)
+    low: Number | None = field(default=None, metadata=LEFT_OUT)
+    high: Number | None = field(default=None, metadata=LEFT_OUT)
+    method: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -73,19 +110,24 @@ class FloatNode:
     node: str
     op_type: str
     reason: str
-    residual: bool = False
+    residual: StrictBool = field(default=False, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
 class Fusion:
     """What the runtime made of the model: nodes with integer kernels, and all compute nodes left in float, by name."""
 
-    integer: int
-    float_: int
-    nodes: tuple[FloatNode, ...]
+    integer: Count
+    float_: Annotated[Count, Field(alias="float")]
+    nodes: tuple[FloatNode, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """All compute nodes."""
+        return self.integer + self.float_
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LayerSaturation:
     """Whether sums of products can saturate in a layer, worst case.
 
@@ -100,18 +142,18 @@ class LayerSaturation:
 
     node: str
     op_type: str
-    weight: str
+    weight: str = ""
     verdict: str
-    why: str
-    channels: int
-    unsafe_channels: int
-    unsafe_pairs: int
-    worst_sum: int | None
+    why: str = ""
+    channels: Count
+    unsafe_channels: Count
+    unsafe_pairs: Count | None = None
+    worst_sum: Count | None = None
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """Channels that can saturate on the target; None when not audited (see Result.reasons).
+    """Channels that can saturate on the target; None when not audited (see Evaluation.reasons).
 
     Attributes:
         channels, unsafe_pairs: Output channels with int8 weights, and pairs that can saturate.
@@ -119,10 +161,23 @@ class Saturation:
     """
 
     target: str
-    unsafe_channels: int | None
-    channels: int | None = None
-    unsafe_pairs: int | None = None
+    unsafe_channels: Count | None
+    channels: Count | None = None
+    unsafe_pairs: Count | None = None
     layers: tuple[LayerSaturation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Size:
+    """The two files, in bytes."""
+
+    fp32_bytes: Count
+    int8_bytes: Count
+
+    @property
+    def ratio(self) -> float | None:
+        """int8 / fp32."""
+        return self.int8_bytes / self.fp32_bytes if self.fp32_bytes else None
 
 
 @dataclass(frozen=True)
@@ -132,10 +187,10 @@ class Latency:
     `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round.
     """
 
-    fp32: float
-    int8: float
-    speedup: float
-    speedup_ci95: tuple[float, float] | None = None
+    fp32: Number | None
+    int8: Number | None
+    speedup: Number | None
+    speedup_ci95: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -144,8 +199,8 @@ class OptimizedLayer:
 
     node: str
     op_type: str
-    fp32_us: float
-    int8_us: float
+    fp32_us: Number
+    int8_us: Number
     decision: str
 
 
@@ -154,17 +209,17 @@ class Optimization:
     """What `optimize: latency` found.
 
     Attributes:
-        fp32_us, plain_us, int8_us: Microseconds per inference, medians of turns: the FP32 model, the int8 model with
-            every layer in int8, and the one that was kept.
-        layers: All layers that were measured, in graph order.
+        fp32_us, plain_int8_us, int8_us: Microseconds per inference, medians of turns: the FP32 model, the int8 model
+            with every layer in int8, and the one that was kept.
         left: Layers that were left in float, and why.
+        rows: All layers that were measured, in graph order.
     """
 
-    fp32_us: float
-    plain_us: float
-    int8_us: float
-    layers: tuple[OptimizedLayer, ...]
+    fp32_us: Number
+    plain_int8_us: Number
+    int8_us: Number
     left: dict[str, str]
+    rows: tuple[OptimizedLayer, ...]
 
 
 @dataclass(frozen=True)
@@ -175,9 +230,9 @@ class Gate:
     """
 
     gate: str
-    value: float | None
-    passed: bool
-    ci95: tuple[float, float] | None = None
+    value: Number | None
+    passed: StrictBool
+    ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -186,57 +241,66 @@ class MixedLayer:
 
     Attributes:
         contribution: Share of the noise of all layers at the outputs that it makes by itself.
-        estimated_percent: What float in it adds to the int8 model's estimated time, or a second plane where it has one.
+        estimated_percent: What float in it adds to the int8 model's estimated time; or what its residual codes do.
         decision: In words.
-        in_float: Whether it was left out of int8; of the report, the decision says it.
     """
 
     node: str
     op_type: str
-    contribution: float
-    estimated_percent: float
+    contribution: Number
+    estimated_percent: Number
     decision: str
-    in_float: bool = False
 
 
 @dataclass(frozen=True)
+class MixedGate:
+    """A gate on one model that was evaluated in search of one for which the gates hold."""
+
+    value: Number | None
+    passed: StrictBool
+
+
+@dataclass(frozen=True, kw_only=True)
 class MixedPoint:
     """One model that was evaluated in search of one for which the gates hold.
 
     Attributes:
-        layers_left, planes: Number of layers in float, and of layers with a second plane of their input's codes.
+        layers_left, planes: Number of layers in float, and of layers with residual codes of their input.
         estimated_percent: Time that these add, of the int8 model's estimated time.
-        gates: Those about outputs.
-        metrics: Of its outputs.
+        gates: Those about outputs, as the user wrote them.
+        sqnr_db, cosine, agreement, top1_drop: Of its outputs.
         kept: Whether this one was kept.
     """
 
-    layers_left: int
-    planes: int
-    estimated_percent: float
-    gates: tuple[Gate, ...]
-    metrics: Metrics
-    kept: bool
+    layers_left: Count
+    planes: Count
+    estimated_percent: Number
+    gates: dict[str, MixedGate]
+    sqnr_db: Number | None
+    cosine: Number | None = None
+    agreement: Number | None = None
+    top1_drop: Number | None = None
+    kept: StrictBool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MixedPrecision:
     """How a budget was spent so that gates hold.
 
     Attributes:
         budget_percent, fallback: As asked for.
-        layers: Every layer, largest contribution first; none where the gates hold with every layer in int8.
-        curve: Models that were evaluated, by estimated time.
         needed_percent: Budget that the gates would need by estimate; None where they hold, or where it says nothing.
         outcome: In one sentence.
+        layers: Every layer, largest contribution first; none where the gates hold with every layer in int8.
+        curve: Models that were evaluated, by estimated time; all have the same gates.
     """
 
-    budget_percent: float
+    budget_percent: Number
     fallback: str
+    needed_percent: Number | None = None
+    outcome: str
     layers: tuple[MixedLayer, ...]
     curve: tuple[MixedPoint, ...]
-    needed_percent: float | None
-    outcome: str
 
 
 @dataclass(frozen=True)
@@ -256,10 +320,10 @@ class TensorHistogram:
 class RuntimeAgreement:
     """The int8 model's outputs in a second runtime against those in onnxruntime."""
 
-    sqnr_db: float | None
-    cosine: float | None
-    max_abs_error: float | None
-    agreement: float | None
+    sqnr_db: Number | None
+    cosine: Number | None
+    max_abs_error: Number | None
+    agreement: Number | None
 
 
 @dataclass(frozen=True)
@@ -283,7 +347,7 @@ class RuntimeResult:
 
 
 @dataclass(frozen=True)
-class LayerWeights:
+class LayerScales:
     """The scales of one weight tensor, and the activation tensor behind its node, by which a report finds the layer."""
 
     node: str
@@ -294,7 +358,20 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Measurements:
+    """What an evaluation and a report hold alike: where figures are looked up."""
+
+    metrics: Metrics
+    outputs: dict[str, OutputMetrics]
+    layers: tuple[LayerMetrics, ...]
+    fusion: Fusion | None
+    saturation: Saturation
+    size: Size
+    latency: Annotated[Latency | None, Field(alias="latency_ms")]
+
+
+@dataclass(frozen=True)
+class Evaluation(Measurements):
     """What evaluation/ measures on a pair of models.
 
     Attributes:
@@ -303,13 +380,6 @@ class Evaluation:
     """
 
     samples: int
-    metrics: Metrics
-    outputs: dict[str, OutputMetrics]
-    layers: tuple[LayerMetrics, ...]
-    fusion: Fusion | None
-    saturation: Saturation
-    size: tuple[int, int]
-    latency: Latency | None
     reasons: dict[str, str] = field(default_factory=dict)
     runtimes: tuple[RuntimeResult, ...] = ()
     failures: tuple[Exception, ...] = ()
@@ -321,8 +391,9 @@ class Report:
     """Everything report.json holds, plus the histograms that report.html draws.
 
     Attributes:
-        tensors, weights: What the calibration table says of activations, by name, and of weights, in graph order; none
-            for int8 models that int8cal did not calibrate in the same run.
+        tensors: What the calibration table says of activations, by name; none for int8 models that int8cal did not
+            calibrate in the same run.
+        weights: Likewise of weights, in graph order.
     """
 
     model: dict[str, object]
@@ -337,4 +408,4 @@ class Report:
     steps: tuple[StepResult, ...] = ()
     mixed: MixedPrecision | None = None
     tensors: dict[str, TensorEntry] = field(default_factory=dict)
-    weights: tuple[LayerWeights, ...] = ()
+    weights: tuple[LayerScales, ...] = ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.outputs import LabelledSample, OutputComparison
-from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult
-from int8cal.runtime.openvino_sessions import OpenVinoSession, require_openvino
+from int8cal.evaluation.outputs import OutputComparison
+from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult, ends
+from int8cal.runtime.openvino import OpenVinoSession, require_openvino
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.data.sample import Sample
     from int8cal.evaluation.result import Latency
     from int8cal.runtime.batching import Arrays
 
@@ -57,7 +58,7 @@ def speed_warnings(target: str, latency: Latency | None) -> tuple[str, ...]:
         target: A name of runtime.targets.TARGETS.
         latency: Of both models in onnxruntime; None where it was not measured.
     """
-    interval = latency.speedup_ci95 if latency else None
+    interval = ends(latency.speedup_ci95) if latency else None
     if interval is None or interval[1] >= 1 or not TARGETS[target].onnxruntime:
         return ()
     return ("the int8 model is slower than the FP32 model here; --optimize latency finds out where",)
@@ -81,11 +82,10 @@ class SecondRuntime:
         """
         self.name, self._int8, self._threads = name, int8, threads
         self.session = OTHERS[name](int8, threads=threads)
-        self._of_fp32 = OutputComparison(outputs, second=f"int8 model in {_TITLES[name]}")
+        second = f"int8 model in {_TITLES[name]}"
+        self._of_fp32 = OutputComparison(outputs, second=second)
         both = tuple((int8_name, int8_name) for _, int8_name in outputs)
-        self._of_int8 = OutputComparison(
-            both, first="int8 model in onnxruntime", second=f"int8 model in {_TITLES[name]}"
-        )
+        self._of_int8 = OutputComparison(both, first="int8 model in onnxruntime", second=second)
         lost = next((int8_name for int8_name, _ in both if int8_name not in self.session.outputs), None)
         if lost is not None:
             raise ModelError(f'{_TITLES[name]} gives no output "{lost}"', do="evaluate without --runtime openvino")
@@ -94,13 +94,8 @@ class SecondRuntime:
         """Return a session of the int8 model with so many threads, to measure its speed."""
         return self.session if threads == self._threads else OTHERS[self.name](self._int8, threads=threads)
 
-    def add(self, sample: LabelledSample, fp32: Arrays, int8: Arrays, here: Arrays) -> None:
-        """Compare one sample.
-
-        Args:
-            sample: The sample.
-            fp32, int8: Outputs of both models in onnxruntime.
-            here: Outputs of the int8 model in this runtime.
+    def add(self, sample: Sample, fp32: Arrays, int8: Arrays, here: Arrays) -> None:
+        """Compare one sample: `here` are the int8 model's outputs in this runtime, the others in onnxruntime.
 
         Raises:
             Int8calError: See OutputComparison.

@@ -10,24 +10,23 @@ readers can: then the chain is `inserted`.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import onnx
-
-from int8cal.graph.channels import axis_behind, constant_operand
 from int8cal.graph.index import Index, attribute
+from int8cal.graph.ops import is_standard, op_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from int8cal.graph.index import Use
-    from int8cal.graph.plan import Layer, Plan
+    import onnx
 
-_WRITERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_READERS = frozenset({"Conv", "Gemm", "MatMul"})
-_NORMS = frozenset({"InstanceNormalization", "GroupNormalization", "BatchNormalization"})
+    from int8cal.graph.index import Use
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+
 _SHIFTS = frozenset({"Add", "Sub"})
 # what may lie between a graph input and a Mul that prepares raw pixels
 _PREPARES = frozenset({"Mul", "Add", "Sub", "Div", "Cast", "Transpose", "Reshape", "Identity", "BatchNormalization"})
@@ -83,14 +82,21 @@ class Chain:
 
 @dataclass
 class _Way:
-    """What a walk down from a tensor has met."""
+    """A walk down from a tensor: the constants that decide the size of its channels, then what is met behind it.
+
+    Attributes:
+        axis: Of the channels in the first tensor.
+        channels: How many there are.
+    """
 
     carriers: list[Carrier]
+    axis: int
+    channels: int
     readers: list[Layer] = field(default_factory=list)
     axes: dict[str, int] = field(default_factory=dict)
 
 
-def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
+def find_chains(model: onnx.ModelProto | Index, plan: Plan) -> tuple[Chain, ...]:
     """Return all chains, in graph order of their first tensor; no tensor is in two of them.
 
     Must not find one where a weight or another constant has a second reader, where a tensor is a graph output or read
@@ -100,10 +106,10 @@ def find_chains(model: onnx.ModelProto, plan: Plan) -> tuple[Chain, ...]:
     A Mul is only inserted in front of matrix products that read the output of a float node.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: Its plan.
     """
-    return _Finder(Index(model), plan).chains()
+    return _Finder(Index.of(model), plan).chains()
 
 
 class _Finder:
@@ -132,12 +138,8 @@ class _Finder:
         return tuple(sorted(found, key=lambda chain: self.order[chain.node]))
 
     def _carried(self, node: onnx.NodeProto) -> Chain | None:
-        start = self._start(node)
-        if start is None:
-            return None
-        carriers, axis, channels = start
-        way = _Way(carriers)
-        if not self._walk(str(node.output[0]), axis, channels, way) or not way.readers:
+        way = self._start(node)
+        if way is None or not self._walk(str(node.output[0]), way) or not way.readers:
             return None
         if any(self.index.only_reader(carrier.name) is None for carrier in way.carriers):
             return None
@@ -145,12 +147,12 @@ class _Finder:
         layer = self.layers.get(node.name)
         return Chain(node.name, layer, tuple(way.carriers), readers, tuple(way.axes), tuple(way.axes.values()))
 
-    def _start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
-        """Return the constants that decide the size of a node's output channels, the axis, the number of channels."""
+    def _start(self, node: onnx.NodeProto) -> _Way | None:
+        """Return the start of a way behind a node whose constants decide the size of its output channels."""
         layer = self.layers.get(node.name)
         if layer is not None:
             return self._layer_start(layer)
-        if node.domain not in ("", "ai.onnx"):
+        if not is_standard(node):
             return None
         if node.op_type == "ConvTranspose":
             return self._transposed_start(node)
@@ -158,36 +160,31 @@ class _Finder:
             rank = self.index.rank(node.output[0])
             last = attribute(node, "axis", -1) in {-1, (rank or 0) - 1}
             return self._norm_start(node, -1) if last else None
-        if node.op_type in _NORMS:
+        if op_of(node).normalizes:
             return None if node.output[0] in self.preparing else self._norm_start(node, 1)
         if node.op_type == "Mul":
             return None if node.output[0] in self.preparing else self._mul_start(node)
         return None
 
-    def _layer_start(self, layer: Layer) -> tuple[list[Carrier], int, int] | None:
-        if (
-            layer.op_type not in _WRITERS
-            or layer.axis is None
-            or (layer.op_type == "ConvTranspose" and layer.group > 1)
-        ):
+    def _layer_start(self, layer: Layer) -> _Way | None:
+        if layer.axis is None or (layer.op_type == "ConvTranspose" and layer.group > 1):
             return None
         dims = self.index.initializers[layer.weight].dims
         carriers = [Carrier(layer.weight, len(dims) - 1 - layer.axis)]
         if layer.bias is not None and not layer.bias_add:  # the walk meets an Add of its own accord
             carriers.append(Carrier(layer.bias, 0))
-        return carriers, (1 if layer.op_type.startswith("Conv") else -1), int(dims[layer.axis])
+        return _Way(carriers, layer.channel_axis, int(dims[layer.axis]))
 
-    def _transposed_start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
+    def _transposed_start(self, node: onnx.NodeProto) -> _Way | None:
         """Return what `_start` does for a ConvTranspose in float."""
         names = [str(name) for name in node.input[1:] if name]
-        if attribute(node, "group", 1) > 1 or not all(self.index.is_constant(name) for name in names):
-            return None
-        if any(self.index.elem_type(name) != onnx.TensorProto.FLOAT for name in names):
+        if attribute(node, "group", 1) > 1 or not all(self.index.is_float_constant(name) for name in names):
             return None
         dims = self.index.initializers[names[0]].dims
-        return [Carrier(name, 0 if number else len(dims) - 2) for number, name in enumerate(names)], 1, int(dims[1])
+        carriers = [Carrier(name, 0 if number else len(dims) - 2) for number, name in enumerate(names)]
+        return _Way(carriers, 1, int(dims[1]))
 
-    def _norm_start(self, node: onnx.NodeProto, axis: int) -> tuple[list[Carrier], int, int] | None:
+    def _norm_start(self, node: onnx.NodeProto, axis: int) -> _Way | None:
         names = [str(name) for name in node.input[1:3] if name]
         if not names or not all(self.index.is_constant(name) for name in names):
             return None
@@ -196,10 +193,10 @@ class _Finder:
             return None
         ((channels,),) = shapes
         written = self._size(str(node.output[0]), axis)
-        return ([Carrier(name, 0) for name in names], axis, channels) if written in (None, channels) else None
+        return _Way([Carrier(name, 0) for name in names], axis, channels) if written in (None, channels) else None
 
-    def _mul_start(self, node: onnx.NodeProto) -> tuple[list[Carrier], int, int] | None:
-        name = constant_operand(self.index, node)
+    def _mul_start(self, node: onnx.NodeProto) -> _Way | None:
+        name = _constant_operand(self.index, node)
         rank = self.index.rank(node.output[0])
         if name is None or rank is None:
             return None
@@ -212,16 +209,16 @@ class _Finder:
         axis = rank - 1 - trailing
         if self._size(str(node.output[0]), axis) != dims[wide[0]]:
             return None
-        return [Carrier(name, trailing)], (axis if trailing else -1), int(dims[wide[0]])
+        return _Way([Carrier(name, trailing)], axis if trailing else -1, int(dims[wide[0]]))
 
     def _size(self, tensor: str, axis: int) -> int | None:
         dims = self.index.dims(tensor)
         return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
 
-    def _walk(self, tensor: str, axis: int, channels: int, way: _Way) -> bool:
+    def _walk(self, tensor: str, way: _Way) -> bool:
         """Go down all readers of a tensor; False where one of them would notice the factors."""
         path: list[tuple[str, int, Iterator[Use]]] = []
-        ahead: tuple[str, int] | None = (tensor, axis)
+        ahead: tuple[str, int] | None = (tensor, way.axis)
         while ahead is not None or path:
             if ahead is not None:
                 name, at = ahead
@@ -238,39 +235,39 @@ class _Finder:
                 return False
             layer = self.layers.get(use.node.name)
             if layer is not None:
-                if not self._reads(layer, use.slot, at, name) or layer.channels != channels:
+                if not self._reads(layer, use.slot, at, name) or layer.channels != way.channels:
                     return False
                 way.readers.append(layer)
             elif use.node.op_type != "Shape":
-                behind = self._behind(use.node, use.slot, at, channels, way)
+                behind = self._behind(use.node, use.slot, at, way)
                 if behind is None:
                     return False
                 ahead = (str(use.node.output[0]), behind)
         return True
 
-    def _behind(self, node: onnx.NodeProto, slot: int, axis: int, channels: int, way: _Way) -> int | None:
+    def _behind(self, node: onnx.NodeProto, slot: int, axis: int, way: _Way) -> int | None:
         """Return the axis of the channels behind a node that commutes with their factors, None for any other node."""
-        if node.domain not in ("", "ai.onnx") or any(name in self.index.uses for name in node.output[1:] if name):
+        if not is_standard(node) or any(name in self.index.uses for name in node.output[1:] if name):
             return None
         if node.op_type not in _SHIFTS:
-            return axis_behind(self.index, node, slot, axis, channels)
-        name = constant_operand(self.index, node)
+            return _axis_behind(self.index, node, slot, axis, way.channels)
+        name = _constant_operand(self.index, node)
         rank = self.index.rank(node.output[0])
         if name is None or rank is None or self.index.rank(name) is None:
             return None
         if axis != -1 and self.index.rank(node.input[slot]) != rank:
             return None
-        if self._size(str(node.output[0]), axis) != channels:
+        if self._size(str(node.output[0]), axis) != way.channels:
             return None
         way.carriers.append(Carrier(name, 0 if axis == -1 else rank - 1 - axis))
         return axis
 
     def _reads(self, layer: Layer, slot: int, axis: int, tensor: str) -> bool:
         """Whether a layer reads a tensor's channels as its input channels, and its weight is its own."""
-        if layer.op_type not in _READERS or slot != 0 or layer.axis is None:
+        if layer.op_type == "ConvTranspose" or slot != 0 or layer.axis is None:
             return False
         rank = self.index.rank(tensor)
-        expected = {1} if layer.op_type == "Conv" else {-1, (rank or 0) - 1}
+        expected = {1} if layer.channel_axis == 1 else {-1, (rank or 0) - 1}
         return axis in expected and self.index.only_reader(layer.weight) is not None
 
     def _inserted(self, node: onnx.NodeProto, tensor: str) -> Chain | None:
@@ -304,3 +301,53 @@ def _prepared_inputs(index: Index) -> frozenset[str]:
             if len(variable) == 1 and (variable[0] in index.inputs or variable[0] in found):
                 found.add(str(node.output[0]))
     return frozenset(found)
+
+
+def _axis_behind(index: Index, node: onnx.NodeProto, slot: int, axis: int, channels: int) -> int | None:
+    """Return where the channels of a node's input are in its output, -1 for the last axis.
+
+    None where the op does not commute with a positive factor per channel, or where the channels are lost among other
+    values. A Clip does not commute: its bounds do not scale.
+    """
+    if slot != 0:
+        return None
+    facts = op_of(node)
+    if facts.passage is not None and not facts.passage.scalar:
+        return axis if not facts.passage.spatial or axis == 1 else None
+    if node.op_type == "Transpose":
+        return _transposed(index, node, axis)
+    return _reshaped(index, node, axis, channels) if facts.reshapes else None
+
+
+def _constant_operand(index: Index, node: onnx.NodeProto) -> str | None:
+    """Return the constant of an Add, Mul or Sub whose other operand is computed; None for Sub(constant, x)."""
+    constants = [str(name) for name in node.input if index.is_constant(name)]
+    if len(constants) != 1 or len(node.input) != 2 or (node.op_type == "Sub" and constants[0] == node.input[0]):
+        return None
+    return constants[0]
+
+
+def _transposed(index: Index, node: onnx.NodeProto, axis: int) -> int | None:
+    rank = index.rank(node.input[0])
+    if rank is None:
+        return None
+    order = list(attribute(node, "perm", list(range(rank))[::-1]))
+    behind = order.index(axis % rank)
+    return -1 if behind == rank - 1 else behind
+
+
+def _reshaped(index: Index, node: onnx.NodeProto, axis: int, channels: int) -> int | None:
+    """Find the axis of the same length with as many values behind each of its entries: the same channels."""
+    before, after = index.dims(node.input[0]), index.dims(node.output[0])
+    if not before or not after or before[axis] != channels:
+        return None
+    inner = _count(before[axis % len(before) + 1 :])
+    for behind, size in enumerate(after):
+        if inner is not None and size == channels and _count(after[behind + 1 :]) == inner:
+            return -1 if behind == len(after) - 1 else behind
+    return None
+
+
+def _count(dims: tuple[int | None, ...]) -> int | None:
+    known = [size for size in dims if size is not None]
+    return math.prod(known) if len(known) == len(dims) else None

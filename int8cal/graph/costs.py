@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from int8cal.graph.index import Index, attribute
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx
 
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
 
 NODE_US = 3.5  # one kernel, however small
 INT8_MAC_US = 2.5e-6
@@ -40,20 +39,18 @@ FLOAT_EXTRA_US: dict[str, float] = {
 PASSED_EXTRA_US = 0.3e-3  # ops that only move values move four times as many bytes
 
 
-def products(index: Index, layer: Layer, elements: float) -> float:
+def products(layer: Layer, elements: float) -> float:
     """Return the number of multiplications of one inference of a layer.
 
     Args:
-        index: Of the prepared model.
         layer: The layer.
         elements: Values of its input per inference.
     """
-    size = math.prod(index.initializers[layer.weight].dims)
     positions = elements / max(layer.channels, 1)
     if layer.op_type == "Conv":
-        for stride in attribute(index.nodes[layer.node], "strides", []):
+        for stride in layer.strides:
             positions /= stride
-    return float(positions * size)
+    return float(positions * math.prod(layer.dims))
 
 
 def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], *, integer: bool = True) -> float:
@@ -65,49 +62,37 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
         elements: Values per inference of every planned tensor.
         integer: Of the int8 model; else of the float model.
     """
-    index = Index(model)
     total = NODE_US * len(model.graph.node) + ELEMENT_US * sum(elements.values())
     for each in plan.recurrent:
-        node = index.nodes[each.node]
-        dims = index.dims(node.input[0]) or (None,)
-        weights = sum(math.prod(index.initializers[name].dims) for name in each.tensors)
-        total += (dims[1 if attribute(node, "layout", 0) else 0] or SEQUENCE) * (STEP_US + weights * FLOAT_MAC_US)
+        total += (each.steps or SEQUENCE) * (STEP_US + each.size * FLOAT_MAC_US)
     for layer in plan.layers:
-        per_product = INT8_MAC_US * _depthwise(layer) if integer else FLOAT_MAC_US
-        total += products(index, layer, elements[layer.input]) * per_product
+        per_product = INT8_MAC_US * (DEPTHWISE if layer.depthwise else 1.0) if integer else FLOAT_MAC_US
+        total += products(layer, elements[layer.input]) * per_product
     return total
 
 
-def residual_codes_us(index: Index, layer: Layer, elements: float) -> float:
+def residual_codes_us(layer: Layer, elements: float) -> float:
     """Estimate the microseconds that a second plane of codes adds in front of a layer and in it."""
-    return PLANES_US + PLANES_ELEMENT_US * elements + products(index, layer, elements) * INT8_MAC_US
+    return PLANES_US + PLANES_ELEMENT_US * elements + products(layer, elements) * INT8_MAC_US
 
 
-def layer_outputs(index: Index, layer: Layer, elements: float) -> float:
-    """Estimate the number of values that a layer writes per inference.
-
-    Args:
-        index: Of the prepared model.
-        layer: The layer.
-        elements: Values of its input per inference.
-    """
-    dims = tuple(index.initializers[layer.weight].dims)
-    channels = dims[len(dims) - 1 if layer.axis is None else layer.axis]
-    per_output = math.prod(dims) / max(channels, 1)
-    return products(index, layer, elements) / float(max(per_output, 1.0))
+def layer_outputs(layer: Layer, elements: float) -> float:
+    """Estimate the number of values that a layer writes per inference; elements: those of its input."""
+    channels = layer.dims[-1 if layer.axis is None else layer.axis]
+    per_output = math.prod(layer.dims) / max(channels, 1)
+    return products(layer, elements) / float(max(per_output, 1.0))
 
 
-def layer_float_us(index: Index, layer: Layer, elements: float) -> float:
+def layer_float_us(layer: Layer, elements: float) -> float:
     """Estimate the microseconds that a layer takes longer in float than on integers, DQ before and Q behind included.
 
     Args:
-        index: Of the prepared model.
         layer: The layer.
         elements: Values of its input per inference.
     """
-    slower = (FLOAT_MAC_US - INT8_MAC_US) * _depthwise(layer)
-    moved = elements + layer_outputs(index, layer, elements)
-    return 2 * NODE_US + products(index, layer, elements) * slower + PASSED_EXTRA_US * moved
+    slower = (FLOAT_MAC_US - INT8_MAC_US) * (DEPTHWISE if layer.depthwise else 1.0)
+    moved = elements + layer_outputs(layer, elements)
+    return 2 * NODE_US + products(layer, elements) * slower + PASSED_EXTRA_US * moved
 
 
 def float_us(node: onnx.NodeProto, elements: Mapping[str, float]) -> float:
@@ -119,8 +104,3 @@ def float_us(node: onnx.NodeProto, elements: Mapping[str, float]) -> float:
     """
     size = max((elements.get(name, 0.0) for name in (*node.input, *node.output)), default=0.0)
     return NODE_US + FLOAT_EXTRA_US.get(node.op_type, PASSED_EXTRA_US) * size
-
-
-def _depthwise(layer: Layer) -> float:
-    """Return how many times as much a product of this layer takes as one of others."""
-    return DEPTHWISE if layer.op_type == "Conv" and layer.group == layer.channels > 1 else 1.0

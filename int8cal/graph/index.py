@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     import numpy.typing as npt
@@ -56,6 +56,11 @@ class Index:
             for value in (*self.graph.input, *self.graph.output, *self.graph.value_info)
         }
 
+    @classmethod
+    def of(cls, model: onnx.ModelProto | Index) -> Index:
+        """Return the index of a model, or the one that is handed on instead of the model."""
+        return model if isinstance(model, Index) else cls(model)
+
     @cached_property
     def nodes(self) -> dict[str, onnx.NodeProto]:
         """The nodes by name."""
@@ -68,6 +73,14 @@ class Index:
     def constant(self, name: str) -> npt.NDArray[np.generic]:
         """Return the value of an initializer."""
         return numpy_helper.to_array(self.initializers[name])
+
+    def is_float_constant(self, name: str) -> bool:
+        """Whether the tensor is a float32 initializer."""
+        return name in self.initializers and self.initializers[name].data_type == onnx.TensorProto.FLOAT
+
+    def may_be_float(self, name: str) -> bool:
+        """Whether the tensor is float32, as far as is known."""
+        return self.elem_type(name) in (onnx.TensorProto.FLOAT, 0)
 
     def elem_type(self, name: str) -> int:
         """Return the TensorProto element type, 0 where unknown."""
@@ -112,59 +125,27 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Iterate over the nodes of a graph and of the graphs inside them, a node before those inside of it."""
-    ways = [iter(graph.node)]
-    while ways:
-        node = next(ways[-1], None)
-        if node is None:
-            ways.pop()
-            continue
+    for node in graph.node:
         yield node
-        ways.extend(iter(inner.node) for inner in reversed([*subgraphs(node)]))
+        for inner in subgraphs(node):
+            yield from walk(inner)
 
 
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
     names: set[str] = set()
-    if not node.attribute:
-        return names
-    local: list[set[str]] = []  # what each graph on the way down defines, as far as it was read
-    # a graph to open or, when its nodes are done, to close; a node to read; a node behind which its outputs are known
-    ways: list[tuple[str, onnx.GraphProto | onnx.NodeProto]] = [("open", graph) for graph in subgraphs(node)]
-    while ways:
-        what, item = ways.pop()
-        read: Iterable[str] = ()
-        if isinstance(item, onnx.NodeProto):
-            if what == "node":
-                read = item.input
-                ways.append(("behind", item))
-                ways += [("open", graph) for graph in subgraphs(item)]
-            else:
-                local[-1].update(item.output)
-        elif what == "open":
-            local.append({value.name for value in (*item.input, *item.initializer)})
-            ways.append(("close", item))
-            ways += [("node", inner) for inner in reversed(item.node)]
-        else:
-            read = [value.name for value in item.output]
-        names.update(name for name in read if name and not any(name in known for known in local))
-        if what == "close":
-            local.pop()
+    for graph in subgraphs(node):
+        known = {"", *(value.name for value in (*graph.input, *graph.initializer))}
+        for inner in graph.node:
+            names.update({*inner.input, *outer_references(inner)} - known)
+            known.update(inner.output)
+        names.update({value.name for value in graph.output} - known)
     return names
 
 
-def free_number(stem: str, taken: Collection[str], first: int) -> int:
-    """Return a number that makes a name of a stem that is not taken: the lowest, where those below are all taken.
-
-    A tensor may have thousands of readers with a name each, so the numbers are not tried one by one.
-    """
-    step = 1
-    while f"{stem}{first + step - 1}" in taken:
-        step *= 2
-    low, high = first + step // 2 - 1, first + step - 1  # the lower one is taken, or before the first
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if f"{stem}{middle}" in taken else (low, middle)
-    return high
+def tensors_read(node: onnx.NodeProto) -> list[str]:
+    """Return the tensors that a node reads: its inputs, then what its subgraphs read of the enclosing graph."""
+    return [*filter(None, node.input), *sorted(outer_references(node))]
 
 
 def derived_constants(index: Index) -> frozenset[str]:
@@ -191,3 +172,21 @@ def derived_constants(index: Index) -> frozenset[str]:
                 if not missing[number]:
                     ready.append(node)
     return frozenset(known)
+
+
+def connected(names: Iterable[str], pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Return the names in sets that pairs connect, in order; a pair with another name connects nothing."""
+    parents = {name: name for name in names}
+
+    def root(name: str) -> str:
+        while parents[name] != name:
+            name = parents[name]
+        return name
+
+    for first, second in pairs:
+        if first in parents and second in parents:
+            parents[root(second)] = root(first)
+    found: dict[str, list[str]] = {}
+    for name in parents:
+        found.setdefault(root(name), []).append(name)
+    return list(found.values())

@@ -10,30 +10,15 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import external_data_helper
 
-from int8cal.atomic import atomic_path, atomic_write
 from int8cal.errors import ModelError
 from int8cal.graph.index import walk
-from int8cal.input_paths import require_readable
+from int8cal.graph.ops import handles_codes
+from int8cal.io.atomic import atomic_path, atomic_write
+from int8cal.io.paths import require_readable
 from int8cal.protos import all_tensors, is_large, tensor_bytes, texts, without_weights, write_split
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-QUANTIZED_OPS = frozenset(
-    {
-        "QuantizeLinear",
-        "DequantizeLinear",
-        "DynamicQuantizeLinear",
-        "DynamicQuantizeMatMul",
-        "DynamicQuantizeLSTM",
-        "ConvInteger",
-        "MatMulInteger",
-        "MatMulIntegerToFloat",
-        "MatMulNBits",
-        "QGemm",
-        "QAttention",
-    }
-)
 
 _WHOLE_BYTES = frozenset(
     {
@@ -141,7 +126,7 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
     """
     inside = (node for function in model.functions for node in function.node)
     for node in itertools.chain(walk(model.graph), inside):
-        if _handles_codes(node):
+        if handles_codes(node):
             raise ModelError(
                 f"is already quantized (node {node.name!r} is {node.op_type})",
                 where=where,
@@ -152,11 +137,7 @@ def require_float(model: onnx.ModelProto, where: str) -> None:
 
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether a model holds a node that makes, takes or multiplies codes, in its subgraphs too."""
-    return any(_handles_codes(node) for node in walk(model.graph))
-
-
-def _handles_codes(node: onnx.NodeProto) -> bool:
-    return node.op_type in QUANTIZED_OPS or node.op_type.startswith("QLinear")
+    return any(handles_codes(node) for node in walk(model.graph))
 
 
 def file_sha256(path: Path) -> str:

@@ -1,17 +1,145 @@
-"""The op tables: what a target's runtime makes of each op between Q and DQ, as data.
+"""What is known of each op, as data: of the op itself (`OPS`), and what a target's runtime makes of it (`OpTable`).
 
-The Plan reads a table and carries it along; nothing else knows op names. Another runtime is another table:
-onnxruntime's CPU provider (measured on 1.31), OpenVINO's CPU plugin (measured on 2026.4), TensorRT (as NVIDIA's guide
-has it).
+The Plan reads a target's table and carries it along. Another runtime is another table: onnxruntime's CPU provider
+(measured on 1.31), OpenVINO's CPU plugin (measured on 2026.4), TensorRT (as NVIDIA's guide has it).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import onnx
+
+STANDARD = ("", "ai.onnx")  # the domain of the standard ops has two names
+
+
+@dataclass(frozen=True)
+class Passage:
+    """How an op with one data input lets a factor and a shift per channel pass from its output to its input.
+
+    Attributes:
+        positive: Only factors above 0.
+        shift: Shifts too.
+        scalar: Only one value for all channels, because the op moves elements between channels.
+        spatial: Channels are axis 1, whatever the rank.
+    """
+
+    positive: bool = False
+    shift: bool = False
+    scalar: bool = False
+    spatial: bool = False
+
+
+@dataclass(frozen=True)
+class Op:
+    """What an op is, whatever runs it.
+
+    Attributes:
+        channel_axis: Of a layer, which multiplies its input 0 by weights in its input 1: where channels are in its
+            input and output, 1 (N, C, ...) or -1 (..., C). 0 for any other op.
+        step: With constants it is x * factor + shift.
+        passage: f(x * factor + shift) as f(x) * factor + shift, None where that does not hold.
+        reshapes: Same values in the same order, in another shape.
+        normalizes: Inputs 1 and 2 are factor and shift of each channel in axis 1 of its output.
+        clips: The range of the Q behind it does the same.
+        range: Bounds of its outputs, whatever it reads.
+        keeps_range: Its outputs lie in the range of its input 0.
+        quantized: It makes, takes or multiplies codes.
+    """
+
+    channel_axis: int = 0
+    step: bool = False
+    passage: Passage | None = None
+    reshapes: bool = False
+    normalizes: bool = False
+    clips: bool = False
+    range: tuple[float, float] | None = None
+    keeps_range: bool = False
+    quantized: bool = False
+
+
+_UNKNOWN = Op()
+_MOVES = Passage(shift=True, scalar=True)
+_CONVOLUTION, _PRODUCT = Op(channel_axis=1), Op(channel_axis=-1)
+_STEP, _QUANTIZED = Op(step=True), Op(quantized=True)
+_NORMALIZATION, _NOT_NEGATIVE, _AROUND_ZERO = Op(normalizes=True), Op(range=(0.0, math.inf)), Op(range=(-1.0, 1.0))
+_PROBABILITY = Op(range=(0.0, 1.0))
+OPS: dict[str, Op] = {
+    "Conv": _CONVOLUTION,
+    "ConvTranspose": _CONVOLUTION,
+    "Gemm": _PRODUCT,
+    "MatMul": _PRODUCT,
+    "Add": _STEP,
+    "Sub": _STEP,
+    "Mul": _STEP,
+    "Div": _STEP,
+    "Neg": _STEP,
+    "BatchNormalization": Op(step=True, normalizes=True),
+    "InstanceNormalization": _NORMALIZATION,
+    "GroupNormalization": _NORMALIZATION,
+    "Relu": Op(passage=Passage(positive=True), clips=True, range=(0.0, math.inf)),
+    "Clip": Op(clips=True),
+    "LeakyRelu": Op(passage=Passage(positive=True)),
+    "PRelu": Op(passage=Passage(positive=True)),
+    "Abs": _NOT_NEGATIVE,
+    "Exp": _NOT_NEGATIVE,
+    "Sqrt": _NOT_NEGATIVE,
+    "Sigmoid": _PROBABILITY,
+    "HardSigmoid": _PROBABILITY,
+    "Softmax": _PROBABILITY,
+    "Tanh": _AROUND_ZERO,
+    "Sin": _AROUND_ZERO,
+    "Cos": _AROUND_ZERO,
+    "MaxPool": Op(passage=Passage(positive=True, shift=True, spatial=True), keeps_range=True),
+    "GlobalMaxPool": Op(passage=Passage(positive=True, shift=True, spatial=True), keeps_range=True),
+    # zeros of the padding may count, so no shift, and no range that does not hold 0
+    "AveragePool": Op(passage=Passage(spatial=True)),
+    "GlobalAveragePool": Op(passage=Passage(shift=True, spatial=True), keeps_range=True),
+    "ReduceMean": Op(passage=_MOVES),
+    "Dropout": Op(passage=Passage()),
+    "Identity": Op(passage=Passage(shift=True), keeps_range=True),
+    "Reshape": Op(passage=_MOVES, reshapes=True, keeps_range=True),
+    "Flatten": Op(passage=_MOVES, reshapes=True, keeps_range=True),
+    "Squeeze": Op(passage=_MOVES, reshapes=True, keeps_range=True),
+    "Unsqueeze": Op(passage=_MOVES, reshapes=True, keeps_range=True),
+    "Transpose": Op(passage=_MOVES, keeps_range=True),
+    "Slice": Op(passage=_MOVES, keeps_range=True),
+    "DepthToSpace": Op(passage=_MOVES, keeps_range=True),
+    "SpaceToDepth": Op(keeps_range=True),
+    "Expand": Op(keeps_range=True),
+    "QuantizeLinear": _QUANTIZED,
+    "DequantizeLinear": _QUANTIZED,
+    "DynamicQuantizeLinear": _QUANTIZED,
+    "DynamicQuantizeMatMul": _QUANTIZED,
+    "DynamicQuantizeLSTM": _QUANTIZED,
+    "ConvInteger": _QUANTIZED,
+    "MatMulInteger": _QUANTIZED,
+    "MatMulIntegerToFloat": _QUANTIZED,
+    "MatMulNBits": _QUANTIZED,
+    "QGemm": _QUANTIZED,
+    "QAttention": _QUANTIZED,
+}
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether a node's op is one of the ONNX standard, which `OPS` describes."""
+    return node.domain in STANDARD
+
+
+def op_of(node: onnx.NodeProto) -> Op:
+    """Look up what a node's op is; one of another domain, or that the table does not know, is nothing in particular."""
+    return OPS.get(node.op_type, _UNKNOWN) if is_standard(node) else _UNKNOWN
+
+
+def handles_codes(node: onnx.NodeProto) -> bool:
+    """Whether a node of any domain makes, takes or multiplies codes."""
+    return OPS.get(node.op_type, _UNKNOWN).quantized or node.op_type.startswith("QLinear")
+
 
 Kind = Literal["linear", "compute", "pass", "residual"]
 
@@ -73,11 +201,11 @@ class OpTable:
 
     Attributes:
         rules: By op.
-        recurrent: Weights of LSTM, GRU and RNN become int8, one way or another (see graph.recurrent).
+        recurrent: Weights of LSTM, GRU and RNN become int8, one way or another (see graph.layers).
         symmetric: Activations are int8 with zero point 0, nothing else.
         float_bias: A bias stays float: there is no DequantizeLinear of int32.
         looks_behind: The runtime takes what reads a product into it before it looks for an integer kernel, see
-            quantization.product_ends.
+            quantization.products.
     """
 
     rules: Mapping[str, OpRule]
@@ -108,7 +236,3 @@ _BY_TARGET: dict[str, OpTable] = {
 def op_table(target: str) -> OpTable:
     """Return the op table of a target; onnxruntime's where it has none of its own."""
     return _BY_TARGET.get(target, _ONNXRUNTIME)
-
-
-# Activations that the Q behind them replaces: its range clips what they clip.
-CLIPPING = frozenset({"Relu", "Clip"})

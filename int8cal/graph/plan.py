@@ -11,58 +11,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-
-from int8cal.graph.bias_add import bias_add
-from int8cal.graph.index import Index, attribute
-from int8cal.graph.ops import CLIPPING, OpRule, OpTable, op_table
-from int8cal.graph.recurrent import GATES, Recurrent, recurrent_of
-from int8cal.graph.reduction import reduction_of
-from int8cal.graph.scores import are_scores, is_mask
+from int8cal.graph.index import Index
+from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
+from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
-from int8cal.graph.shared_scales import SharedScales
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
+
+    import onnx
 
     from int8cal.graph.select import Selection
-    from int8cal.numerics.pairs import Reduction
-
-
-# Why a layer stays float that has weights like any other.
-NO_KERNEL = "the runtime has no integer kernel for it"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A node with constant weights that becomes int8.
-
-    Attributes:
-        weight, bias: Initializer names; bias None when absent.
-        axis: Output-channel axis of the weight; None for one scale (weights that are not 2-D under MatMul).
-        input: The quantized data input.
-        output: The tensor behind the node and its fused activation.
-        channels: Number of input channels.
-        group: Groups of a convolution.
-        bias_add: The Add behind a MatMul whose constant is the bias; the two become one Gemm. "" where there is none.
-    """
-
-    node: str
-    op_type: str
-    weight: str
-    bias: str | None
-    axis: int | None
-    input: str
-    output: str
-    channels: int
-    group: int = 1
-    bias_add: str = ""
-
-    @property
-    def reduction(self) -> Reduction:
-        """Over what it sums."""
-        return reduction_of(self.op_type, self.axis, self.group)
 
 
 @dataclass(frozen=True)
@@ -89,7 +48,7 @@ class QuantizedTensor:
 
 
 @dataclass(frozen=True)
-class Left:
+class Unquantized:
     """A node that could have an integer kernel and stays float, and why."""
 
     node: str
@@ -110,7 +69,7 @@ class Plan:
     tensors: tuple[QuantizedTensor, ...]
     layers: tuple[Layer, ...]
     integer_nodes: frozenset[str]
-    left: tuple[Left, ...]
+    unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
 
@@ -161,181 +120,107 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
     return tuple(slot for slot in rule.inputs if slot < len(node.input) and node.input[slot])
 
 
-def make_plan(model: onnx.ModelProto, selection: Selection) -> Plan:
+def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
     """Decide what is quantized.
 
     Args:
-        model: A prepared model.
+        model: A prepared model, or its index.
         selection: Which nodes the user allows, and the target, whose op table holds.
 
     Raises:
         UsageError: a pattern of the selection matches nothing.
     """
-    return _Planner(model, selection, op_table(selection.target)).plan()
+    return _Planner(Index.of(model), selection, op_table(selection.target)).plan()
 
 
 class _Planner:
-    def __init__(self, model: onnx.ModelProto, selection: Selection, ops: OpTable) -> None:
-        self.index = Index(model)
+    def __init__(self, index: Index, selection: Selection, ops: OpTable) -> None:
+        self.index = index
+        self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
-        self.allowed = selection.resolve(model.graph.node)
-        self.left: list[Left] = []
+        self.allowed = selection.resolve(self.nodes)
+        self.unquantized: list[Unquantized] = []
         self.layers: dict[str, Layer] = {}
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
-        self.shared = SharedScales(self.index)
+        self.shared = _SharedScales(self.index)
 
     def plan(self) -> Plan:
-        nodes = list(self.index.graph.node)
-        for node in nodes:
+        for node, _ in self._ruled("linear"):
             self._linear(node)
-        wanted = self._wish(nodes)
-        quantized = self._join(nodes, wanted) | self._residuals(nodes)
-        return self._result(nodes, quantized)
+        wanted = self._wish()
+        quantized = self._join(wanted) | self._residuals()
+        return self._result(quantized)
+
+    def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
+        """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
+        for node in self.nodes:
+            rule = self.rules.get(node.op_type)
+            if rule is not None and rule.kind in kinds and is_standard(node) and node.name not in self.taken_in:
+                yield node, rule
+
+    def _variable(self, node: onnx.NodeProto, rule: OpRule) -> list[str]:
+        names = (node.input[slot] for slot in data_slots(node, rule))
+        return [name for name in names if not self.index.is_constant(name)]
+
+    def _end(self, node: onnx.NodeProto) -> str:
+        """Return the tensor behind a node's kernel."""
+        if node.name in self.layers:
+            return self.layers[node.name].output
+        return activated(self.index, node) if self.rules[node.op_type].kind == "compute" else node.output[0]
 
     def _linear(self, node: onnx.NodeProto) -> None:
-        rule = self.rules.get(node.op_type)
-        if rule is None or rule.kind != "linear" or node.domain not in ("", "ai.onnx"):
+        found: Layer | str = self.selection.reason(node.name)
+        if node.name in self.allowed:
+            found = layer_of(self.index, node, self.rules, self.allowed)
+        if isinstance(found, str):
+            self.unquantized.append(Unquantized(node.name, node.op_type, found))
             return
-        reason = self._why_not(node, rule)
-        if reason:
-            self.left.append(Left(node.name, node.op_type, reason))
-            return
-        weight = self.index.initializers[node.input[rule.weight]]
-        bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
-        axis, channels, group = _weight_layout(node, tuple(weight.dims))
-        add = bias_add(self.index, node, self.allowed)
-        if add is not None:
-            bias = add.bias
-            self.taken_in.add(add.node.name)
-        self.layers[node.name] = Layer(
-            node.name,
-            node.op_type,
-            weight.name,
-            bias or None,
-            axis,
-            node.input[0],
-            self.activated(node if add is None else add.node),
-            channels,
-            group,
-            "" if add is None else add.node.name,
-        )
+        self.layers[node.name] = found
         self.integer.add(node.name)
-        self.hard.add(node.input[0])
-
-    def _why_not(self, node: onnx.NodeProto, rule: OpRule) -> str:
-        weight = node.input[rule.weight]
-        if node.name not in self.allowed:
-            return self.selection.reason(node.name)
-        if rule.no_kernel or (not rule.grouped and attribute(node, "group", 1) > 1):
-            return NO_KERNEL
-        if not self.index.is_constant(weight):
-            if self.index.is_constant(node.input[0]):
-                return "its weights are the left operand, no integer kernel takes them there"
-            producer = self.index.producer.get(weight)
-            cast = producer is not None and producer.op_type == "Cast" and self.index.is_constant(producer.input[0])
-            return "its weights are not float32" if cast else "its weights are not constant"
-        if self.index.is_constant(node.input[0]):
-            return "both operands are constant"
-        if self.index.elem_type(weight) != onnx.TensorProto.FLOAT:
-            return "its weights are not float32"
-        if 0 in self.index.initializers[weight].dims:
-            return "its weights are empty"
-        if len(self.index.initializers[weight].dims) < 2:
-            return "its weights are a vector"
-        if rule.bias is not None and len(node.input) > rule.bias and node.input[rule.bias]:
-            bias = node.input[rule.bias]
-            if not self.index.is_constant(bias):
-                return "its bias is not constant"
-            values = self.index.constant(bias)
-            if not np.isfinite(values.astype(np.float64)).all():
-                return "its bias holds NaN or infinity"
-            if not rule.float_output and is_mask(values) and are_scores(self.index, self.rules, node.output[0]):
-                return "its bias masks scores that Softmax reads"
-            if node.op_type == "Gemm" and not _is_row(values, self.index.constant(weight), node):
-                return "its bias is not one value per output channel"
-        if node.op_type == "Gemm" and attribute(node, "transA", 0):
-            return "its input is transposed (transA)"
-        return ""
-
-    def activated(self, node: onnx.NodeProto) -> str:
-        """Return the tensor whose Q ends the node's kernel: behind a Relu or Clip that alone reads the output."""
-        output = str(node.output[0])
-        reader = self.index.only_reader(output)
-        if reader is None or reader.op_type not in CLIPPING or reader.input[0] != output:
-            return output
-        if not all(self.index.is_constant(name) for name in reader.input[1:] if name):
-            return output
-        # Q replaces the Clip only where its range ends exactly at the bound, and zero is the only bound that rounding
-        # never moves; behind any other Clip the runtime would keep the whole layer in float
-        low, _ = clip_bounds(self.index, reader)
-        return str(reader.output[0]) if low == 0.0 else output
+        self.hard.add(found.input)
+        if found.bias_add:
+            self.taken_in.add(found.bias_add)
 
     def _may_mask(self, node: onnx.NodeProto) -> bool:
         return node.op_type == "Add" and are_scores(self.index, self.rules, node.output[0])
 
-    def _float_tensor(self, name: str) -> bool:
-        return self.index.elem_type(name) in (onnx.TensorProto.FLOAT, 0)
-
-    def _wish(self, nodes: list[onnx.NodeProto]) -> set[str]:
+    def _wish(self) -> set[str]:
         """Go backwards: tensors that somebody would take quantized if they could be had so."""
         wanted = set(self.hard)
-        for node in reversed(nodes):
-            rule = self.rules.get(node.op_type)
-            if (
-                rule is None
-                or rule.kind in ("linear", "residual")
-                or node.name not in self.allowed
-                or node.name in self.taken_in
-                or node.domain not in ("", "ai.onnx")
-                or self._may_mask(node)
-            ):
+        for node, rule in reversed([*self._ruled("compute", "pass")]):
+            if node.name not in self.allowed or self._may_mask(node):
                 continue
-            if self.activated(node) not in wanted and node.output[0] not in wanted:
-                continue
-            wanted |= {
-                node.input[slot] for slot in data_slots(node, rule) if not self.index.is_constant(node.input[slot])
-            }
+            if activated(self.index, node) in wanted or node.output[0] in wanted:
+                wanted.update(self._variable(node, rule))
         return wanted
 
-    def _join(self, nodes: list[onnx.NodeProto], wanted: set[str]) -> set[str]:
+    def _join(self, wanted: set[str]) -> set[str]:
         """Go forwards: let ops join where all they read is quantized and their output is wanted so."""
-        quantized = {
-            self.layers[node.name].output
-            for node in nodes
-            if node.name in self.layers and not self.rules[node.op_type].float_output
-        } | self.hard
-        for node in nodes:
-            rule = self.rules.get(node.op_type)
-            if rule is None or rule.kind in ("linear", "residual") or node.domain not in ("", "ai.onnx"):
+        quantized = self.hard | {
+            layer.output for layer in self.layers.values() if not self.rules[layer.op_type].float_output
+        }
+        for node, rule in self._ruled("compute", "pass"):
+            output = self._end(node)
+            if output not in wanted or not self.index.may_be_float(node.output[0]):
                 continue
-            if node.name in self.taken_in:
-                continue
-            output = self.activated(node) if rule.kind == "compute" else node.output[0]
-            if output not in wanted or not self._float_tensor(node.output[0]):
-                continue
-            slots = data_slots(node, rule)
-            variable = [node.input[slot] for slot in slots if not self.index.is_constant(node.input[slot])]
-            reason = self._why_float(node, slots, variable, quantized)
+            reason = self._why_float(node, rule, quantized)
             if reason:
-                self.left.append(Left(node.name, node.op_type, reason))
+                self.unquantized.append(Unquantized(node.name, node.op_type, reason))
                 continue
             self.integer.add(node.name)
             quantized.add(output)
-            self._share(node, rule, variable, output)
+            self._share(node, rule, output)
         return quantized
 
-    def _residuals(self, nodes: list[onnx.NodeProto]) -> set[str]:
+    def _residuals(self) -> set[str]:
         """Name the operands that join the kernel of a layer through an Add behind it, and let those Adds take codes."""
-        order = {node.name: position for position, node in enumerate(nodes)}
+        order = {node.name: position for position, node in enumerate(self.nodes)}
         found: set[str] = set()
-        for node in nodes:
-            rule = self.rules.get(node.op_type)
-            if rule is None or rule.kind != "residual" or node.name not in self.allowed or node.name in self.taken_in:
-                continue
-            if self._may_mask(node):
+        for node, _ in self._ruled("residual"):
+            if node.name not in self.allowed or self._may_mask(node):
                 continue
             # the layer that is computed last takes the Add into its kernel; it reads the other operand
             behind = [
@@ -348,27 +233,26 @@ class _Planner:
             if not behind:
                 continue
             other = node.input[1 - max(behind)[1]]
-            if self.index.is_constant(other) or not self._float_tensor(other):
+            if self.index.is_constant(other) or not self.index.may_be_float(other):
                 continue
             self.integer.add(node.name)
             found.add(other)
         return found
 
-    def _why_float(self, node: onnx.NodeProto, slots: tuple[int, ...], variable: list[str], quantized: set[str]) -> str:
+    def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> str:
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
-        if len(node.output) > 1 and any(name in self.index.uses for name in node.output[1:]):
+        if any(name in self.index.uses for name in node.output[1:]):
             return "its second output is used"
-        if len(variable) != len(slots):
+        variable = self._variable(node, rule)
+        if len(variable) != len(data_slots(node, rule)):
             return "an operand is constant"
         if self._may_mask(node):
             return "it may mask scores that Softmax reads"
-        for name in variable:
-            if name not in quantized:
-                return f"its input {name} is float"
-        return ""
+        return next((f"its input {name} is float" for name in variable if name not in quantized), "")
 
-    def _share(self, node: onnx.NodeProto, rule: OpRule, variable: list[str], output: str) -> None:
+    def _share(self, node: onnx.NodeProto, rule: OpRule, output: str) -> None:
+        variable = self._variable(node, rule)
         if rule.kind == "pass":
             self.shared.unite(variable[0], output)
         elif rule.shares_inputs and output == node.output[0]:
@@ -379,29 +263,20 @@ class _Planner:
                 if self.index.only_reader(name) is node:
                     self.shared.unite(name, output)
 
-    def _result(self, nodes: list[onnx.NodeProto], quantized: set[str]) -> Plan:
-        by_name = self.index.nodes
-        inputs = quantized & self.index.inputs
-        order = [value.name for value in self.index.graph.input if value.name in inputs]
-        order += [name for node in nodes for name in node.output if name in quantized]
-        ends = {  # outputs of integer kernels that cannot write float
-            (layer.output if name in self.layers else "")
-            for name, layer in self.layers.items()
-            if not self.rules[layer.op_type].float_output
-        }
-        ends |= {
-            self._end(by_name[name])
-            for name in self.integer - self.layers.keys()
-            if not self.rules[by_name[name].op_type].float_output
-        }
-        passed = {by_name[name].output[0] for name in self.integer if self._only_passes(by_name[name])}
+    def _result(self, quantized: set[str]) -> Plan:
+        integer = [node for node in self.nodes if node.name in self.integer]
+        order = [value.name for value in self.index.graph.input if value.name in quantized & self.index.inputs]
+        order += [name for node in self.nodes for name in node.output if name in quantized]
+        # of integer kernels that cannot write float
+        ends = {self._end(node) for node in integer if not self.rules[node.op_type].float_output}
+        passed = {node.output[0] for node in integer if self._only_passes(node)}
         readers = {layer.input: layer for layer in self.layers.values()}
         groups: dict[str, str] = {}
-        points = []
+        tensors = []
         for tensor in order:
             producer = self.index.producer.get(tensor)
             layer = readers.get(tensor)
-            points.append(
+            tensors.append(
                 QuantizedTensor(
                     tensor=tensor,
                     group=groups.setdefault(self.shared.root(tensor), tensor),
@@ -409,90 +284,83 @@ class _Planner:
                     exclusive=tensor in ends,
                     node=producer.name if producer is not None else "",
                     op_type=producer.op_type if producer is not None else "Input",
-                    channel_axis=None if layer is None else (-1 if layer.op_type in ("Gemm", "MatMul") else 1),
+                    channel_axis=None if layer is None else layer.channel_axis,
                     channels=0 if layer is None else layer.channels,
                 )
             )
-        layers = tuple(self.layers[node.name] for node in nodes if node.name in self.layers)
-        left = tuple(self._explained(item, by_name[item.node], ends) for item in self.left)
-        recurrent, floats = self._recurrent(nodes)
-        left = (*left, *self._fused_exclusions(nodes), *floats)
-        return Plan(tuple(points), layers, frozenset(self.integer), left, recurrent, self.ops)
+        unquantized = [self._explained(each, ends) for each in self.unquantized] + self._fused_exclusions(integer)
+        recurrent = []
+        for node in self.nodes:
+            found = self._recurrent(node)
+            if isinstance(found, Recurrent):
+                recurrent.append(found)
+            elif found is not None:
+                unquantized.append(found)
+        layers = tuple(self.layers.values())
+        return Plan(tuple(tensors), layers, frozenset(self.integer), tuple(unquantized), tuple(recurrent), self.ops)
 
-    def _recurrent(self, nodes: list[onnx.NodeProto]) -> tuple[tuple[Recurrent, ...], list[Left]]:
-        """Find the recurrent nodes whose weights become int8, and those that stay float."""
-        found, floats = [], []
-        for node in nodes:
-            if node.op_type not in GATES or node.domain not in ("", "ai.onnx"):
-                continue
-            allowed = node.name in self.allowed
-            each = recurrent_of(self.index, node) if allowed else self.selection.reason(node.name)
-            if not self.ops.recurrent:
-                each = f"{self.selection.target} has no int8 {node.op_type}"
-            if isinstance(each, str):
-                floats.append(Left(node.name, node.op_type, each))
-            else:
-                found.append(each)
-        return tuple(found), floats
+    def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
+        """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""
+        if node.op_type not in GATES or not is_standard(node):
+            return None
+        if not self.ops.recurrent:
+            return Unquantized(node.name, node.op_type, f"{self.selection.target} has no int8 {node.op_type}")
+        if node.name not in self.allowed:
+            return Unquantized(node.name, node.op_type, self.selection.reason(node.name))
+        found = recurrent_of(self.index, node)
+        return Unquantized(node.name, node.op_type, found) if isinstance(found, str) else found
 
-    def _explained(self, left: Left, node: onnx.NodeProto, ends: set[str]) -> Left:
+    def _explained(self, found: Unquantized, ends: set[str]) -> Unquantized:
         """Tell where excluding a node cannot keep the runtime from fusing it."""
-        if left.reason != EXCLUDED or self.rules[node.op_type].kind == "linear":
-            return left
-        inputs = {node.input[slot] for slot in data_slots(node, self.rules[node.op_type])}
-        if not inputs <= ends or self.activated(node) not in self.hard:
-            return left
+        node, rule = self.index.nodes[found.node], self.rules[found.op_type]
+        if found.reason != EXCLUDED or rule.kind == "linear":
+            return found
+        inputs = {node.input[slot] for slot in data_slots(node, rule)}
+        if not inputs <= ends or activated(self.index, node) not in self.hard:
+            return found
         reason = f"{EXCLUDED}, but its neighbours quantize its inputs and output, the runtime may fuse it"
-        return Left(left.node, left.op_type, reason)
+        return Unquantized(found.node, found.op_type, reason)
 
-    def _fused_exclusions(self, nodes: list[onnx.NodeProto]) -> list[Left]:
+    def _fused_exclusions(self, integer: list[onnx.NodeProto]) -> list[Unquantized]:
         """Tell where excluding an activation changes nothing, because it belongs to the node in front."""
-        behind = {self._end(node): node.name for node in nodes if node.name in self.integer - self.layers.keys()}
-        behind |= {layer.output: layer.node for layer in self.layers.values()}
+        behind = {self._end(node): node.name for node in integer}
         return [
-            Left(node.name, node.op_type, f"excluding it has no effect, it belongs to {behind[node.output[0]]}")
-            for node in nodes
-            if node.op_type in CLIPPING and node.name not in self.allowed and node.output[0] in behind
+            Unquantized(node.name, node.op_type, f"excluding it has no effect, it belongs to {behind[node.output[0]]}")
+            for node in self.nodes
+            if op_of(node).clips and node.name not in self.allowed and node.output[0] in behind
         ]
-
-    def _end(self, node: onnx.NodeProto) -> str:
-        return self.activated(node) if self.rules[node.op_type].kind == "compute" else node.output[0]
 
     def _only_passes(self, node: onnx.NodeProto) -> bool:
         rule = self.rules[node.op_type]
         if rule.kind == "pass":
             return True
-        variable: Iterable[str] = (node.input[slot] for slot in data_slots(node, rule))
-        return rule.shares_inputs and all(
-            self.shared.root(name) == self.shared.root(node.output[0]) for name in variable
-        )
+        root = self.shared.root(node.output[0])
+        names = (node.input[slot] for slot in data_slots(node, rule))
+        return rule.shares_inputs and all(self.shared.root(name) == root for name in names)
 
 
-def clip_bounds(index: Index, node: onnx.NodeProto) -> tuple[float, float]:
-    """Return the bounds of a Relu or a Clip with constant min and max (opset 6 attributes or inputs)."""
-    if node.op_type == "Relu":
-        return 0.0, float("inf")
-    low, high = attribute(node, "min", -np.inf), attribute(node, "max", np.inf)
-    if len(node.input) > 1 and node.input[1]:
-        low = index.constant(node.input[1]).item()
-    if len(node.input) > 2 and node.input[2]:
-        high = index.constant(node.input[2]).item()
-    return float(low), float(high)
+class _SharedScales:
+    """Which tensors share one scale: sets, each under the name of one of them, its root."""
 
+    def __init__(self, index: Index) -> None:
+        self._parents: dict[str, str] = {}
+        # roots of sets with a tensor that a Relu or Clip ends at; at first each tensor is its own
+        self._clipped = {node.output[0] for node in index.graph.node if op_of(node).clips}
 
-def _weight_layout(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int, int]:
-    """Output-channel axis of the weight, number of input channels, groups (NUMERICS 1)."""
-    group = int(attribute(node, "group", 1))
-    if node.op_type == "Conv":
-        return 0, dims[1] * group, group
-    if node.op_type == "ConvTranspose":
-        return 1, dims[0], group
-    if node.op_type == "Gemm":
-        transposed = attribute(node, "transB", 0)
-        return (0, dims[1], 1) if transposed else (1, dims[0], 1)
-    return (len(dims) - 1 if len(dims) == 2 else None), dims[-2], 1
+    def root(self, tensor: str) -> str:
+        """Name the set of a tensor."""
+        while (parent := self._parents.get(tensor, tensor)) != tensor:
+            self._parents[tensor] = self._parents.get(parent, parent)  # the next way is short
+            tensor = self._parents[tensor]
+        return tensor
 
+    def unite(self, first: str, second: str) -> None:
+        """Let the sets of two tensors be one, under the first one's root."""
+        first, second = self.root(first), self.root(second)
+        if second in self._clipped:
+            self._clipped.add(first)
+        self._parents[second] = first
 
-def _is_row(bias: np.ndarray, weight: np.ndarray, node: onnx.NodeProto) -> bool:
-    width = weight.shape[0] if attribute(node, "transB", 0) else weight.shape[1]
-    return bias.size in (1, width) and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
+    def is_clipped(self, tensor: str) -> bool:
+        """Whether a Relu or Clip ends at the tensor or at one that shares its scale."""
+        return self.root(tensor) in self._clipped

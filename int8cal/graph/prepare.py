@@ -3,18 +3,78 @@
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference, version_converter
+from onnx import shape_inference, version_converter
 
-from int8cal.errors import ModelError
-from int8cal.graph.folding.fold import fold
-from int8cal.graph.index import Index, attribute, walk
-from int8cal.graph.load import require_float
-from int8cal.protos import outline
+from int8cal.errors import ModelError, TableError
+from int8cal.graph.edit import Names, apply, refill, separate
+from int8cal.graph.index import Index, walk
+from int8cal.graph.layers import NO_KERNEL
+from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
+from int8cal.graph.ops import STANDARD
+from int8cal.graph.passes.affine import fold_affine
+from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.gemm import biased_products, unit_gemms
+from int8cal.graph.plan import Plan, make_plan
+from int8cal.graph.signature import Signature, signature_of
+from int8cal.protos import outline, without_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from int8cal.graph.select import Selection
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model ready to be planned.
+
+    Attributes:
+        model: The prepared graph.
+        signature: Inputs and outputs.
+        sha256: Hash of the user's file (or of the model in memory).
+        name: File name, for tables and reports.
+        where: What messages call it.
+    """
+
+    model: onnx.ModelProto
+    signature: Signature
+    sha256: str
+    name: str
+    where: str
+
+
+def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Prepared:
+    """Load and prepare a model.
+
+    Args:
+        source: A file, or a model in memory.
+        simplify: Folds constants and BatchNorm; `runtime.sessions.simplify`, since graph/ knows no runtime.
+
+    Raises:
+        ModelError: It cannot be loaded, or is already quantized.
+    """
+    if isinstance(source, onnx.ModelProto):
+        original, sha, name = source, model_sha256(source), source.graph.name or "model"
+        where = name
+        require_text(source, where)
+    else:
+        watched = Watched(source)
+        original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
+        watched.require_same()  # the hash is of what was loaded
+    signature, header = signature_of(original), without_weights(original)
+    _require_tensors(original, where)
+    normal = normalize(original, where)
+    del original  # a model of several GB should not stay in memory three times
+    folded = simplify(normal)
+    del normal
+    return Prepared(finish(folded, header), signature, sha, name, where)
 
 
 def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
@@ -32,7 +92,7 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         ModelError: it is already quantized, or its opset cannot be raised.
     """
     require_float(model, where)
-    opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), None)
+    opset = next((item.version for item in model.opset_import if item.domain in STANDARD), None)
     if opset is None:
         raise ModelError("imports no ONNX operator set", where=where, do="export it again")
     copy = onnx.ModelProto()
@@ -40,9 +100,7 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     if opset < MIN_OPSET:
         copy = _raise_opset(copy, opset, where)
     initialized = {tensor.name for tensor in copy.graph.initializer}
-    inputs = [value for value in copy.graph.input if value.name not in initialized]
-    del copy.graph.input[:]
-    copy.graph.input.extend(inputs)
+    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     copy.ir_version = max(copy.ir_version, 7)
     _name_nodes(copy.graph)
     return copy
@@ -62,11 +120,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     used = {node.domain for node in walk(simplified.graph)} | {""}
     for function in simplified.functions:
         used |= {function.domain} | {node.domain for node in function.node}
-    imports = [item for item in simplified.opset_import if item.domain in used]
-    del simplified.opset_import[:]
-    simplified.opset_import.extend(imports)
-    del simplified.metadata_props[:]
-    simplified.metadata_props.extend(original.metadata_props)
+    refill(simplified.opset_import, [item for item in simplified.opset_import if item.domain in used])
+    refill(simplified.metadata_props, original.metadata_props)
     for field in ("producer_name", "producer_version", "domain", "doc_string"):
         setattr(simplified, field, getattr(original, field))
     simplified.model_version = original.model_version
@@ -74,12 +129,40 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     _restore_values(simplified.graph.input, original.graph.input)
     _restore_values(simplified.graph.output, original.graph.output)
     _name_nodes(simplified.graph)
-    _unit_gemms(simplified.graph)
+    unit_gemms(simplified.graph)
     _infer_shapes(simplified)
     if fold(simplified):
         _infer_shapes(simplified)
-    _biased_products(simplified)
+    index = Index(simplified)
+    products = [*biased_products(index)]
+    if products:
+        apply(simplified, index, products)
     return simplified
+
+
+def fold(model: onnx.ModelProto) -> bool:
+    """Fold scale-shift chains and futile clips, over and over until nothing is found: the outputs stay, up to rounding.
+
+    Tensors whose values change get another name, ending in "_folded"; all others keep theirs, and so do the nodes that
+    are left. Every rewrite takes a node away, or a factor out of one, so the rounds come to an end.
+
+    Args:
+        model: Node names are unique, shapes inferred; changed in place.
+
+    Returns:
+        Whether anything was folded.
+    """
+    folded, names = False, Names(model.graph)
+    while True:
+        found = False
+        for each in (fold_clips, fold_affine):
+            index = Index(model)
+            rewrites = separate(each(index, names))
+            if rewrites:
+                apply(model, index, rewrites)
+                found = folded = True
+        if not found:
+            return folded
 
 
 def _infer_shapes(model: onnx.ModelProto) -> None:
@@ -96,8 +179,7 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
     declared = {value.name: value.type for value in model.graph.output}
     values = [value for value in inferred.value_info if value.name not in declared]
     values += [value for name, value in outputs.items() if value.type != declared[name]]
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(values)
+    refill(model.graph.value_info, values)
 
 
 def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
@@ -114,16 +196,15 @@ def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelPr
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give nodes without a name, or with another's name, one made of op type and first output."""
     seen = collections.Counter(node.name for node in graph.node)
-    taken = {name for name, count in seen.items() if name and count == 1}
     for node in graph.node:
-        if node.name and seen[node.name] == 1:
-            continue
-        stem = f"{node.op_type}_{next((name for name in node.output if name), 'none')}"
-        name, number = stem, 1
-        while name in taken:
-            name, number = f"{stem}_{number}", number + 1
-        taken.add(name)
-        node.name = name
+        if seen[node.name] > 1:
+            node.name = ""
+    unnamed = [node for node in graph.node if not node.name]
+    if not unnamed:
+        return
+    names = Names(graph)
+    for node in unnamed:
+        node.name = names.node(f"{node.op_type}_{next((name for name in node.output if name), 'none')}")
 
 
 def _restore_values(values: object, originals: object) -> None:
@@ -133,61 +214,42 @@ def _restore_values(values: object, originals: object) -> None:
             value.CopyFrom(by_name[value.name])
 
 
-def _unit_gemms(graph: onnx.GraphProto) -> None:
-    """Fold alpha and beta of Gemm into constant weights and bias, so that its bias can be a plain s32."""
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
-        if node.op_type != "Gemm":
-            continue
-        for name, slot in (("alpha", 1), ("beta", 2)):
-            factor = attribute(node, name, 1.0)
-            if factor == 1.0 or len(node.input) <= slot or node.input[slot] not in constants:
-                continue
-            array = numpy_helper.to_array(constants[node.input[slot]])
-            scaled = f"{node.input[slot]}_{node.name}_{name}"
-            graph.initializer.append(numpy_helper.from_array((array * np.float32(factor)).astype(array.dtype), scaled))
-            node.input[slot] = scaled
-            kept = [item for item in node.attribute if item.name != name]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute(name, 1.0)])
+def _require_tensors(model: onnx.ModelProto, where: str) -> None:
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if value.type.WhichOneof("value") not in (None, "tensor_type"):
+                raise ModelError(
+                    f"{kind} {value.name!r} is no tensor but a {value.type.WhichOneof('value').removesuffix('_type')}",
+                    where=where,
+                    do="give a model whose inputs and outputs are tensors",
+                )
 
 
-def _biased_products(model: onnx.ModelProto) -> None:
-    """Turn MatMul and the Add of a constant row behind it into one Gemm, so that the row becomes its s32 bias.
+def require_layers(prepared: Prepared, selection: Selection) -> Plan:
+    """Make the plan, and insist that something is quantized.
 
-    The runtime would do so by itself, but with a float bias, for which it has no integer kernel. Must not touch
-    products whose input is not known to be a matrix, or whose own output is read by anyone else.
+    Raises:
+        ModelError: No layer can be; says why for up to three candidates.
+        TableError: The table's left_for_latency leaves none, or names a node that the model does not have.
+        UsageError: A pattern matches nothing.
     """
-    index = Index(model)
-    gemms: dict[str, onnx.NodeProto] = {}
-    adds: set[str] = set()
-    products: set[str] = set()
-    for node in model.graph.node:
-        if node.op_type != "Add" or node.domain not in ("", "ai.onnx"):
-            continue
-        for product, bias in (tuple(node.input), tuple(node.input)[::-1]):
-            matmul = index.producer.get(product)
-            if matmul is not None and _takes_bias(index, matmul, node, bias):
-                gemms[matmul.name] = helper.make_node("Gemm", [*matmul.input, bias], node.output, name=matmul.name)
-                adds.add(node.name)
-                products.add(product)
-                break
-    if gemms:
-        rebuilt = onnx.GraphProto()
-        rebuilt.node.extend(gemms.get(node.name, node) for node in model.graph.node if node.name not in adds)
-        rebuilt.value_info.extend(value for value in model.graph.value_info if value.name not in products)
-        for field in ("node", "value_info"):
-            values = getattr(model.graph, field)
-            del values[:]
-            values.extend(getattr(rebuilt, field))
-
-
-def _takes_bias(index: Index, matmul: onnx.NodeProto, add: onnx.NodeProto, bias: str) -> bool:
-    reader = index.only_reader(matmul.output[0])
-    if matmul.op_type != "MatMul" or matmul.domain not in ("", "ai.onnx") or reader is None or reader.name != add.name:
-        return False
-    weight, row = index.initializers.get(matmul.input[1]), index.initializers.get(bias)
-    if weight is None or row is None or len(weight.dims) != 2 or index.rank(matmul.input[0]) != 2:
-        return False
-    width = weight.dims[1]
-    return weight.data_type == row.data_type == onnx.TensorProto.FLOAT and list(row.dims) in ([width], [1, width])
+    index = Index(prepared.model)
+    plan = make_plan(index, selection)
+    if plan.layers or plan.recurrent:
+        return plan
+    if selection.left and make_plan(index, replace(selection, left=())).layers:
+        raise TableError(
+            "leaves no layer in int8",
+            where="settings.left_for_latency",
+            do="remove a node from it, or calibrate again",
+        )
+    do = "give a float32 model with constant weights, or quantize less strictly with --include and --exclude"
+    if plan.unquantized and all(each.reason == NO_KERNEL for each in plan.unquantized):
+        do = "int8 would only cost here: run the model in float, or name a runtime that has such a kernel with --target"
+    reasons = "; ".join(f"{each.op_type} {each.node!r}: {each.reason}" for each in plan.unquantized[:3])
+    raise ModelError(
+        "has no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized"
+        + (f" ({reasons})" if reasons else ""),
+        where=prepared.where,
+        do=do,
+    )

@@ -40,17 +40,16 @@ class Signature:
     @property
     def batch(self) -> int | Literal["dynamic"] | None:
         """The batch rule of this model, from the shapes of its inputs alone."""
-        leading = {spec.shape[0] if spec.shape else None for spec in self.inputs}
-        if not self.inputs or any(spec.shape is None or len(spec.shape) == 0 for spec in self.inputs):
+        shapes = [spec.shape for spec in self.inputs if spec.shape]
+        if not shapes or len(shapes) < len(self.inputs):
             return None
-        if all(not isinstance(dim, int) for dim in leading):
+        leading = {shape[0] for shape in shapes}
+        sizes = [size for size in leading if isinstance(size, int)]
+        if not sizes:
             return "dynamic"
-        if all(len(spec.shape or ()) == 1 for spec in self.inputs):
+        if len(leading) > 1 or all(len(shape) == 1 for shape in shapes):
             return None
-        if len(leading) == 1:
-            (size,) = leading
-            return size if isinstance(size, int) else "dynamic"
-        return None
+        return sizes[0]
 
 
 def signature_of(model: onnx.ModelProto) -> Signature:

@@ -1,18 +1,21 @@
-"""Taps: the prepared model with its planned tensors as outputs, and what is to be counted at each."""
+"""Models that show tensors, and taps: the planned tensors, with what is to be counted at each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import onnx
-from onnx import helper
 
 from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from int8cal.graph.chains import Chain
     from int8cal.graph.plan import Plan
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,25 +52,44 @@ def make_taps(plan: Plan, chains: tuple[Chain, ...] = ()) -> tuple[Tap, ...]:
     return tuple(taps)
 
 
-def tapped_model(model: onnx.ModelProto, taps: tuple[Tap, ...]) -> ModelView:
-    """Return the model with the taps as its only outputs; what they do not need, the runtime drops.
+def tapped_model(
+    model: onnx.ModelProto, tensors: Iterable[str], nodes: Sequence[onnx.NodeProto] = (), *, keep_outputs: bool = False
+) -> ModelView:
+    """Return a model that shows tensors: they are its outputs, under their own names.
 
     Args:
-        model: The prepared model; its weights are shared, not copied.
-        taps: Taps; those on graph inputs are left out, their values are the feeds.
+        model: Any model; its weights are shared, not copied.
+        tensors: Names, each of which counts once. A graph input cannot be an output and is left out: its value is in
+            the feed.
+        nodes: Appended to the model's, to compute tensors that it does not have.
+        keep_outputs: The model's own outputs stay in front; else what the tensors do not need, the runtime drops.
     """
     inputs = {value.name for value in model.graph.input}
     result = view_of(model)
+    result.shell.graph.node.extend(nodes)
     outputs = result.shell.graph.output
-    del outputs[:]
-    known = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
-    for tap in taps:
-        if tap.tensor in inputs:
-            continue
-        value = known.get(tap.tensor)
-        outputs.append(
-            value if value is not None else helper.make_tensor_value_info(tap.tensor, onnx.TensorProto.FLOAT, None)
-        )
-    if not outputs:  # every tap is a graph input: nothing has to be computed, but a model needs an output
+    given = {value.name for value in outputs} if keep_outputs else set[str]()
+    if not keep_outputs:
+        del outputs[:]
+    for name in dict.fromkeys(tensors):
+        if name not in inputs and name not in given:
+            # the runtime infers type and shape of an output that states none
+            outputs.append(onnx.ValueInfoProto(name=name))
+    if not outputs:  # every tensor is a graph input: nothing has to be computed, but a model needs an output
         outputs.extend(model.graph.output)
     return result
+
+
+def in_chunks(items: Iterable[T], size_of: Callable[[T], float], most: float) -> Iterator[list[T]]:
+    """Cut items into lists in their order, whose sizes are at most so much together; a larger item stands alone."""
+    chunk: list[T] = []
+    used = 0.0
+    for item in items:
+        size = size_of(item)
+        if chunk and used + size > most:
+            yield chunk
+            chunk, used = [], 0.0
+        chunk.append(item)
+        used += size
+    if chunk:
+        yield chunk

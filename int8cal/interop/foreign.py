@@ -1,4 +1,4 @@
-"""What crosses between int8cal's table and the files of other runtimes, and how both are read line by line."""
+"""What crosses between int8cal's table and the files of other runtimes, how those are read, and what is lost."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import TableError, reason_of
+from int8cal.numerics.affine import S8, Affine, positive_scale
+from int8cal.quantization.corrections import CORRECTIONS, Equalization, Uint8Input
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from int8cal.calibration.table import CalibrationTable, WeightEntry
-    from int8cal.numerics.affine import Affine
+    from int8cal.calibration.ranges import TensorEntry
+    from int8cal.quantization.table import CalibrationTable, WeightEntry
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,89 @@ def require_new(name: str, seen: dict[str, int], line: int, where: str) -> None:
     seen[name] = line
 
 
-def named(names: Iterable[str], most: int = 3) -> str:
-    """Name the first few of many, for messages."""
+def named(names: Iterable[str]) -> str:
+    """Name the first three of many, for messages."""
     every = list(names)
-    text = ", ".join(repr(name) for name in every[:most])
-    return f"{text} and {len(every) - most} more" if len(every) > most else text
+    text = ", ".join(repr(name) for name in every[:3])
+    return f"{text} and {len(every) - 3} more" if len(every) > 3 else text
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:
     """Write a number with its noun."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def rescaled_tensors(table: CalibrationTable) -> list[str]:
+    """Name the tensors whose channels a recipe rescaled."""
+    return [name for name, exponents in Equalization.of(table).values.items() if any(exponents)]
+
+
+def require_unscaled(table: CalibrationTable, where: str) -> None:
+    """Refuse a table whose ranges are for a changed model.
+
+    Raises:
+        TableError: Its recipe rescaled channels, or its input is raw pixels.
+    """
+    rescaled = rescaled_tensors(table)
+    if rescaled:
+        raise TableError(
+            f"its recipe rescaled the channels of {counted(len(rescaled), 'tensor')} ({named(rescaled)}), so its "
+            "ranges are not those of the FP32 model that another runtime runs",
+            where=where,
+            do="give --model with the FP32 model, so that the ranges can be taken back to it",
+        )
+    if Uint8Input.of(table):
+        raise TableError(
+            "its model takes raw pixels (uint8_input), another runtime runs the FP32 model",
+            where=where,
+            do="calibrate without --uint8-input for this",
+        )
+
+
+def correction_losses(table: CalibrationTable) -> list[str]:
+    """Say which corrections of a recipe are left out."""
+    return [kind.lost for kind in CORRECTIONS if kind.lost and kind.of(table)]
+
+
+def symmetric(entry: TensorEntry) -> Affine:
+    """Return the symmetric int8 quantization that covers an entry's range: scale = max(|low|, |high|) / 127."""
+    if entry.dtype == "int8" and entry.zero_point == 0:
+        return Affine(entry.scale, 0, S8)
+    return Affine(positive_scale(max(abs(entry.low), abs(entry.high)) / S8.qmax), 0, S8)
+
+
+def symmetric_losses(entries: dict[str, TensorEntry]) -> list[str]:
+    """Say how many tensors become symmetric, and how much coarser their steps get in the worst case."""
+    ratios = {
+        name: symmetric(entry).scale / entry.scale
+        for name, entry in entries.items()
+        if entry.zero_point or entry.dtype != "int8"
+    }
+    if not ratios:
+        return []
+    worst = max(ratios, key=lambda name: ratios[name])
+    verb = "becomes" if len(ratios) == 1 else "become"
+    before, after = entries[worst], symmetric(entries[worst])
+    text = (
+        f"{len(ratios)} of {counted(len(entries), 'tensor')} {verb} symmetric int8 without a zero point; their steps "
+        f"grow up to {ratios[worst]:.3g} times (worst: {worst!r}, [{before.low:.5g}, {before.high:.5g}] becomes "
+        f"[{after.low:.5g}, {after.high:.5g}])"
+    )
+    return [text]
+
+
+def require_names(names: Iterable[str], bad: str, where: str, why: str) -> None:
+    """Refuse names that a format cannot hold.
+
+    Args:
+        names: The names.
+        bad: Characters that no name may have.
+        where: The table.
+        why: What the format does with them.
+
+    Raises:
+        TableError: Names the first.
+    """
+    for name in names:
+        if any(character in name for character in bad) or not name:
+            raise TableError(f"name {name!r} {why}", where=where, do="rename it in the model, and calibrate again")

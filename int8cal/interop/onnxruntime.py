@@ -13,12 +13,25 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import NonFiniteError, TableError
-from int8cal.interop.foreign import Conversion, Foreign, counted, json_of, named, require_new, text_lines, text_of
-from int8cal.interop.losses import correction_losses, require_names, require_unscaled, symmetric, symmetric_losses
+from int8cal.interop.foreign import (
+    Conversion,
+    Foreign,
+    correction_losses,
+    counted,
+    json_of,
+    named,
+    require_names,
+    require_new,
+    symmetric,
+    symmetric_losses,
+    text_lines,
+    text_of,
+)
 from int8cal.numerics.affine import S8, U8, Affine, affine_from_range, positive_scale
 
 if TYPE_CHECKING:
-    from int8cal.calibration.table import CalibrationTable, TensorEntry
+    from int8cal.calibration.ranges import TensorEntry
+    from int8cal.quantization.table import CalibrationTable
 
 FORMS = {".json": "json", ".flatbuffers": "flatbuffers", ".cache": "cache"}
 _DAMAGE = (struct.error, IndexError, ValueError, TypeError, OverflowError)  # of the library, on bytes that are no table
@@ -33,9 +46,8 @@ def to_onnxruntime(table: CalibrationTable, form: str, where: str = "table") -> 
         where: What messages call the table.
 
     Raises:
-        TableError: Its ranges are for a changed model, or the text form cannot hold a name.
+        TableError: The text form cannot hold a name.
     """
-    require_unscaled(table, where)
     losses = [] if form == "json" else symmetric_losses(table.tensors)
     if form == "json":
         content = _to_json(table.tensors)

@@ -11,10 +11,16 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
-from int8cal.calibration.table import WeightEntry
 from int8cal.errors import Int8calError, TableError
-from int8cal.interop.foreign import Conversion, Foreign, counted, json_of, named, text_of
-from int8cal.interop.losses import correction_losses, require_unscaled
+from int8cal.interop.foreign import (
+    Conversion,
+    Foreign,
+    correction_losses,
+    counted,
+    json_of,
+    named,
+    text_of,
+)
 from int8cal.job import WeightRange
 from int8cal.numerics.affine import S7, S8, positive_scale
 from int8cal.numerics.fakequantize import (
@@ -24,13 +30,14 @@ from int8cal.numerics.fakequantize import (
     fakequantize_of,
     fakequantize_of_weights,
 )
+from int8cal.quantization.table import WeightEntry
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from int8cal.calibration.table import CalibrationTable
     from int8cal.numerics.affine import Affine
+    from int8cal.quantization.table import CalibrationTable
 
 FORMAT, VERSION = "int8cal/fakequantize", 1
 _ENDS = ("input_low", "input_high", "output_low", "output_high")
@@ -43,13 +50,8 @@ def weight_operations(entry: WeightEntry) -> list[FakeQuantize]:
     return [fakequantize_of_weights(scale, S7 if entry.range == "s7" else S8) for scale in entry.scales]
 
 
-def to_openvino(table: CalibrationTable, where: str = "table") -> Conversion:
-    """Write a table's FakeQuantize parameters.
-
-    Raises:
-        TableError: The table's ranges are for a changed model.
-    """
-    require_unscaled(table, where)
+def to_openvino(table: CalibrationTable) -> Conversion:
+    """Write a table's FakeQuantize parameters."""
     tensors = {
         name: {
             **asdict(fakequantize_of(entry.affine)),
@@ -64,11 +66,12 @@ def to_openvino(table: CalibrationTable, where: str = "table") -> Conversion:
         operations = weight_operations(entry)
         ends = {end: [getattr(each, end) for each in operations] for end in _ENDS}
         weights[key] = {"axis": entry.axis, "range": entry.range, **ends, "levels": operations[0].levels}
+    recorded = table.settings.recorded
     document = {
         "format": FORMAT,
         "version": VERSION,
         "model": table.model,
-        "settings": {key: table.settings[key] for key in _KEPT if key in table.settings},
+        "settings": {key: recorded[key] for key in _KEPT if key in recorded},
         "tensors": tensors,
         "weights": weights,
     }
@@ -100,14 +103,13 @@ def read_openvino(content: bytes, where: str) -> Foreign:
             signed.add(name)
     tensors, losses = _affines(operations, signed, where)
     given = document.get("weights", {})
-    if not isinstance(given, dict):
-        raise TableError(f'"weights" is {str(given)[:40]}, expected an object', where=where, do="correct it")
+    _require_object(given, where, '"weights" ')
     weights = {key: _weight(entry, f"{where}: weight {key!r}") for key, entry in given.items()}
     return Foreign(tensors, weights, _settings(document.get("settings", {}), where), tuple(losses))
 
 
 def foreign_model(operations: Mapping[str, FakeQuantize], covered: Sequence[str], where: str) -> Foreign:
-    """Say what the FakeQuantize operations of a model of OpenVINO's are, as `runtime.openvino_ir` reads them.
+    """Say what the FakeQuantize operations of a model of OpenVINO's are, as `runtime.openvino` reads them.
 
     Args:
         operations: By tensor name.
@@ -148,8 +150,7 @@ def _affines(
 
 
 def _settings(settings: Any, where: str) -> dict[str, object]:
-    if not isinstance(settings, dict):
-        raise TableError(f'"settings" is {str(settings)[:40]}, expected an object', where=where, do="correct it")
+    _require_object(settings, where, '"settings" ')
     for key, known in _KEPT.items():
         if key in settings and settings[key] not in known:
             raise TableError(
@@ -168,15 +169,13 @@ def _nudged(operation: FakeQuantize, place: str, *, signed: bool) -> Nudged:
 
 
 def _operation(entry: Any, place: str) -> FakeQuantize:
-    if not isinstance(entry, dict):
-        raise TableError(f"is {str(entry)[:40]}, expected an object", where=place, do="correct it")
+    _require_object(entry, place)
     low, high, output_low, output_high = (_number(entry.get(end), end, place) for end in _ENDS)
     return FakeQuantize(low, high, output_low, output_high, _levels(entry, place))
 
 
 def _weight(entry: Any, place: str) -> WeightEntry:
-    if not isinstance(entry, dict):
-        raise TableError(f"is {str(entry)[:40]}, expected an object", where=place, do="correct it")
+    _require_object(entry, place)
     axis, levels = entry.get("axis"), _levels(entry, place)
     if isinstance(axis, bool) or not isinstance(axis, (int, type(None))):
         raise TableError(f"axis is {axis!r}, expected an integer or null", where=place, do="correct it")
@@ -195,6 +194,11 @@ def _weight(entry: Any, place: str) -> WeightEntry:
     codes = entry.get("range")
     default = "s7" if levels == 128 else "s8"
     return WeightEntry("int8", axis, codes if codes in ("s8", "s7", "paired") else default, tuple(scales))
+
+
+def _require_object(value: Any, place: str, key: str = "") -> None:
+    if not isinstance(value, dict):
+        raise TableError(f"{key}is {str(value)[:40]}, expected an object", where=place, do="correct it")
 
 
 def _levels(entry: dict[str, Any], place: str) -> int:

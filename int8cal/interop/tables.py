@@ -3,57 +3,45 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from int8cal.calibration.table import LEFT_WITHOUT_RANGE, CalibrationTable, TensorEntry
-from int8cal.calibration.table_file import table_to_json
+from int8cal.calibration.ranges import TensorEntry
 from int8cal.errors import TableError
+from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.interop.foreign import Conversion, Foreign, counted, named
-from int8cal.interop.losses import symmetric, symmetric_losses
-from int8cal.runtime.targets import TARGETS, table_target
+from int8cal.interop.foreign import Conversion, Foreign, counted, named, symmetric, symmetric_losses
+from int8cal.quantization.table import CalibrationTable, TableSettings
+from int8cal.quantization.table_file import table_to_json
+from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import onnx
+
     from int8cal.graph.plan import Plan
-    from int8cal.graph.prepared import Prepared
-    from int8cal.job import WeightRange
+    from int8cal.graph.prepare import Prepared
+    from int8cal.interop import Choices
     from int8cal.numerics.affine import Affine
+    from int8cal.quantization.table import WeightEntry
 
 _UNSAID = (
     "what was observed is not in the file: the table repeats the range and says that nothing was clipped; "
     "`int8cal calibrate` measures both"
 )
+_ADVICE = "give --missing float to leave their layers in float, or calibrate with int8cal calibrate"
 
 
-@dataclass(frozen=True)
-class Import:
-    """How a file becomes a table.
-
-    Attributes:
-        source: Format's name, which the table gives as method.
-        where: File, for messages.
-        target: Where the model will run; weights are computed for it. None for the file's, or the default one.
-        weights: Range of the weights' codes; None for the file's, or the target's own.
-        missing_float: Leave layers in float whose tensors have no range, rather than refuse the file.
-    """
-
-    source: str
-    where: str
-    target: str | None = None
-    weights: WeightRange | None = None
-    missing_float: bool = False
-
-
-def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conversion:
+def table_of(foreign: Foreign, form: str, where: str, choices: Choices, prepared: Prepared | None) -> Conversion:
     """Make a table.
 
     Args:
         foreign: What the file says.
-        how: Format, file and choices.
+        form: Its format, which the table gives as method.
+        where: The file, for messages.
+        choices: Options.
         prepared: The model that it is for; None makes a table of no model, with the file's names as they are.
 
     Returns:
@@ -68,12 +56,12 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
             f"{counted(len(foreign.unusable), 'tensor has', 'tensors have')} no usable range (NaN, infinite or "
             f"negative): {named(foreign.unusable)}"
         )
-    target = how.target or table_target(foreign.settings)
+    target = choices.target or TableSettings(foreign.settings).target
     if "u8" not in TARGETS[target].activations:
         foreign = _signed(foreign, target, losses)
-    weights = how.weights or foreign.settings.get("weights") or TARGETS[target].weights
+    weights = choices.weights or foreign.settings.get("weights") or TARGETS[target].weights
     settings: dict[str, Any] = {
-        "method": how.source,
+        "method": form,
         "recipe": "fast",
         "target": target,
         "activations": "u8" if any(each.dtype.name == "uint8" for each in foreign.tensors.values()) else "s8",
@@ -83,17 +71,17 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
         "preprocess": None,
     }
     if prepared is None:
-        entries = {name: _entry(affine, how.source, "calibrated") for name, affine in foreign.tensors.items()}
+        entries = {name: _entry(affine, form, "calibrated") for name, affine in foreign.tensors.items()}
         model = {"sha256": "", "name": ""}
         losses.append(
             "without --model the table is for no model: quantize takes it with --force only, and nothing says which "
             "tensors it lacks"
         )
     else:
-        plan, left = _plan(prepared, foreign, how, target, losses)
+        plan, left = _plan(prepared.model, foreign, form, where, choices, target, losses)
         if left:
-            settings[LEFT_WITHOUT_RANGE] = left
-        entries = _entries(plan, foreign.tensors, how.source, losses)
+            settings["left_without_range"] = left
+        entries = _entries(plan, foreign.tensors, form, losses)
         model = {"sha256": prepared.sha256, "name": prepared.name}
     fitting = foreign.settings.get("weights") == weights
     kept = {key: entry for key, entry in foreign.weights.items() if fitting or entry.range == weights}
@@ -107,23 +95,26 @@ def table_of(foreign: Foreign, how: Import, prepared: Prepared | None) -> Conver
     if prepared is not None:
         kept = _known_weights(plan, kept, losses)
     losses.append(_UNSAID)
-    table = CalibrationTable(model, {"fingerprint": "", "samples": 0}, settings, entries, kept, warnings=tuple(losses))
+    table = CalibrationTable(
+        model, {"fingerprint": "", "samples": 0}, TableSettings(settings), entries, kept, warnings=tuple(losses)
+    )
     return Conversion(table_to_json(table).encode(), tuple(losses), table)
 
 
 def _plan(
-    prepared: Prepared, foreign: Foreign, how: Import, target: str, losses: list[str]
+    model: onnx.ModelProto, foreign: Foreign, form: str, where: str, choices: Choices, target: str, losses: list[str]
 ) -> tuple[Plan, dict[str, str]]:
     """Return the plan that the file's ranges are enough for, and the nodes left in float for that."""
     left: dict[str, str] = {}
-    plan = make_plan(prepared.model, Selection(target=target))
+    index = Index(model)
+    plan = make_plan(index, Selection(target=target))
     known = {each.tensor for each in plan.tensors}
     unknown = [name for name in foreign.tensors if name not in known]
     if known and len(unknown) == len(foreign.tensors):
         raise TableError(
             f"has no tensor that is quantized in the model: it names {named(unknown)}, "
             f"the model has {named(each.tensor for each in plan.tensors)}",
-            where=how.where,
+            where=where,
             do="give the model that the file was made for",
         )
     if unknown:
@@ -132,16 +123,16 @@ def _plan(
             f"{named(unknown)}"
         )
     missing = _missing(plan, foreign.tensors)
-    if missing and not how.missing_float:
-        raise TableError(_lacking(missing, unknown, foreign), where=how.where, do=_advice())
+    if missing and not choices.missing_float:
+        raise TableError(_lacking(missing, unknown, foreign), where=where, do=_ADVICE)
     lacking = list(missing)
     while missing:
         nodes = _touching(plan, missing)
-        left |= {node: f"no range for {tensor!r} in the {how.source} table" for node, tensor in nodes.items()}
-        plan = make_plan(prepared.model, Selection(left=tuple(left.items()), target=target))
+        left |= {node: f"no range for {tensor!r} in the {form} table" for node, tensor in nodes.items()}
+        plan = make_plan(index, Selection(left=tuple(left.items()), target=target))
         missing = _missing(plan, foreign.tensors)
     if not plan.layers:
-        raise TableError(_lacking(lacking, unknown, foreign), where=how.where, do="calibrate with int8cal calibrate")
+        raise TableError(_lacking(lacking, unknown, foreign), where=where, do="calibrate with int8cal calibrate")
     if left:
         losses.append(
             f"{counted(len(left), 'node stays', 'nodes stay')} in float, since the file has no range for "
@@ -183,10 +174,6 @@ def _lacking(missing: list[str], unknown: list[str], foreign: Foreign) -> str:
     return f"{text} (it has {near[0]!r})" if near else text
 
 
-def _advice() -> str:
-    return "give --missing float to leave their layers in float, or calibrate with int8cal calibrate"
-
-
 def _entries(plan: Plan, ranges: Mapping[str, Affine], source: str, losses: list[str]) -> dict[str, TensorEntry]:
     """Return an entry for each planned tensor; tensors of one group share the widest range that the file has of it."""
     entries = {}
@@ -207,7 +194,7 @@ def _entries(plan: Plan, ranges: Mapping[str, Affine], source: str, losses: list
     return {each.tensor: entries[each.tensor] for each in plan.tensors}
 
 
-def _known_weights(plan: Plan, weights: dict[str, Any], losses: list[str]) -> dict[str, Any]:
+def _known_weights(plan: Plan, weights: dict[str, WeightEntry], losses: list[str]) -> dict[str, WeightEntry]:
     layers = {plan.weight_key(layer.node, layer.weight): layer for layer in plan.layers}
     recurrent = {plan.weight_key(each.node, name) for each in plan.recurrent for name in each.tensors}
     unknown = [key for key in weights if key not in layers and key not in recurrent]

@@ -12,18 +12,22 @@ import struct
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError
-from int8cal.interop.foreign import Conversion, Foreign, counted, named, require_new, text_lines
-from int8cal.interop.losses import (
+from int8cal.interop.foreign import (
+    Conversion,
+    Foreign,
     correction_losses,
+    counted,
+    named,
     require_names,
-    require_unscaled,
+    require_new,
     symmetric,
     symmetric_losses,
+    text_lines,
 )
 from int8cal.numerics.affine import S8, SMALLEST_SCALE, ZERO_SCALE, Affine, positive_scale
 
 if TYPE_CHECKING:
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.quantization.table import CalibrationTable
 
 HEADER = "TRT-8601-EntropyCalibration2"
 _HEADER = re.compile(r"TRT-\d+-\w+")
@@ -44,9 +48,8 @@ def to_tensorrt(table: CalibrationTable, where: str = "table", header: str = HEA
         header: First line: version and calibrator, as TensorRT expects them.
 
     Raises:
-        TableError: The table's ranges are for a changed model, or a name has a line break.
+        TableError: A name has a line break.
     """
-    require_unscaled(table, where)
     require_names(table.tensors, "\n\r", where, "has a line break or is empty, which a calibration cache cannot hold")
     lines = [header]
     lines += [f"{name}: {hex_of(symmetric(entry).scale)}" for name, entry in table.tensors.items()]

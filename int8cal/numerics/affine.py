@@ -1,20 +1,21 @@
 """Affine quantization x = scale * (q - zero_point): choosing the parameters, and applying them to arrays.
 
-All of it computes in float64, rounds half to even and casts once at the end (NUMERICS: oneDNN int8 guide).
+All of it computes in float64, rounds half to even and casts once at the end (docs/numerics.md; oneDNN int8 guide).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import NonFiniteError
 
-Float64 = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from int8cal.numerics import Float32
 
 # The smallest scale that a model or table may hold, and the smallest product of an input's and a weight's scale, which
 # is the scale of a bias: the last normal float32. Its inverse is finite, and no runtime takes it for zero.
@@ -102,26 +103,7 @@ def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool 
     return Affine(scale, zero_point, dtype)
 
 
-def quantize(x: npt.ArrayLike, affine: Affine) -> npt.NDArray[np.integer[Any]]:
-    """Return saturate(rint(x / scale) + zero_point) in the affine's integer type, same shape as x."""
-    return quantize_with(x, affine.scale, affine.zero_point, affine.dtype)
-
-
-def quantize_with(
-    x: npt.ArrayLike, scale: npt.ArrayLike, zero_point: npt.ArrayLike, dtype: QType
-) -> npt.NDArray[np.integer[Any]]:
-    """As `quantize`, with scale and zero_point arrays that broadcast against x (per-channel parameters)."""
-    codes = np.rint(np.asarray(x, np.float64) / np.asarray(scale, np.float64)) + np.asarray(zero_point, np.float64)
-    result: npt.NDArray[np.integer[Any]] = np.clip(codes, dtype.qmin, dtype.qmax).astype(dtype.name)
-    return result
-
-
-def dequantize(q: npt.NDArray[np.integer[Any]], affine: Affine) -> Float64:
-    """Return scale * (q - zero_point) in float64, same shape as q."""
-    return affine.scale * (q.astype(np.float64) - affine.zero_point)
-
-
-def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> npt.NDArray[np.float32]:
+def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> Float32:
     """Quantize and dequantize: return scale * (q - zero_point) as the runtime does in float32.
 
     Args:
@@ -133,7 +115,7 @@ def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> npt.NDArray[np.f
     """
     scale = np.float32(affine.scale)
     with np.errstate(over="ignore"):
-        codes: npt.NDArray[np.float32] = np.rint(values / scale)
+        codes: Float32 = np.rint(values / scale)
     np.clip(codes, affine.dtype.qmin - affine.zero_point, affine.dtype.qmax - affine.zero_point, out=codes)
     codes *= scale
     return codes

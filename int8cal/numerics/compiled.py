@@ -1,4 +1,9 @@
-"""Where loops become machine code: numba, compiled once per installation and cached, or plain Python without it."""
+"""Where loops become machine code: numba, compiled once per installation and cached.
+
+Without numba (a platform without it, or NUMBA_DISABLE_JIT) loops run as they are, in plain Python. That is enough for
+those over bins, limbs and counters; those over every activation or weight have a numpy twin of the same bits, which
+stands in there and is what tests hold the loop against.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ def _numba() -> Any:
     """Import numba.
 
     Returns:
-        The module; None where it is absent (a platform without it) or switched off (NUMBA_DISABLE_JIT): twins run then.
+        The module; None where it is absent or switched off.
 
     Raises:
         UsageError: A variable NUMBA_... has a value that numba cannot work with.

@@ -8,20 +8,18 @@ Integer addition is associative, so shards, batches and retries give the same bi
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.numerics.compiled import compiled, part
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from int8cal.numerics import Float64, Int64
 
 LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
 LOWEST = -448
 _MASK = (1 << 32) - 1
-_HIGHEST = 778  # bit positions from here on leave too few limbs for carries
 
 
 def zeros(count: int) -> Int64:
@@ -37,7 +35,7 @@ def _add_loop(limbs: Any, values: Any) -> None:
         fraction, exponent = math.frexp(abs(value))
         mantissa = np.int64(fraction * 9007199254740992.0)  # 2**53, exact
         position = exponent - 53 + 448
-        if position < 0 or position >= 778:
+        if position < 0 or position >= 778:  # too few limbs would be left for carries
             continue
         sign = np.int64(1) if value > 0 else np.int64(-1)
         limb = position >> 5
@@ -49,48 +47,16 @@ def _add_loop(limbs: Any, values: Any) -> None:
         limbs[c, limb + 2] += sign * (high >> np.int64(32))
 
 
-def add_twin(limbs: Int64, values: Float64) -> None:
-    """Add values (count,) into limbs (count, LIMBS); the definition that the compiled loop must match."""
-    for row, value in zip(limbs, values.tolist(), strict=True):
-        if value == 0.0 or not math.isfinite(value):
-            continue
-        fraction, exponent = math.frexp(abs(value))
-        position = exponent - 53 - LOWEST
-        if position < 0 or position >= _HIGHEST:
-            continue
-        shifted = int(fraction * 2.0**53) << (position & 31)
-        for offset in range(3):
-            part = (shifted >> (32 * offset)) & _MASK
-            row[(position >> 5) + offset] += part if value > 0 else -part
-
-
-add = compiled(_add_loop, add_twin)
+add = compiled(_add_loop)
 add_part = part(_add_loop)  # for loops that call it
-
-
-def _carry_loop(limbs: Any) -> None:
-    for c in range(limbs.shape[0]):
-        for index in range(limbs.shape[1] - 1):
-            carry = limbs[c, index] >> 32
-            limbs[c, index] &= np.int64(0xFFFFFFFF)
-            limbs[c, index + 1] += carry
-
-
-def carry_twin(limbs: Int64) -> None:
-    """Carry in place (count, LIMBS); the definition that the compiled loop must match."""
-    for index in range(LIMBS - 1):
-        carry = limbs[:, index] >> 32
-        limbs[:, index] &= _MASK
-        limbs[:, index + 1] += carry
-
-
-_carry = compiled(_carry_loop, carry_twin)
 
 
 def canonical(limbs: Int64) -> Int64:
     """Carry, so that equal sums are equal arrays: limbs in [0, 2**32), only the last signed."""
     result = limbs.copy()
-    _carry(result)
+    for index in range(LIMBS - 1):
+        result[:, index + 1] += result[:, index] >> 32
+        result[:, index] &= _MASK
     return result
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO's FakeQuantize: its formula, and the way from its four ends to scale and zero point and back (NUMERICS 4).
+"""OpenVINO's FakeQuantize: its formula, and the way from its four ends to scale and zero point and back.
 
 FakeQuantize is QuantizeLinear and DequantizeLinear in one exactly where -input_low / scale is an integer. Ranges that
 do not satisfy this are nudged until they do.
@@ -10,12 +10,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.errors import NonFiniteError
 from int8cal.numerics.affine import S8, U8, Affine, QType, positive_scale
-
-Float64 = npt.NDArray[np.float64]
 
 # Ends stored as float32 miss the integer by up to 255 * 2**-23 steps; a nudge below this is the storage, not a change.
 STORED = 2.0**-12
@@ -23,7 +20,11 @@ STORED = 2.0**-12
 
 @dataclass(frozen=True)
 class FakeQuantize:
-    """The attributes of the operation, in real units; a range [low, high] in `levels` equal steps and back."""
+    """The attributes of the operation, in real units; a range [low, high] in `levels` equal steps and back.
+
+    Numerics: the code counted from `input_low` is rounded half to even. QuantizeLinear rounds before it adds the zero
+    point, so where that is odd, values midway between two codes go to the other one.
+    """
 
     input_low: float
     input_high: float
@@ -35,25 +36,6 @@ class FakeQuantize:
     def scale(self) -> float:
         """Width of an input step."""
         return (self.input_high - self.input_low) / (self.levels - 1)
-
-    @property
-    def zero_point(self) -> float:
-        """Code of 0.0, counted from the lowest; the operation is Q and DQ where this is an integer."""
-        return -self.input_low / self.scale
-
-    def __call__(self, x: npt.ArrayLike) -> Float64:
-        """Return what the operation gives, in float64, same shape as x.
-
-        Numerics: round half to even of the code counted from `input_low`. QuantizeLinear rounds before it adds the zero
-        point, so where that is odd, values midway between two codes go to the other one.
-        """
-        values = np.asarray(x, np.float64)
-        steps = self.levels - 1
-        codes = np.rint((values - self.input_low) / (self.input_high - self.input_low) * steps)
-        inner = codes / steps * (self.output_high - self.output_low) + self.output_low
-        low, high = min(self.input_low, self.input_high), max(self.input_low, self.input_high)
-        result: Float64 = np.where(values <= low, self.output_low, np.where(values > high, self.output_high, inner))
-        return result
 
 
 @dataclass(frozen=True)
@@ -95,12 +77,6 @@ def fakequantize_of_weights(scale: float, dtype: QType) -> FakeQuantize:
     """Return the FakeQuantize of symmetric weights, whose codes never leave [qmin, qmax]: 255 levels, 128 for S7."""
     low, high = scale * dtype.qmin, scale * dtype.qmax
     return FakeQuantize(low, high, low, high, dtype.levels)
-
-
-def symmetric_u8(high: float) -> FakeQuantize:
-    """Return the symmetric FakeQuantize with 256 levels: the zero point is 128, so the low end is -(128/127) * high."""
-    low = -(128.0 / 127.0) * high
-    return FakeQuantize(low, high, low, high, 256)
 
 
 def affine_of(operation: FakeQuantize, *, signed: bool = False) -> Nudged:

@@ -1,4 +1,4 @@
-"""Second moments of what a layer reads, as exact integers: sum of x x^T over output positions.
+"""What convolutions read (im2col), and its second moments as exact integers: sum of x x^T over output positions.
 
 A layer's error at its output is e^T G e, with e the error of one output channel's weights and G = sum x x^T. With x as
 integers, code minus zero point, every sum is an integer below 2^53: neither order, nor batches, nor threads change it.
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.errors import ModelError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.numerics.reference.windows import Window
+    from int8cal.numerics import Float32, Float64, Int64
 
-Float64 = npt.NDArray[np.float64]
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 _EXACT = float(2**24)  # float32 holds every integer up to here
 _BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
@@ -112,26 +111,79 @@ def some_of(count: int, limit: int) -> Int64:
     return np.sort(places[order[:limit]])
 
 
-@dataclass(frozen=True, eq=False)
-class Reads:
-    """Which inputs each of some output positions reads.
+@dataclass(frozen=True)
+class Window:
+    """A window over N spatial axes; each field but `pads` has N entries.
 
     Attributes:
-        index: (positions, taps): places among the spatial positions of the input, or one past them for none (padding).
-        positions: (positions,): which output positions these are, counted with the last axis fastest.
+        kernel: Taps per axis.
+        strides: Steps of the window.
+        dilations: Distance of neighbouring taps.
+        pads: 2N: what is added before each axis, then what is added behind each (ONNX's order).
     """
 
-    index: Int64
-    positions: Int64
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Sequence[int],
+        strides: Sequence[int] | None = None,
+        dilations: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+    ) -> Window:
+        """Fill in ONNX's defaults: strides and dilations 1, pads 0.
+
+        Raises:
+            ModelError: the lists have lengths that do not fit, or values that mean nothing.
+        """
+        ones = (1,) * len(kernel)
+        window = cls(
+            tuple(kernel),
+            tuple(strides or ones),
+            tuple(dilations or ones),
+            tuple(pads) if pads else (0,) * (2 * len(kernel)),
+        )
+        if not len(window.kernel) == len(window.strides) == len(window.dilations) == len(window.pads) / 2:
+            raise ModelError(f"the lists of {window} differ in length", do="one entry per spatial axis, two in pads")
+        if min((*window.kernel, *window.strides, *window.dilations), default=1) < 1 or min(window.pads, default=0) < 0:
+            raise ModelError(f"{window} has a size below 1 or a pad below 0", do="check the node's attributes")
+        return window
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial axes."""
+        return len(self.kernel)
+
+    def outputs(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return how many positions the window takes on each axis of an input of these spatial sizes.
+
+        Raises:
+            ModelError: the window does not fit.
+        """
+        found = []
+        for axis, size in enumerate(sizes):
+            reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
+            room = size + self.pads[axis] + self.pads[axis + self.rank] - reach
+            if room < 0 or len(sizes) != self.rank:
+                raise ModelError(f"{self} does not fit an input of {tuple(sizes)}", do="check the shapes")
+            found.append(room // self.strides[axis] + 1)
+        return tuple(found)
 
 
-def convolution_reads(window: Window, sizes: Sequence[int], limit: int) -> Reads:
-    """Say what a convolution reads.
+def convolution_reads(window: Window, sizes: Sequence[int], limit: int) -> Int64:
+    """Say what a convolution reads at some of its output positions.
 
     Args:
         window: Kernel, strides, dilations and pads.
         sizes: Spatial sizes of the input.
         limit: Largest number of positions.
+
+    Returns:
+        (positions, taps): places among the spatial positions of the input, or one past them for none (padding).
 
     Raises:
         ModelError: The window does not fit.
@@ -142,10 +194,10 @@ def convolution_reads(window: Window, sizes: Sequence[int], limit: int) -> Reads
     for axis, at in enumerate(np.unravel_index(positions, outputs)):
         taps = np.arange(window.kernel[axis]) * window.dilations[axis]
         places.append(at[:, None] * window.strides[axis] + taps - window.pads[axis])
-    return Reads(_flat(places, sizes), positions)
+    return _flat(places, sizes)
 
 
-def transposed_reads(window: Window, sizes: Sequence[int], added: Sequence[int], limit: int) -> Reads:
+def transposed_reads(window: Window, sizes: Sequence[int], added: Sequence[int], limit: int) -> Int64:
     """Say what a transposed convolution reads: for output o and tap k the input i with i * stride + k = o + pad.
 
     Args:
@@ -153,6 +205,9 @@ def transposed_reads(window: Window, sizes: Sequence[int], added: Sequence[int],
         sizes: Spatial sizes of the input.
         added: Output padding per axis.
         limit: Largest number of positions.
+
+    Returns:
+        As `convolution_reads`.
     """
     outputs = [
         max((size - 1) * window.strides[axis] + window.dilations[axis] * (window.kernel[axis] - 1) + 1
@@ -165,7 +220,7 @@ def transposed_reads(window: Window, sizes: Sequence[int], added: Sequence[int],
         taps = np.arange(window.kernel[axis]) * window.dilations[axis]
         steps, rest = np.divmod(at[:, None] + window.pads[axis] - taps, window.strides[axis])
         places.append(np.where(rest == 0, steps, -1))
-    return Reads(_flat(places, sizes), positions)
+    return _flat(places, sizes)
 
 
 def _flat(places: Sequence[Int64], sizes: Sequence[int]) -> Int64:
@@ -179,13 +234,13 @@ def _flat(places: Sequence[Int64], sizes: Sequence[int]) -> Int64:
     return np.where(inside, flat, int(np.prod(sizes)))
 
 
-def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Reads, groups: int) -> Float32:
+def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, groups: int) -> Float32:
     """Cut what output positions read out of codes.
 
     Args:
         codes: uint8 or int8 (N, C, spatial...).
         zero_point: Of the codes; padding counts as it.
-        reads: For these spatial sizes.
+        reads: Of these spatial sizes, (positions, taps).
         groups: C is a multiple of it.
 
     Returns:
@@ -195,11 +250,11 @@ def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Reads, gro
     last = np.moveaxis(codes.reshape(count, channels, -1), 1, 2).astype(np.float32)
     last -= np.float32(zero_point)
     padded = np.concatenate([last, np.zeros((count, 1, channels), np.float32)], axis=1)
-    found = np.take(padded, reads.index, axis=1)
+    found = np.take(padded, reads, axis=1)
     if groups == 1:
-        return found.reshape(1, count * len(reads.index), -1)
+        return found.reshape(1, count * len(reads), -1)
     split = found.reshape(*found.shape[:3], groups, channels // groups)
-    return np.ascontiguousarray(np.moveaxis(split, 3, 0)).reshape(groups, count * len(reads.index), -1)
+    return np.ascontiguousarray(np.moveaxis(split, 3, 0)).reshape(groups, count * len(reads), -1)
 
 
 def matrix_rows(codes: npt.NDArray[Any], zero_point: int, places: Int64) -> Float32:

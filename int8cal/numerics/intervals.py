@@ -1,4 +1,4 @@
-"""95 % confidence intervals in closed form: of a proportion, of an SQNR over samples, of a ratio of two times.
+"""95 % confidence intervals in closed form: of proportions and their differences, SQNRs over samples, ratios of times.
 
 No resampling: the same figures give the same interval, in whatever order the samples came, and no sample is kept.
 """
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _TAIL = 0.025
 _DECIBEL = 10.0 / math.log(10.0)
 _EXACT_FREEDOM = 200  # above, the expansion differs from the exact quantile by less than 1e-7
+
+
+# Two-sided 95 % quantile of the normal distribution.
+Z95 = 1.959963984540054
 
 
 @functools.lru_cache(maxsize=1024)
@@ -177,3 +181,44 @@ def difference_interval(
     difference = first - second
     low = difference - math.hypot(first - first_ci95[0], second_ci95[1] - second)
     return low, difference + math.hypot(first_ci95[1] - first, second - second_ci95[0])
+
+
+def paired_interval(only_first: int, only_second: int, samples: int) -> tuple[float, float]:
+    """Score interval for the difference of two paired proportions.
+
+    Args:
+        only_first, only_second: Discordant pairs, each >= 0, together <= samples.
+        samples: All pairs, >= 1.
+
+    Returns:
+        (low, high) of p_first - p_second as fractions in [-1, 1], low <= (only_first - only_second) / samples <= high.
+
+    Raises:
+        ValueError: The counts cannot be.
+
+    Numerics: Tango (1998), inverted by bisection. A quantized classifier disagrees with its FP32 model on few samples,
+    often on none, and there a bootstrap or a Wald interval shrinks to nothing: it claims certainty after 20 samples.
+    The score interval inverts a test, so that it keeps its coverage with few discordant pairs (Agresti and Min 2005),
+    and with none it is z^2 / (samples + z^2) on either side. It is exact arithmetic: no seed, no resampling noise.
+    """
+    if samples < 1 or only_first < 0 or only_second < 0 or only_first + only_second > samples:
+        raise ValueError(f"counts cannot be: {only_first} and {only_second} discordant of {samples} pairs")
+    low = _least_difference(only_first, only_second, samples)
+    return low, -_least_difference(only_second, only_first, samples)
+
+
+def _least_difference(b: int, c: int, n: int) -> float:
+    """Smallest difference that the score test does not reject."""
+    low, high = -1.0, (b - c) / n
+    for _ in range(100):
+        delta = (low + high) / 2
+        # maximum likelihood of the second discordant probability when the difference is fixed at delta
+        linear = (2 * n - b + c) * delta - b - c
+        root = math.sqrt(max(linear * linear + 8 * n * c * delta * (1 - delta), 0.0))
+        q21 = (root - linear) / (4 * n)
+        deviation = math.sqrt(max(n * (2 * q21 + delta * (1 - delta)), 0.0))
+        if b - c - n * delta > Z95 * deviation:
+            low = delta
+        else:
+            high = delta
+    return high

@@ -10,24 +10,18 @@ an ordinary tensor and (N, C/16, H*W, 16) for one in the runtime's blocked layou
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.numerics import exactsum
+from int8cal.numerics import Float32, Float64, Int32, Int64, UInt32, exactsum
 from int8cal.numerics.compiled import compiled, make_prefetch, part
 from int8cal.numerics.exactsum import add_part
-from int8cal.numerics.loglinear import BINS, SHIFT
+from int8cal.numerics.loglinear import BINS, COARSE_BINS, COARSE_SHIFT, SHIFT
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
-
-COARSE_SHIFT = 19  # 16 bins per octave, for per-channel histograms
-COARSE_BINS = 1 << (32 - COARSE_SHIFT)
 # Behind the bins stand slots for exact zeros. Behind a ReLU every second value is one, and adding to one counter again
 # and again waits for the store before; so they take turns, far enough apart to keep their turns in the coarse table.
 ZERO_SLOTS = 16
@@ -50,9 +44,25 @@ def packs(channels: int) -> int:
     return -(-channels // PACK)
 
 
-def coarse_size(channels: int) -> int:
-    """Return the length of the coarse table for so many channels."""
-    return packs(channels) * COARSE_ROWS * PACK
+def untouched_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return zeros in memory that the operating system backs page by page, when a page is first written.
+
+    numpy.zeros does not do: for 4 MiB and more it asks for huge pages, and one counter then costs 2 MiB.
+
+    Args:
+        shape: Of the array.
+        dtype: Of its elements.
+
+    Returns:
+        A writable array; its memory is given back when the array goes.
+    """
+    size = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
+    # shared memory would back even a page that is only read
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    memory = mmap.mmap(-1, size, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
 
 
 def key_values(keys: Int32) -> Float32:
@@ -74,7 +84,7 @@ def observe_twin(
     Args:
         values: float32 (outer, groups, inner, block), C-contiguous; block 1, or any size when inner lanes are channels.
         fine: uint32 (FINE_SIZE,), added to: the log-linear histogram, then zeros in any of the slots behind it.
-        coarse: uint32 (coarse_size(C),), added to: [C / 16][bin or zero slot][16 channels]; empty for none.
+        coarse: uint32, added to: [packs(C)][COARSE_ROWS: bin or zero slot][PACK channels], flat; empty for none.
         low, high: int32 (C,), lowered and raised: keys that order floats (see `key_values`).
         sums, squares: int64 (C, LIMBS), added to: exact accumulators (see numerics.exactsum) of a sample's float64 sums
             of x and x*x; empty for none (sums, too, where squares is not). A sample's sum of channel c runs over outer
@@ -108,9 +118,9 @@ def observe_twin(
         padded = np.zeros((outer, groups * block, -(-inner // LANES) * LANES))
         padded[:, :, :inner] = rows
         lanes = padded.reshape(outer, groups * block, -1, LANES)
-        exactsum.add_twin(sums, _sum_by_halves(lanes))
+        exactsum.add(sums, _sum_by_halves(lanes))
         if squares.size:
-            exactsum.add_twin(squares, _sum_by_halves(lanes * lanes))
+            exactsum.add(squares, _sum_by_halves(lanes * lanes))
     magnitudes = bits[~zero] & np.uint32(0x7FFFFFFF)
     return int(low.min()), int(high.max()), int(magnitudes.min()) if magnitudes.size else ALL_ZERO
 
@@ -266,8 +276,8 @@ def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums
     square = np.zeros(squares.shape[0])
     whole = low.size == 1 or (not last and block == 1)  # a row has one channel, or the tensor counts as one
     smallest = np.uint32(ALL_ZERO)
-    most_before = _most(high)
-    least_before = _least(low)
+    most_before = high.max()
+    least_before = low.min()
     if most_before > 0:
         _warm(fine, 0, most_before)
     if least_before < 0:
@@ -316,29 +326,13 @@ def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums
         add_part(sums, total)
     if square.size > 0:
         add_part(squares, square)
-    return _least(low), _most(high), smallest if smallest == np.uint32(ALL_ZERO) else np.uint32(smallest + np.uint32(1))
-
-
-@part
-def _least(keys: Any) -> Any:
-    result = keys[0]
-    for j in range(keys.size):
-        result = min(result, keys[j])
-    return result
-
-
-@part
-def _most(keys: Any) -> Any:
-    result = keys[0]
-    for j in range(keys.size):
-        result = max(result, keys[j])
-    return result
+    return low.min(), high.max(), smallest if smallest == np.uint32(ALL_ZERO) else np.uint32(smallest + np.uint32(1))
 
 
 observe = compiled(_observe_loop, observe_twin)
 
 
-def gather_twin(table: UInt32, bins: int, span: tuple[int, int]) -> tuple[Int64, Int64]:
+def _gather_loop(table: Any, bins: Any, span: Any) -> Any:
     """Find the counters that are not zero.
 
     Args:
@@ -349,14 +343,6 @@ def gather_twin(table: UInt32, bins: int, span: tuple[int, int]) -> tuple[Int64,
     Returns:
         channel * bins + row, ascending, and the counts, int64 (N,) each.
     """
-    first, last = span
-    rows = np.concatenate([np.arange(sign + first, sign + last + 1) for sign in (0, bins // 2)])
-    chosen = np.ascontiguousarray(table.transpose(0, 2, 1)[:, :, rows]).reshape(-1, max(len(rows), 1))
-    channel, row = np.nonzero(chosen)
-    return channel * bins + rows[row], chosen[channel, row].astype(np.int64)
-
-
-def _gather_loop(table: Any, bins: Any, span: Any) -> Any:
     packs, _, lanes = table.shape
     first, last = span
     count = 0
@@ -380,4 +366,4 @@ def _gather_loop(table: Any, bins: Any, span: Any) -> Any:
     return index, counts
 
 
-gather = compiled(_gather_loop, gather_twin)
+gather = compiled(_gather_loop)

@@ -7,22 +7,31 @@ Bins 0..2**18-1 are the positive values, 2**18.. the negative ones; zeros, NaN a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from int8cal.numerics import Float64, Int64
 from int8cal.numerics.compiled import compiled
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
+Counts = tuple[Int64, Int64]  # a sparse histogram: bins and their counts
 
 SHIFT = 13
 HALF = 1 << (31 - SHIFT)  # positive bins
 BINS = 2 * HALF
 INFINITY_BIN = 0x7F800000 >> SHIFT  # bins from here to HALF hold infinities and NaN, which are counted apart
+
+COARSE_SHIFT = 19  # 16 bins per octave, for per-channel histograms
+COARSE_BINS = 1 << (32 - COARSE_SHIFT)
+_COARSE_HALF = COARSE_BINS // 2
+_OCTAVE = 1 << (23 - COARSE_SHIFT)
+_LAST = (0x7F800000 >> COARSE_SHIFT) - 1  # the last coarse bin of finite magnitudes
+_RATIO = 1 << (COARSE_SHIFT - SHIFT)  # fine bins in a coarse one
+_STEPS = 16  # of an exponent
+_NOTHING = (np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def bin_edges(bins: Int64, shift: int = SHIFT) -> tuple[Float64, Float64]:
@@ -95,75 +104,108 @@ class Histogram:
         inside = below[np.searchsorted(centers, high, side="right")] - below[np.searchsorted(centers, low, side="left")]
         return (total - int(inside)) / total
 
+    def percentile_range(self, percent: float) -> tuple[float, float]:
+        """Clip so that `percent` of the values stay inside, the rest shared by both tails.
 
-def histogram(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, float], shift: int = SHIFT) -> Histogram:
+        Args:
+            percent: In (0, 100]; 100 is the observed range.
+
+        Returns:
+            (low, high) in real units. A tensor that is >= 0 (or <= 0) is clipped at its one far end only.
+        """
+        low, high = self.observed
+        outside = (100.0 - percent) / 100.0
+        if low >= 0.0:
+            return low, self._quantile(1.0 - outside)
+        if high <= 0.0:
+            return self._quantile(outside), high
+        return self._quantile(outside / 2), self._quantile(1.0 - outside / 2)
+
+    def _quantile(self, fraction: float) -> float:
+        """Return the value below which `fraction` of the values lie, linear inside a bin."""
+        target = fraction * float(self.cumulative[-1])
+        # counts are integers, so comparing with the next integer is the same, and spares a copy in floats
+        index = int(np.searchsorted(self.cumulative, np.int64(math.ceil(target)), side="left"))
+        index = min(index, len(self.cumulative) - 1)
+        before = self.cumulative[index] - self.counts[index]
+        share = (target - before) / self.counts[index]
+        return float(self.low[index] + np.clip(share, 0.0, 1.0) * (self.high[index] - self.low[index]))
+
+
+def histogram(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, float]) -> Histogram:
     """Turn sparse log-linear counts into a Histogram.
 
     Args:
-        bins: Non-empty bin indices, int64 (N,); sign bit at 2**(31 - shift).
+        bins: Non-empty bin indices, ascending, int64 (N,).
         counts: Their counts, int64 (N,).
         zeros: Number of exact zeros.
         observed: Exact (min, max); the outermost bins are cut to it.
-        shift: Bits dropped, as in `bin_edges`.
     """
-    if (bins[1:] < bins[:-1]).any():
-        order = np.argsort(bins, kind="stable")
-        bins, counts = bins[order], counts[order]
-    minimum, maximum = float(observed[0]), float(observed[1])
-    size = len(bins) + (zeros > 0)
-    low, high, weights = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
-    _spread(bins, counts, int(zeros), shift, minimum, maximum, low, high, weights)
-    return Histogram(low, high, weights, (minimum, maximum))
+    split = int(np.searchsorted(bins, HALF))
+    inner, outer = bin_edges(bins % HALF)
+    # negative bins from the outermost in, zeros, positive bins from the innermost out
+    middle = np.zeros(int(zeros > 0))
+    low = np.concatenate([-outer[split:][::-1], middle, inner[:split]])
+    high = np.concatenate([-inner[split:][::-1], middle, outer[:split]])
+    weights = np.concatenate([counts[split:][::-1], np.full(len(middle), zeros, np.int64), counts[:split]])
+    return Histogram(np.clip(low, *observed), np.clip(high, *observed), weights, observed)
 
 
-def _spread_loop(
-    bins: Any, counts: Any, zeros: Any, shift: Any, minimum: Any, maximum: Any, low: Any, high: Any, weights: Any
-) -> None:
+def add_counts(*parts: Counts) -> Counts:
+    """Add sparse histograms (bins, counts), int64 (N,) each; bins ascend in the sum."""
+    bins, index = np.unique(np.concatenate([bins for bins, _ in parts]), return_inverse=True)
+    counts = np.zeros(len(bins), np.int64)
+    np.add.at(counts, index, np.concatenate([counts for _, counts in parts]))
+    return bins, counts
+
+
+def moved(bins: Int64, counts: Int64, exponents: Float64) -> tuple[Counts, Counts]:
+    """Multiply each channel of a per-channel histogram by 2**exponent: shift it by octaves, or spread it anew.
+
+    Args:
+        bins, counts: Sparse, int64 (N,); the flat index is channel * COARSE_BINS + bin.
+        exponents: Per channel, (C,), multiples of 1 / 16.
+
+    Returns:
+        The histogram of all channels together in fine bins, and the per-channel one in bins as it came; both sparse,
+        bins ascending. Values of a coarse bin are taken as spread evenly.
+    """
+    channel, within = np.divmod(bins, COARSE_BINS)
+    sixteenths = np.rint(exponents * _STEPS).astype(np.int64)[channel]
+    octaves, steps = np.divmod(sixteenths, _STEPS)
+    sign, magnitude = np.divmod(within, _COARSE_HALF)
+    # what leaves the range of float32 stays in its outermost bin, and never changes its sign
+    magnitude = np.clip(magnitude + octaves * _OCTAVE, 0, _LAST)
+    fine, coarse = [_NOTHING], [_NOTHING]
+    for step in np.unique(steps):
+        few = steps == step
+        factor = 2.0 ** (step / _STEPS)
+        places = sign[few] * _COARSE_HALF + magnitude[few]
+        parts, shares = _divided(*add_counts((places, counts[few])))
+        if step:
+            parts, places = _scaled(parts, factor, SHIFT), _scaled(places, factor, COARSE_SHIFT)
+        fine.append((parts, shares))
+        coarse.append((channel[few] * COARSE_BINS + places, counts[few]))
+    return add_counts(*fine), add_counts(*coarse)
+
+
+def _divided(bins: Int64, counts: Int64) -> Counts:
+    """Share each coarse bin's count among the fine bins that it is made of."""
+    below = np.rint(counts[:, None] * (np.arange(_RATIO + 1) / _RATIO)).astype(np.int64)
+    shares = np.diff(below, axis=1).reshape(-1)
+    fine = (bins[:, None] * _RATIO + np.arange(_RATIO)).reshape(-1)
+    return fine[shares > 0], shares[shares > 0]
+
+
+def _scaled(bins: Int64, factor: float, shift: int) -> Int64:
+    """Return the bin that holds factor times the centre of each bin."""
     half = 1 << (31 - shift)
-    bits = np.empty(2, np.uint32)
-    edges = bits.view(np.float32)  # the same memory: the inner and the outer edge of a bin
-    split = np.searchsorted(bins, half)
-    negatives = bins.size - split
-    if zeros > 0:  # the edges are 0 already
-        weights[negatives] = zeros
-    for index in range(bins.size):
-        negative = index >= split
-        magnitude = bins[index] - half if negative else bins[index]
-        following = (magnitude + 1) << shift
-        bits[0] = magnitude << shift
-        bits[1] = following
-        inner = np.float64(edges[0])
-        # the last finite bin ends at 2**128, which float32 cannot hold
-        outer = np.float64(edges[1]) if following < 0x7F800000 else 2.0**128
-        # negative bins from the outermost in, zeros, positive bins from the innermost out
-        at = bins.size - 1 - index if negative else negatives + (1 if zeros > 0 else 0) + index
-        low[at] = min(max(-outer if negative else inner, minimum), maximum)
-        high[at] = min(max(-inner if negative else outer, minimum), maximum)
-        weights[at] = counts[index]
-
-
-def _spread_twin(
-    bins: Int64,
-    counts: Int64,
-    zeros: int,
-    shift: int,
-    minimum: float,
-    maximum: float,
-    low: Float64,
-    high: Float64,
-    weights: Int64,
-) -> None:
-    half = 1 << (31 - shift)
-    split = int(np.searchsorted(bins, half))
-    inner, outer = bin_edges(bins[:split], shift)
-    inner_negative, outer_negative = bin_edges(bins[split:] - half, shift)
-    middle = [0.0] if zeros else []
-    np.clip(np.concatenate([-outer_negative[::-1], middle, inner]), minimum, maximum, out=low)
-    np.clip(np.concatenate([-inner_negative[::-1], middle, outer]), minimum, maximum, out=high)
-    weights[:] = np.concatenate([counts[split:][::-1], np.array([zeros] if zeros else [], np.int64), counts[:split]])
-
-
-_spread = compiled(_spread_loop, _spread_twin)
+    sign, magnitude = np.divmod(bins, half)
+    inner, outer = bin_edges(magnitude, shift)
+    largest = float(np.finfo(np.float32).max)
+    centre = np.minimum((inner + outer) / 2 * factor, largest).astype(np.float32)
+    result: Int64 = sign * half + (centre.view(np.uint32) >> np.uint32(shift)).astype(np.int64)
+    return result
 
 
 def linear_histogram(source: Histogram, edges: Float64, *, magnitude: bool = False) -> Int64:
@@ -217,17 +259,4 @@ def _resample_loop(low: Any, high: Any, counts: Any, edges: Any, result: Any) ->
     result[edges.size - 2] = counts.sum() - previous
 
 
-def _resample_twin(low: Float64, high: Float64, counts: Int64, edges: Float64, result: Int64) -> None:
-    before = np.concatenate([[0], np.cumsum(counts)])
-    index = np.searchsorted(high, edges, side="left")
-    cut = np.minimum(index, len(counts) - 1)
-    width = high[cut] - low[cut]
-    share = np.clip((edges - low[cut]) / np.where(width > 0, width, 1.0), 0.0, 1.0)
-    share = np.where(width > 0, share, 0.0)
-    below = np.where(index < len(counts), before[cut] + np.rint(share * counts[cut]).astype(np.int64), before[-1])
-    below[-1] = before[-1]
-    below[0] = 0
-    result[:] = np.diff(below)
-
-
-_resample = compiled(_resample_loop, _resample_twin)
+_resample = compiled(_resample_loop)

@@ -14,16 +14,12 @@ import numpy as np
 from int8cal.numerics.compiled import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy.typing as npt
 
 # The SQNR of what equals its reference, in any unit: finite, so that a gate such as sqnr_db>=20 passes on it.
 EXACT_DB = 320.0
 # The most that anything else has, so that the two are told apart.
 CLOSEST_DB = 310.0
-# Two-sided 95 % quantile of the normal distribution.
-Z95 = 1.959963984540054
 
 # Values of larger magnitude than 2**128, or all smaller than 2**-128, as only float64 has them, are scaled before they
 # are squared, so that neither squares nor products of squares leave float64.
@@ -44,20 +40,6 @@ def sqnr_db(signal: float, noise: float) -> float | None:
     if noise == 0.0:
         return EXACT_DB
     return min(10.0 * (math.log10(signal) - math.log10(noise)), CLOSEST_DB)
-
-
-def worst_sqnr_db(signal: Iterable[float], noise: Iterable[float]) -> float | None:
-    """SQNR of a model with several outputs: that of its worst output that carries noise.
-
-    Args:
-        signal, noise: One sum of x^2 and of (x - y)^2 per output; each output may have a unit of its own.
-
-    Returns:
-        In dB. Exact outputs count only where there are no others: EXACT_DB then. An output without signal has no ratio
-        and is left out, noisy or not; None where no output has any.
-    """
-    ratios = (sqnr_db(s, n) for s, n in zip(signal, noise, strict=True))
-    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -258,10 +240,6 @@ class PairedCounts:
         """Hit rate of the first minus that of the second, a fraction in [-1, 1]."""
         return (self.only_first - self.only_second) / self.samples
 
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % confidence interval of `drop`; see paired_interval."""
-        return paired_interval(self.only_first, self.only_second, self.samples)
-
 
 def paired_counts(first: bool, second: bool) -> PairedCounts:
     """Count one sample: whether each classifier hit it."""
@@ -271,44 +249,3 @@ def paired_counts(first: bool, second: bool) -> PairedCounts:
         only_second=int(second and not first),
         neither=int(not first and not second),
     )
-
-
-def paired_interval(only_first: int, only_second: int, samples: int, z: float = Z95) -> tuple[float, float]:
-    """Score interval for the difference of two paired proportions.
-
-    Args:
-        only_first, only_second: Discordant pairs, each >= 0, together <= samples.
-        samples: All pairs, >= 1.
-        z: Normal quantile; the default gives 95 %.
-
-    Returns:
-        (low, high) of p_first - p_second as fractions in [-1, 1], low <= (only_first - only_second) / samples <= high.
-
-    Raises:
-        ValueError: The counts cannot be.
-
-    Numerics: Tango (1998), inverted by bisection. A quantized classifier disagrees with its FP32 model on few samples,
-    often on none, and there a bootstrap or a Wald interval shrinks to nothing: it claims certainty after 20 samples.
-    The score interval inverts a test, so that it keeps its coverage with few discordant pairs (Agresti and Min 2005),
-    and with none it is z^2 / (samples + z^2) on either side. It is exact arithmetic: no seed, no resampling noise.
-    """
-    if samples < 1 or only_first < 0 or only_second < 0 or only_first + only_second > samples:
-        raise ValueError(f"counts cannot be: {only_first} and {only_second} discordant of {samples} pairs")
-    return _lower(only_first, only_second, samples, z), -_lower(only_second, only_first, samples, z)
-
-
-def _lower(b: int, c: int, n: int, z: float) -> float:
-    """Smallest difference that the score test at z does not reject."""
-    low, high = -1.0, (b - c) / n
-    for _ in range(100):
-        delta = (low + high) / 2
-        # maximum likelihood of the second discordant probability when the difference is fixed at delta
-        linear = (2 * n - b + c) * delta - b - c
-        root = math.sqrt(max(linear * linear + 8 * n * c * delta * (1 - delta), 0.0))
-        q21 = (root - linear) / (4 * n)
-        deviation = math.sqrt(max(n * (2 * q21 + delta * (1 - delta)), 0.0))
-        if b - c - n * delta > z * deviation:
-            low = delta
-        else:
-            high = delta
-    return high

@@ -1,4 +1,4 @@
-"""Which weights meet in one VPMADDUBSW instruction, and when a pair of them can saturate (NUMERICS 3).
+"""Which weights meet in one VPMADDUBSW instruction, and when a pair of them can saturate (docs/saturation.md).
 
 The instruction multiplies two neighbouring u8 by two neighbouring s8 and adds both products into s16. Weights are seen
 here as rows in the order of reduction: kernel positions, and within each the input channels of the group. Kernels of

@@ -14,7 +14,7 @@ chooses the scale. No data is needed, so a table's scales alone give the same co
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ from int8cal.numerics.affine import SMALLEST_SCALE, QType
 from int8cal.numerics.compiled import compiled, part
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows, worst_sums
 
-Float64 = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from int8cal.numerics import Float64, Int8, Int64
 
 # Measured on the output error of eight networks with int8 weights alone: anything between half and twice these is alike
 SAME_CHANNEL = 0.6
@@ -73,7 +74,7 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     return chosen
 
 
-def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.NDArray[np.int8]:
+def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int8:
     """Round weights to codes.
 
     Args:
@@ -92,7 +93,8 @@ def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.
     return codes
 
 
-def _nearest_loop(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: Any, codes: Any) -> None:
+@part
+def _nearest(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: Any, codes: Any) -> None:
     # exact: weights in units of the scale; codes: the nearest, then pairs brought to the nearest safe ones
     for k in range(weights.size):
         exact[k] = weights[k] / scale
@@ -109,7 +111,8 @@ def _nearest_loop(weights: Any, scale: Any, starts: Any, low: Any, high: Any, ex
                 codes[k + 1] = sign * (SAFE_SUM - first)
 
 
-def _score_loop(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
+@part
+def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
     # J in units of the scale; leaves the error of each channel in sums
     channels = sums.size
     sums[:] = 0.0
@@ -129,8 +132,9 @@ def _score_loop(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any)
     return square + SAME_CHANNEL * within + ALL * (total * total)
 
 
-def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
-    # whether a code may stand at place k beside the codes that meet it
+@part
+def is_safe(codes: Any, k: Any, code: Any, links: Any) -> Any:
+    """Whether a code may stand at place k beside the codes that meet it; for compiled loops."""
     for other in (k - 1, k + 1):
         if other < 0 or other >= codes.size or not links[min(k, other)]:
             continue
@@ -140,7 +144,8 @@ def _safe_loop(codes: Any, k: Any, code: Any, links: Any) -> Any:
     return True
 
 
-def _move_loop(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: Any) -> None:
+@part
+def _move(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: Any) -> None:
     # sums: the error of each channel, kept up to date
     channels = sums.size
     total = 0.0
@@ -226,7 +231,7 @@ def _nearest_twin(values: Float64, scales: Float64, links: Links, low: float, hi
     return exact, codes
 
 
-def _bring_to_safe(exact: Float64, codes: Float64, starts: npt.NDArray[np.int64]) -> None:
+def _bring_to_safe(exact: Float64, codes: Float64, starts: Int64) -> None:
     for sign in (1.0, -1.0):
         first, second = sign * codes[:, starts], sign * codes[:, starts + 1]
         unsafe = (first > 0.0) & (second > 0.0) & (first + second > SAFE_SUM)
@@ -315,7 +320,7 @@ def _round_twin(
     links: Links,
     low: float,
     high: float,
-    result: npt.NDArray[np.int8],
+    result: Int8,
 ) -> None:
     flat = values.reshape(-1, values.shape[2])
     exact, codes = _nearest_twin(flat, np.repeat(scales, values.shape[1]), links, low, high)
@@ -324,5 +329,4 @@ def _round_twin(
     result[:] = codes.reshape(values.shape)
 
 
-_nearest, _score, is_safe, _move = part(_nearest_loop), part(_score_loop), part(_safe_loop), part(_move_loop)
 _choose, _round = compiled(_choose_loop, _choose_twin), compiled(_round_loop, _round_twin)

@@ -19,10 +19,9 @@ from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import ALL, SAME_CHANNEL, is_safe
 
 if TYPE_CHECKING:
+    from int8cal.numerics import Float64, Int8
     from int8cal.numerics.affine import QType
 
-Float64 = npt.NDArray[np.float64]
-Int8 = npt.NDArray[np.int8]
 
 # How much of H comes from the model without data: LEAST, and more the fewer positions there are for K inputs. Measured
 # on held-out samples: with 10 positions per input 0.02 to 0.2 are alike, with half a one 0.6 is best
@@ -36,15 +35,13 @@ def share_without_data(size: int, count: int) -> float:
     return min(LEAST_SHARE + SHARE_PER_INPUT * size / max(count, 1), MOST_SHARE)
 
 
-def mixed(gram: Float64, count: int, channels: int, share: float | None = None, *, overwrite: bool = False) -> Float64:
-    """Mix moments with those that are assumed without data.
+def mixed(gram: Float64, count: int, channels: int, *, overwrite: bool = False) -> Float64:
+    """Mix moments with those assumed without data, whose diagonal is the data's: the scale of each input stays.
 
     Args:
         gram: (groups, K, K), sum over positions; not changed unless `overwrite`.
         count: Number of positions.
         channels: Input channels per group: the channel of column k is k % channels.
-        share: Of the assumed ones; None for `share_without_data`. Their diagonal is the data's, so that the scale of
-            each input stays.
         overwrite: The result takes the place of `gram`: wide layers have 170 MB of it.
 
     Returns:
@@ -52,8 +49,7 @@ def mixed(gram: Float64, count: int, channels: int, share: float | None = None, 
     """
     result = np.divide(gram, max(count, 1), out=gram if overwrite else None)
     size = gram.shape[-1]
-    if share is None:
-        share = share_without_data(size, count)
+    share = share_without_data(size, count)
     for group in range(len(result)):
         moments = result[group]
         diagonal = np.diagonal(moments).copy()

@@ -1,8 +1,13 @@
-"""What an int8 layer holds, and the s32 bias that goes with its weights (NUMERICS 1)."""
+"""What an int8 layer holds, and the s32 bias that goes with its weights (docs/numerics.md); weights of recurrent cells.
+
+A recurrent gate adds W x + R h. W is (directions, gates * hidden, inputs), R (directions, gates * hidden, hidden): a
+row is one output of one gate, and has one symmetric scale, as oneDNN recommends for RNNs.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +15,8 @@ import numpy.typing as npt
 from int8cal.errors import NonFiniteError
 from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, QType
 
-Float64 = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from int8cal.numerics import Float64, Int8, Int32
 
 BIAS_LIMIT = float(2**31 - 1)
 WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7, "paired": S8}
@@ -73,15 +79,12 @@ def _raised(scales: Float64, need: Float64) -> tuple[Float64, npt.NDArray[np.boo
     return np.where(raised, lifted.astype(np.float64), scales), raised
 
 
-def quantize_bias(bias: Float64, input_scale: float, scales: Float64) -> npt.NDArray[np.int32]:
-    """Round a bias (M,) to s32 with scale input_scale * scales, as the runtime multiplies them in float32.
+def quantize_bias(bias: Float64, input_scale: float, scales: Float64) -> Int32:
+    """Round a bias (M,) to s32 with scale input_scale * scales, (M,) or (1,).
 
-    Where there are fewer scales than biases, as under a grouped ConvTranspose, output channel g * len(scales) + k has
-    scale k.
+    The runtime multiplies both in float32.
     """
     product = (np.float32(input_scale) * scales.astype(np.float32)).astype(np.float64)
-    if bias.size > product.size:
-        product = np.tile(product, bias.size // product.size)
     return np.clip(np.rint(bias / product), -BIAS_LIMIT, BIAS_LIMIT).astype(np.int32)
 
 
@@ -98,9 +101,54 @@ class QuantizedLayer:
         ended: Number of scales that are larger than the weights want them, since float32 ends.
     """
 
-    weight: npt.NDArray[np.int8]
+    weight: Int8
     scales: Float64
-    bias: npt.NDArray[np.int32] | None
+    bias: Int32 | None
     raised: int
     range: str = "s8"
     ended: int = 0
+
+
+@dataclass(frozen=True)
+class GateCodes:
+    """The integers of W or of R.
+
+    Attributes:
+        codes: int8, shaped as the weight: (directions, gates * hidden, inputs).
+        scales: float64 values that are exact float32, (directions, gates * hidden).
+    """
+
+    codes: Int8
+    scales: Float64
+
+
+def gate_scales(weight: npt.NDArray[np.floating[Any]], dtype: QType) -> Float64:
+    """Choose the scale of each row: max|row| / qmax, so oneDNN's factor 63 / max|W| in s7 is its inverse.
+
+    Args:
+        weight: (directions, gates * hidden, inputs), finite.
+        dtype: S7 or S8.
+
+    Returns:
+        (directions, gates * hidden), float64 values that are exact float32; SMALLEST_SCALE for an all-zero row.
+
+    Raises:
+        NonFiniteError: A weight is NaN or infinite.
+    """
+    if not np.isfinite(weight).all():
+        raise NonFiniteError("a weight is NaN or infinite", do="repair the FP32 model")
+    largest = np.abs(weight.astype(np.float64)).max(axis=2)
+    scales: Float64 = np.maximum((largest / dtype.qmax).astype(np.float32).astype(np.float64), SMALLEST_SCALE)
+    return scales
+
+
+def quantize_gates(weight: npt.NDArray[np.floating[Any]], scales: Float64, dtype: QType) -> GateCodes:
+    """Round weights to codes, half to even, saturating at -qmax and qmax.
+
+    Args:
+        weight: (directions, gates * hidden, inputs).
+        scales: (directions, gates * hidden).
+        dtype: S7 or S8. -64 of S7 is not used, so that a row and its negative have the same codes.
+    """
+    codes = np.rint(weight.astype(np.float64) / scales[..., np.newaxis])
+    return GateCodes(np.clip(codes, -dtype.qmax, dtype.qmax).astype(np.int8), scales)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from int8cal.graph.index import Index, attribute, free_number, outer_references
-from int8cal.protos import copied, graphs_within, set_metadata, without_weights
+from int8cal.graph.edit import Builder, Names, instead, refill
+from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
-from int8cal.quantization.product_ends import loses_kernel, reads_codes
-from int8cal.quantization.rows import Names, from_rows, to_rows
+from int8cal.quantization.products import from_rows, loses_kernel, reads_codes, to_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Mapping
 
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
-    from int8cal.quantization.rows import Piece
+    from int8cal.quantization.corrections.correction import Draft
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,7 @@ class _Parameters:
 
 
 def emit(
-    model: onnx.ModelProto,
-    plan: Plan,
-    activations: dict[str, Affine],
-    layers: dict[str, QuantizedLayer],
-    metadata: dict[str, str],
-    *,
-    planes: Collection[str] = (),
+    draft: Draft, activations: Mapping[str, Affine], layers: Mapping[str, QuantizedLayer], metadata: Mapping[str, str]
 ) -> onnx.ModelProto:
     """Build the QDQ model.
 
@@ -49,42 +43,33 @@ def emit(
     (and a number where the model already has a tensor of that name).
 
     Args:
-        model: The prepared model (with the recipe's corrections applied); not changed.
-        plan: Where Q/DQ go.
+        draft: The float model, with the recipe's corrections applied, and where Q/DQ go; not changed.
         activations: Affine of every planned tensor.
         layers: Integers of every layer, by node name.
         metadata: Entries for metadata_props.
-        planes: Nodes of layers whose input comes in two planes (see corrections.residual_codes).
 
     Returns:
         The int8 model; onnx.checker passes where it passed for the input.
     """
-    return _Emitter(model, plan, activations, layers, planes).build(metadata)
+    return _Emitter(draft, activations, layers).build(metadata)
 
 
 class _Emitter:
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        plan: Plan,
-        activations: dict[str, Affine],
-        layers: dict[str, QuantizedLayer],
-        planes: Collection[str],
-    ) -> None:
+    def __init__(self, draft: Draft, activations: Mapping[str, Affine], layers: Mapping[str, QuantizedLayer]) -> None:
+        model, plan = draft.model, draft.plan
         self.model, self.plan, self.activations = model, plan, activations
         self.integers = layers
         self.index = Index(model)
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
         self.owners = Counter(layer.weight for layer in plan.layers)
-        self.nodes: list[onnx.NodeProto] = []
-        self.initializers: dict[str, onnx.TensorProto] = {}
-        self.taken = tensor_names(model.graph)
-        self.taken_nodes = {node.name for node in model.graph.node}
+        self.names = Names(model.graph)
+        self.built = Builder(self.names)
+        self.nodes = self.built.nodes
         self.parameters: dict[str, _Parameters] = {}
         # with s8 activations the runtime's Gemm takes several times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
-        self.planes = planes
+        self.planes = draft.residual
         self.both: dict[tuple[str, int], str] = {}  # tensor and axis -> its codes in two planes
         self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
         self.reshaped: set[str] = set()
@@ -92,19 +77,18 @@ class _Emitter:
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
-            point.tensor: self._fresh(f"{point.tensor}_float")
-            for point in plan.tensors
-            if point.exclusive and (point.tensor in self.index.outputs or self.index.read_inside(point.tensor))
+            each.tensor: self.names.tensor(f"{each.tensor}_float")
+            for each in plan.tensors
+            if each.exclusive and (each.tensor in self.index.outputs or self.index.read_inside(each.tensor))
         }
 
-    def build(self, metadata: dict[str, str]) -> onnx.ModelProto:
+    def build(self, metadata: Mapping[str, str]) -> onnx.ModelProto:
         for value in self.model.graph.input:
-            self._quantize_point(value.name)
+            self._quantize(value.name)
         for node in self.model.graph.node:
             self._node(node)
         result = without_weights(self.model)
-        del result.graph.node[:]
-        result.graph.node.extend(self.nodes)
+        refill(result.graph.node, self.nodes)
         result.graph.initializer.extend(self._used_initializers())
         self._drop_stale_types(result.graph)
         for key, value in sorted(metadata.items()):
@@ -123,7 +107,7 @@ class _Emitter:
         for slot, name in enumerate(node.input):
             if name and reads_codes(self.plan, node, slot, name):
                 codes = self._codes(layer) if layer is not None else ""
-                value = self._dequantize(name, self._fresh(f"{name}_dequantized"), codes)
+                value = self._dequantize(name, self.names.tensor(f"{name}_dequantized"), codes)
                 channels = 0 if layer is not None or slot else float_channels(self.index, node)
                 if channels > 1:
                     self._per_channel(name, channels)
@@ -139,32 +123,31 @@ class _Emitter:
             self._keep_kernel(copy, node.output[0])
         for name in node.output:
             if name:
-                self._quantize_point(name)
+                self._quantize(name)
 
     def _product(self, node: onnx.NodeProto, layer: Layer) -> None:
         """Write a MatMul and the Add behind it as one Gemm: its integer kernel adds the bias as well."""
         result = self.index.nodes[layer.bias_add].output[0]
         output = self.renamed.get(result, result)
-        names = Names(self._fresh, self._fresh_node)
         dims = self.index.dims(layer.input) or ()
         codes = self._codes(layer)
         rows, product = codes, output
         if len(dims) != 2:
             if codes not in self.rows:
                 width = layer.channels * (2 if layer.node in self.planes else 1)
-                self.rows[codes] = self._append(to_rows(codes, width, names))
-            rows, product = self.rows[codes], self._fresh(f"{node.output[0]}_rows")
-        value = self._dequantize(layer.input, self._fresh(f"{layer.input}_dequantized"), rows)
-        gemm = helper.make_node("Gemm", [value, "", ""], [product], name=node.name)
+                self.rows[codes] = to_rows(self.built, codes, width)
+            rows, product = self.rows[codes], self.names.tensor(f"{node.output[0]}_rows")
+        value = self._dequantize(layer.input, self.names.tensor(f"{layer.input}_dequantized"), rows)
+        gemm = instead(node, "Gemm", [value, "", ""], product)
         self._weights(gemm, layer)
         self.nodes.append(gemm)
         if len(dims) != 2:
             width = self.index.initializers[layer.weight].dims[1]
-            self._append(from_rows(product, output, width=width, like=(codes, dims), names=names))
+            from_rows(self.built, product, output, width=width, like=(codes, dims))
             self.reshaped.add(output)
         else:
             self._keep_kernel(gemm, result)
-        self._quantize_point(result)
+        self._quantize(result)
 
     def _keep_kernel(self, product: onnx.NodeProto, result: str) -> None:
         """Put a Reshape to the same shape behind the last node where that keeps its integer kernel."""
@@ -173,11 +156,9 @@ class _Emitter:
             return
         if not loses_kernel(self.index, self.plan, self.activations, result, product.op_type):
             return
-        output, product.output[0] = product.output[0], self._fresh(f"{result}_product")
-        same = self._fresh(f"{result}_shape")
-        self._constant(same, np.zeros(rank, np.int64))
-        name = self._fresh_node(f"{output}_Reshape")
-        self.nodes.append(helper.make_node("Reshape", [product.output[0], same], [output], name=name))
+        output, product.output[0] = product.output[0], self.names.tensor(f"{result}_product")
+        same = self.built.constant(f"{result}_shape", np.zeros(rank, np.int64))
+        self.built.node("Reshape", [product.output[0], same], output)
 
     def _unsigned(self, tensor: str) -> bool:
         return self.activations[tensor].dtype.name == "uint8"
@@ -188,29 +169,16 @@ class _Emitter:
         if integers.bias is None:
             return
         scales = np.float32(self.activations[layer.input].scale) * integers.scales.astype(np.float32)
-        name = self._fresh(f"{layer.bias}@{layer.node}")
-        self._constant(name, (integers.bias * scales.astype(np.float64)).astype(np.float32))
-        add.input[list(add.input).index(layer.bias)] = name
+        bias = (integers.bias * scales.astype(np.float64)).astype(np.float32)
+        add.input[list(add.input).index(layer.bias)] = self.built.constant(f"{layer.bias}@{layer.node}", bias)
 
-    def _append(self, piece: Piece) -> str:
-        for name, value in piece.constants.items():
-            self._constant(name, value)
-        self.nodes.extend(piece.nodes)
-        return piece.output
-
-    def _quantize_point(self, tensor: str) -> None:
+    def _quantize(self, tensor: str) -> None:
         if self.plan.tensor(tensor) is None:
             return
         affine = self.activations[tensor]
         parameters = self._affine_parameters(tensor, affine)
-        self.nodes.append(
-            helper.make_node(
-                "QuantizeLinear",
-                [self.renamed.get(tensor, tensor), parameters.scale, parameters.zero_point],
-                [parameters.codes],
-                name=self._fresh_node(f"{tensor}_QuantizeLinear"),
-            )
-        )
+        inputs = [self.renamed.get(tensor, tensor), parameters.scale, parameters.zero_point]
+        self.built.node("QuantizeLinear", inputs, parameters.codes, after=tensor)
         if tensor in self.renamed:
             self._dequantize(tensor, tensor)
 
@@ -220,50 +188,31 @@ class _Emitter:
         first = self.parameters[tensor]
         if layer.node not in self.planes:
             return first.codes
-        axis = 1 if layer.op_type == "Conv" else -1
+        axis = layer.channel_axis
         if (tensor, axis) not in self.both:
-            fine, left = self._fresh(f"{tensor}_remainder_scale"), self._fresh(f"{tensor}_remainder")
-            self._constant(fine, fine_scale(self.activations[tensor]))
-            known = self._dequantize(tensor, self._fresh(f"{tensor}_dequantized"))
-            codes, both = self._fresh(f"{left}_quantized"), self._fresh(f"{tensor}_planes")
-            source = self.renamed.get(tensor, tensor)
-            for op_type, inputs, output in (
-                ("Sub", [source, known], left),
-                ("QuantizeLinear", [left, fine, first.zero_point], codes),
-                ("Concat", [first.codes, codes], both),
-            ):
-                self.nodes.append(
-                    helper.make_node(op_type, inputs, [output], name=self._fresh_node(f"{output}_{op_type}"))
-                )
-            self.nodes[-1].attribute.append(helper.make_attribute("axis", axis))
+            fine = self.built.constant(f"{tensor}_remainder_scale", fine_scale(self.activations[tensor]))
+            left = self.names.tensor(f"{tensor}_remainder")
+            known = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized"))
+            codes, both = self.names.tensor(f"{left}_quantized"), self.names.tensor(f"{tensor}_planes")
+            self.built.node("Sub", [self.renamed.get(tensor, tensor), known], left)
+            self.built.node("QuantizeLinear", [left, fine, first.zero_point], codes)
+            self.built.node("Concat", [first.codes, codes], both, axis=axis)
             self.both[tensor, axis] = both
         return self.both[tensor, axis]
 
     def _affine_parameters(self, tensor: str, affine: Affine) -> _Parameters:
         if tensor not in self.parameters:
-            names = _Parameters(*(self._fresh(f"{tensor}_{part}") for part in ("quantized", "scale", "zero_point")))
-            self._constant(names.scale, np.array(affine.scale, np.float32))
-            self._constant(names.zero_point, np.array(affine.zero_point, affine.dtype.name))
-            self.parameters[tensor] = names
+            self.parameters[tensor] = _Parameters(
+                self.names.tensor(f"{tensor}_quantized"),
+                self.built.constant(f"{tensor}_scale", np.float32(affine.scale)),
+                self.built.constant(f"{tensor}_zero_point", np.array(affine.zero_point, affine.dtype.name)),
+            )
         return self.parameters[tensor]
-
-    def _fresh(self, name: str) -> str:
-        """Return a tensor name that nobody has: this one, or this one with a number."""
-        return free_name(name, self.taken)
-
-    def _fresh_node(self, name: str) -> str:
-        """Return a node name that nobody has."""
-        return free_name(name, self.taken_nodes)
 
     def _dequantize(self, tensor: str, output: str, codes: str = "") -> str:
         parameters = self.parameters[tensor]
-        self.nodes.append(
-            helper.make_node(
-                "DequantizeLinear",
-                [codes or parameters.codes, parameters.scale, parameters.zero_point],
-                [output],
-                name=self._fresh_node(f"{output}_DequantizeLinear"),
-            )
+        self.built.node(
+            "DequantizeLinear", [codes or parameters.codes, parameters.scale, parameters.zero_point], output
         )
         return output
 
@@ -275,10 +224,12 @@ class _Emitter:
         """
         if tensor not in self.repeated:
             affine = self.activations[tensor]
-            scales, zeros = self._fresh(f"{tensor}_channel_scales"), self._fresh(f"{tensor}_channel_zero_points")
-            self._constant(scales, np.full(channels, affine.scale, np.float32))
-            self._constant(zeros, np.full(channels, affine.zero_point, affine.dtype.name))
-            self.repeated[tensor] = (scales, zeros)
+            self.repeated[tensor] = (
+                self.built.constant(f"{tensor}_channel_scales", np.full(channels, affine.scale, np.float32)),
+                self.built.constant(
+                    f"{tensor}_channel_zero_points", np.full(channels, affine.zero_point, affine.dtype.name)
+                ),
+            )
         self.nodes[-1].input[1], self.nodes[-1].input[2] = self.repeated[tensor]
         self.nodes[-1].attribute.append(helper.make_attribute("axis", 1))
 
@@ -301,9 +252,8 @@ class _Emitter:
         bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
         stem = f"{layer.bias}@{layer.node}"
         if self.plan.ops.float_bias:
-            node.input[rule.bias] = self._fresh(stem)
             value = integers.bias * bias_scales.astype(np.float64)
-            self._constant(node.input[rule.bias], value.astype(np.float32))
+            node.input[rule.bias] = self.built.constant(stem, value.astype(np.float32))
             return
         if len(bias_scales) == 1:
             scale, bias_axis = bias_scales[:1].reshape(()), None
@@ -315,36 +265,25 @@ class _Emitter:
     def _integer_constant(
         self, stem: str, codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int | None
     ) -> str:
-        output = self._fresh(f"{stem}_dequantized")
-        names = [self._fresh(f"{stem}_{part}") for part in ("quantized", "scale", "zero_point")]
-        for name, value in zip(names, (codes, scale, zero_point), strict=True):
-            self._constant(name, value)
-        node = helper.make_node(
-            "DequantizeLinear", names, [output], name=self._fresh_node(f"{output}_DequantizeLinear")
-        )
-        if axis is not None:
-            node.attribute.append(helper.make_attribute("axis", axis))
-        self.nodes.append(node)
+        output = self.names.tensor(f"{stem}_dequantized")
+        parts = {"quantized": codes, "scale": scale, "zero_point": zero_point}
+        names = [self.built.constant(f"{stem}_{part}", value) for part, value in parts.items()]
+        # an attribute of None is left out
+        self.built.node("DequantizeLinear", names, output, axis=axis)
         return output
 
-    def _constant(self, name: str, value: np.ndarray) -> None:
-        self.initializers[name] = numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name)
-
     def _used_initializers(self) -> list[onnx.TensorProto]:
-        used = {name for node in self.nodes for name in node.input}
-        used |= {name for node in self.nodes for name in outer_references(node)}
+        used = {name for node in self.nodes for name in tensors_read(node)}
         used |= {value.name for value in self.model.graph.output}
         kept = [tensor for tensor in self.model.graph.initializer if tensor.name in used]
-        return kept + list(self.initializers.values())
+        return kept + list(self.built.initializers.values())
 
     def _drop_stale_types(self, graph: onnx.GraphProto) -> None:
         # the runtime infers what a Reshape behind rows gives; told the symbol of a free batch, it would fuse the next
         # Add into SkipLayerNormalization, whose kernel takes longer than Add and LayerNormalization
         alive = {name for node in graph.node for name in node.output} - self.reshaped
         alive -= {value.name for value in graph.output}  # these say their types as the user declared them
-        kept = [value for value in graph.value_info if value.name in alive]
-        del graph.value_info[:]
-        graph.value_info.extend(kept)
+        refill(graph.value_info, [value for value in graph.value_info if value.name in alive])
 
 
 def float_channels(index: Index, node: onnx.NodeProto) -> int:
@@ -355,20 +294,3 @@ def float_channels(index: Index, node: onnx.NodeProto) -> int:
     if node.op_type == "Conv":
         return int(dims[1]) * int(attribute(node, "group", 1))
     return int(dims[1 if attribute(node, "transB", 0) else 0])
-
-
-def tensor_names(graph: onnx.GraphProto) -> set[str]:
-    """Return every tensor name of a graph and of the graphs in its nodes."""
-    names: set[str] = set()
-    for each in graphs_within(graph):
-        names.update(value.name for value in (*each.input, *each.output, *each.initializer))
-        for node in each.node:
-            names.update(node.input, node.output)
-    return names
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, this one or this one with a number, and take it."""
-    free = name if name not in taken else f"{name}_{free_number(f'{name}_', taken, 1)}"
-    taken.add(free)
-    return free

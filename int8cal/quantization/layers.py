@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
-from int8cal.job import DEFAULT_TARGET
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
-from int8cal.quantization.corrections.codes_text import codes_from_text
+from int8cal.quantization.corrections.integers import codes_from_text
 from int8cal.quantization.corrections.residual_codes import choose_plane_scales, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
-    import onnx
 
-    from int8cal.calibration.table import WeightEntry
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
     from int8cal.job import TargetName, WeightRange
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
+    from int8cal.quantization.corrections.correction import Draft
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 
@@ -59,64 +56,39 @@ class LayerWeights:
         return WEIGHT_TYPES[self.span]
 
 
-def quantize_layers(
-    model: onnx.ModelProto,
-    plan: Plan,
-    activations: dict[str, Affine],
-    weights: WeightRange,
-    *,
-    target: TargetName = DEFAULT_TARGET,
-    entries: Mapping[str, WeightEntry] = MappingProxyType({}),
-    bias_deltas: dict[str, npt.NDArray[np.float64]] | None = None,
-    planes: Collection[str] = (),
-    rounding: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, QuantizedLayer]:
+def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs.
 
     Args:
-        model: The prepared (and equalized) model.
-        plan: The plan.
+        draft: Its table names the range of the codes, and the target, which decides what weights meet in one
+            instruction. Scales of the table's weights win over computed ones where they are for the range that the
+            codes have now; codes that the table does not have are rounded without data. With residual codes, weights'
+            codes have twice the channels.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
-        weights: Range of the codes.
-        target: Decides which weights meet in one instruction, for the range "paired".
-        entries: A table's weights by node name: scales that win over the computed ones, where they are for the range
-            that the codes have now.
-        bias_deltas: Added to a node's float bias (from a correction).
-        planes: Nodes whose input comes in two planes, its codes and residual codes (see corrections.residual_codes);
-            their weights' codes have twice the channels.
-        rounding: A table's codes by node name, see corrections.codes_text; others are rounded without data.
 
     Returns:
         Integers by node name.
 
     Raises:
-        TableError: A text of `rounding` does not fit.
+        TableError: Codes of the table do not fit.
         NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
-    index = Index(model)
+    index = Index(draft.model)
 
     def quantized(layer: Layer) -> QuantizedLayer:
-        entry, delta = entries.get(layer.node), (bias_deltas or {}).get(layer.node)
-        double = layer.node in planes
-        source = layer_weights(index, layer, weights, target, double=double)
-        text = rounding.get(layer.node)
-        return _quantized(index, layer, source, activations[layer.input].scale, entry, delta, text, double=double)
+        return _quantized(index, layer, draft, activations[layer.input].scale)
 
     with ThreadPoolExecutor(cpu_count()) as pool:
-        return dict(zip((layer.node for layer in plan.layers), pool.map(quantized, plan.layers), strict=True))
+        return dict(
+            zip((layer.node for layer in draft.plan.layers), pool.map(quantized, draft.plan.layers), strict=True)
+        )
 
 
-def _quantized(
-    index: Index,
-    layer: Layer,
-    source: LayerWeights,
-    input_scale: float,
-    entry: WeightEntry | None,
-    delta: npt.NDArray[np.float64] | None,
-    text: str | None,
-    *,
-    double: bool,
-) -> QuantizedLayer:
+def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> QuantizedLayer:
+    double = layer.node in draft.residual
+    entry, delta = draft.entries.get(layer.node), draft.bias_deltas.get(layer.node)
+    text = draft.rounding.get(layer.node)
+    source = layer_weights(index, layer, draft)
     choose, rounded = (choose_plane_scales, round_planes) if double else (choose_scales, round_codes)
     rows, span, links, dtype = source.rows, source.span, source.links, source.dtype
     given = None if entry is None else entry.scales_for(span)
@@ -130,11 +102,9 @@ def _quantized(
         bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
         if delta is not None:
             bias = bias + delta
-        # groups of a ConvTranspose share the scales along its output axis: the largest bias of each decides
-        largest = np.abs(bias).reshape(-1, len(chosen)).max(axis=0) if bias.size > len(chosen) else bias
         # the runtime adds bias and products in one s32 sum: both must fit at once
         reserve = 255 * dtype.qmax * rows.values.shape[-1]
-        chosen, raised = guard_bias(chosen, largest, input_scale, reserve=reserve)
+        chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     codes = rounded(rows, chosen, dtype, links)
     if text is not None:
@@ -143,22 +113,21 @@ def _quantized(
     return QuantizedLayer(restored, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()))
 
 
-def layer_weights(
-    index: Index, layer: Layer, weights: WeightRange, target: TargetName, *, double: bool
-) -> LayerWeights:
+def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
     """Lay out a layer's weights, and say what their codes must keep to.
 
     Args:
-        index: Of the model that the codes are to stand for.
+        index: Of the draft's model.
         layer: The layer.
-        weights, target: As in `quantize_layers`.
-        double: Its input comes in two planes.
+        draft: As in `quantize_layers`.
 
     Raises:
         NonFiniteError: The weight holds NaN or infinity; names it and its node.
     """
     weight = finite_weight(index, layer.weight, layer.node)
-    return lay_out(widened(weight, layer.reduction) if double else weight, layer, weights, target)
+    if layer.node in draft.residual:
+        weight = widened(weight, layer.reduction)
+    return lay_out(weight, layer, draft.table.settings.weights, draft.table.settings.target)
 
 
 def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target: TargetName) -> LayerWeights:
@@ -166,7 +135,9 @@ def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target
 
     Args:
         weight: Finite values, float32 or float64, as the weight is stored.
-        layer, weights, target: As in `layer_weights`.
+        layer: The layer.
+        weights: Range of the codes.
+        target: Decides which weights meet in one instruction, for the range "paired".
     """
     rows = layer.reduction.rows(weight)
     span, links = code_range(layer, rows, weights, target)

@@ -1,4 +1,4 @@
-"""The geometry of the pictures that report.html holds as SVG: numbers in, coordinates out.
+"""The pictures that report.html holds as SVG: numbers in, coordinates out.
 
 Histograms and scales of single channels are not here: the page's script draws them when they come into view.
 """
@@ -9,8 +9,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from int8cal.evaluation.result import ends
+from int8cal.report import wording
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from int8cal.evaluation.result import MixedPoint, MixedPrecision
+    from int8cal.report.document import Document
 
 # A picture's drawing area in SVG units; the page scales the whole. Narrow, so that text stays readable on a telephone.
 LEFT, RIGHT, TOP, BOTTOM = 48, 384, 20, 168
@@ -167,3 +173,73 @@ def nice_values(low: float, high: float, most: int = 6) -> list[float]:
 def axis(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     """Return the map from values between low and high to SVG units between start and end."""
     return lambda value: round(start + (end - start) * (value - low) / (high - low), 1)
+
+
+def speed_picture(document: Document) -> tuple[Picture | None, str]:
+    """Draw accuracy over latency of both models.
+
+    Returns:
+        The picture and a sentence below it; None and why there is nothing to draw where one of both was not measured.
+        Top-1 accuracy where labels are known. Else the SQNR of the outputs, in which float32 is the reference and so
+        has no point but a line at its latency.
+    """
+    latency, metrics = document.latency, document.metrics
+    if latency is None or latency.fp32 is None or latency.int8 is None:
+        reason = document.why("latency_ms.int8")
+        return None, f"Nothing to draw: latency {wording.NOT_MEASURED}: {reason}"
+    times = (wording.milliseconds(latency.fp32), wording.milliseconds(latency.int8))
+    top1 = metrics.top1
+    if top1 is not None and top1.fp32 is not None and top1.int8 is not None:
+        floats, codes = 100 * top1.fp32, 100 * top1.int8
+        low, high = top1.drop_ci95
+        span = None if low is None or high is None else (max(floats - high, 0.0), min(floats - low, 100.0))
+        dots = [
+            Dot(latency.fp32, floats, "float32", f"float32: {floats:.2f} %, {times[0]}"),
+            Dot(latency.int8, codes, "int8", f"int8: {codes:.2f} %, {times[1]}", chosen=True, span=span),
+        ]
+        told = "The bar of int8 is where its accuracy lies with 95 % confidence, beside float32 on the same samples."
+        return picture(dots, x_label="ms per sample", y_label="top-1, %"), told if span else ""
+    if metrics.sqnr_db is None:
+        reason = document.why("metrics.sqnr_db")
+        return None, f"Nothing to draw: accuracy {wording.NOT_MEASURED}: {reason}"
+    told = f"{wording.decibel(metrics.sqnr_db)}, {times[1]}"
+    span = ends(metrics.sqnr_db_ci95)
+    dot = Dot(latency.int8, metrics.sqnr_db, "int8", f"int8: {told}", chosen=True, span=span)
+    text = "SQNR is measured against float32, so float32 is a line, not a point."
+    marker = (latency.fp32, f"float32, {times[0]}")
+    return picture([dot], x_label="ms per sample", y_label="SQNR, dB", marker=marker), text
+
+
+def curve_picture(curve: Sequence[MixedPoint]) -> Picture | None:
+    """Draw SQNR over estimated time of the models that were evaluated; nothing where fewer than two have an SQNR."""
+    dots = [
+        Dot(point.estimated_percent, point.sqnr_db, "", _told(point), point.kept)
+        for point in curve
+        if point.sqnr_db is not None
+    ]
+    if len(dots) < 2:
+        return None
+    label = "estimated time beside the int8 model"
+    return picture(dots, x_label=label, y_label="SQNR, dB", x_text="+{:g} %", joined=True)
+
+
+def noise_picture(found: MixedPrecision) -> Picture | None:
+    """Draw what each layer costs in float over what it adds to the noise; layers that cost nothing stay at 0."""
+    dots = [
+        Dot(
+            max(layer.estimated_percent, 0.0),
+            100 * layer.contribution,
+            "",
+            f"{layer.node}: {100 * layer.contribution:.1f} % of the noise, "
+            f"{layer.estimated_percent:+.1f} % estimated time, {layer.decision}",
+        )
+        for layer in found.layers
+    ]
+    label = "estimated time that float adds"
+    return picture(dots, x_label=label, y_label="share of the noise, %", x_text="+{:g} %") if len(dots) > 1 else None
+
+
+def _told(point: MixedPoint) -> str:
+    left = wording.count(point.layers_left, "layer")
+    kept = ", kept" if point.kept else ""
+    return f"{left} in float, {point.estimated_percent:+.1f} % by estimate: {wording.decibel(point.sqnr_db)}{kept}"

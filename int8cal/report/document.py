@@ -1,77 +1,175 @@
-"""A Report as the document that report.json holds, and that every other view is drawn from.
+"""The content of report.json, typed: what is written, read back, compared, and what every view shows.
 
-Numbers that are not finite become null here, once, so that no view can show one that another view hides.
+Its parts are the dataclasses of `evaluation.result`. Numbers that are not finite become null here, once, so that no
+view can show one that another view hides.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from dataclasses import fields, is_dataclass
+import statistics
+from collections import deque
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, StrictBool, TypeAdapter
 
-from int8cal.report import parts
-from int8cal.report.reasons import NO_REASON, find_reason, missing
-from int8cal.report.runtimes import FIRST
-from int8cal.report.weights import weights_json
+from int8cal.evaluation.gates import figure_named
+from int8cal.evaluation.result import (
+    Count,
+    Fusion,
+    Gate,
+    Latency,
+    LayerMetrics,
+    Measurements,
+    Metrics,
+    MixedPrecision,
+    Number,
+    Optimization,
+    OutputMetrics,
+    RuntimeAgreement,
+    Saturation,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from int8cal.calibration.table import TensorEntry
-    from int8cal.evaluation.result import (
-        Evaluation,
-        FloatNode,
-        Fusion,
-        LayerMetrics,
-        MixedPoint,
-        MixedPrecision,
-        Optimization,
-        Report,
-        RuntimeResult,
-        Saturation,
-    )
+    from int8cal.evaluation.result import Evaluation, LayerScales, Report
 
 FORMAT = "int8cal/report"
 VERSION = 1
 STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
+# The runtime that always runs; its part of "runtimes" repeats the evaluation's.
+FIRST = "onnxruntime"
+NO_REASON = "no reason was recorded"
+# Keys that only some reports have.
+_OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes")
+# Parts in which each null has a reason.
+_MEASURED = ("metrics", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
 
-class Document(parts.Part):
+@dataclass(frozen=True, kw_only=True)
+class WeightScales:
+    """One weight tensor: how it is quantized, and how far its scales are apart."""
+
+    node: str
+    op_type: str
+    weight: str
+    tensor: str
+    dtype: str
+    range: str
+    axis: Count | None = None
+    scales: Count
+    scale_min: Number | None
+    scale_median: Number | None
+    scale_max: Number | None
+
+    @property
+    def spread(self) -> float | None:
+        """How many times the largest scale is the smallest."""
+        return self.scale_max / self.scale_min if self.scale_min and self.scale_max is not None else None
+
+
+@dataclass(frozen=True)
+class StepGain:
+    """What a step of the recipe gave: dB on the holdout without and with it, and whether it was kept."""
+
+    step: str
+    before_db: Number | None
+    sqnr_db: Number | None
+    kept: StrictBool
+
+
+@dataclass(frozen=True)
+class RuntimeFigures:
+    """The int8 model in one of several runtimes; `against_onnxruntime` in all but onnxruntime itself."""
+
+    metrics: Metrics
+    outputs: dict[str, OutputMetrics]
+    kernels: Fusion | None
+    latency: Annotated[Latency | None, Field(alias="latency_ms")]
+    against_onnxruntime: RuntimeAgreement | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document(Measurements):
     """The content of report.json; each null among the measurements has a reason.
 
     Attributes:
         model, settings: Whatever was recorded of both: nested mappings, lists, text, numbers.
-        outputs, runtimes: By name.
+        runtimes: By name.
         reasons: Dotted key path of a null, or of a part that it belongs to -> why.
     """
 
     format: Literal["int8cal/report"]
     version: Literal[1]
-    model: dict[str, Any]
-    settings: dict[str, Any]
-    samples: parts.Count | None = None
-    metrics: parts.Metrics
-    outputs: dict[str, parts.Output]
-    layers: tuple[parts.Layer, ...]
-    fusion: parts.Fusion | None
-    saturation: parts.Saturation
-    size: parts.Size
-    latency: parts.Latency | None = Field(alias="latency_ms")
-    weights: tuple[parts.Weights, ...] = ()
-    timing_s: dict[str, parts.Number | None]
-    gates: tuple[parts.Gate, ...]
+    model: dict[str, object]
+    settings: dict[str, object]
+    samples: Count | None = None
+    weights: tuple[WeightScales, ...] = ()
+    timing_s: dict[str, Number | None]
+    gates: tuple[Gate, ...]
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
-    steps: tuple[parts.Step, ...] = ()
-    optimize: parts.Optimization | None = None
-    mixed_precision: parts.MixedPrecision | None = None
-    runtimes: dict[str, parts.Runtime] = Field(default_factory=dict)
-    reasons: dict[str, str] = Field(default_factory=dict)
+    steps: tuple[StepGain, ...] = ()
+    optimize: Optimization | None = None
+    mixed_precision: MixedPrecision | None = None
+    runtimes: dict[str, RuntimeFigures] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def why(self, path: str) -> str:
+        """Find the reason for a null by its dotted path ("layers.3.clipped")."""
+        names = _names(path, lambda index: self.layers[index].tensor, lambda index: self.gates[index].gate)
+        return find_reason(self.reasons, *names) or NO_REASON
+
+
+def find_reason(reasons: Mapping[str, str], *paths: str) -> str | None:
+    """Find why a value is null: by one of its own dotted paths first, then by the parts these belong to.
+
+    Args:
+        reasons: The document's "reasons".
+        paths: Names of the same value, the most telling first ("layers.3.sqnr_db", "layers.conv1_out.sqnr_db").
+    """
+    # an interval is missing for the reason that its figure is, if for none of its own
+    paths = (*paths, *(path.removesuffix("_ci95") for path in paths if path.endswith("_ci95")))
+    for path in paths:
+        if path in reasons:
+            return reasons[path]
+    for path in paths:
+        part = path
+        while "." in part:
+            part = part.rpartition(".")[0]
+            if part in reasons:
+                return reasons[part]
+    return None
+
+
+def _names(path: str, tensor: Callable[[int], str], gate: Callable[[int], str]) -> tuple[str, ...]:
+    """Name all the paths that the reason for a null may be filed under.
+
+    Args:
+        path: Its own.
+        tensor, gate: The tensor of a layer and the text of a gate, by place.
+    """
+    part, _, rest = path.partition(".")
+    if part == "layers" and rest:
+        index, _, key = rest.partition(".")
+        return path, f"layers.{tensor(int(index))}.{key}"
+    if part == "gates":
+        figure = figure_named(gate(int(rest.partition(".")[0])))
+        return path, f"metrics.{figure}", figure
+    if part == "latency_ms":
+        return path, path.replace("latency_ms", "latency", 1)
+    if part == "runtimes":
+        _, _, key = rest.partition(".")
+        part, dot, rest = key.partition(".")
+        first = {"against_onnxruntime": "metrics", "kernels": "fusion", "latency_ms": "latency"}.get(part, part)
+        return path, f"{first}{dot}{rest}"
+    return (path,)
 
 
 def report_to_json(report: Report) -> str:
@@ -84,7 +182,7 @@ def report_to_json(report: Report) -> str:
         JSON in the contract's key order, indented by 1, with a final newline. Floats are the shortest text that reads
         back as the same double. Equal reports give equal text.
     """
-    return json.dumps(document_of(report).as_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_json_of(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def document_of(report: Report) -> Document:
@@ -97,6 +195,30 @@ def document_of(report: Report) -> Document:
         Numbers in it are finite. Each null among the measurements has a reason, keyed by its own dotted path or by that
         of a part it belongs to.
     """
+    return document_from(_json_of(report))
+
+
+def document_from(content: object) -> Document:
+    """Make a document of what report.json holds.
+
+    Raises:
+        pydantic.ValidationError: Says what is wrong where.
+    """
+    return _reader().validate_python(content)
+
+
+@functools.cache
+def _reader() -> TypeAdapter[Document]:
+    return TypeAdapter(Document)
+
+
+def as_json(part: object) -> Any:
+    """Return a part of a document as report.json has it."""
+    return _plain(part, "", {})
+
+
+def _json_of(report: Report) -> dict[str, Any]:
+    """Lay out report.json: its keys in their order, what was measured as JSON knows it, and a reason for each null."""
     evaluation = report.evaluation
     raw: dict[str, object] = {
         "format": FORMAT,
@@ -104,141 +226,119 @@ def document_of(report: Report) -> Document:
         "model": _sorted(report.model),
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
-        **_measurements(evaluation, _left(report), report.tensors),
-        "timing_s": _timing(report.timing_s),
-        "gates": [_without_none(gate, "ci95") for gate in report.gates],
-        "warnings": report.warnings,
-        "decisions": report.decisions,
-    }
-    if report.weights:
-        raw["weights"] = [weights_json(each) for each in report.weights]
-    if report.steps:
-        raw["steps"] = [
-            {"step": step.name, "before_db": step.before_db, "sqnr_db": step.after_db, "kept": step.kept}
-            for step in report.steps
-        ]
-    if report.optimize is not None:
-        raw["optimize"] = _optimization(report.optimize)
-    if report.mixed is not None:
-        raw["mixed_precision"] = _mixed(report.mixed)
-    if evaluation.runtimes:
-        raw["runtimes"] = _runtimes(evaluation)
-    reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
-    plain = {key: _plain(value, key, reasons) for key, value in raw.items()}
-    document = Document.model_validate(plain)
-    for paths in missing(document):
-        if find_reason(reasons, *paths) is None:
-            reasons[paths[0]] = NO_REASON
-    return document.model_copy(update={"reasons": _plain(_sorted(reasons), "reasons", {})})
-
-
-def _measurements(
-    evaluation: Evaluation, left: Mapping[str, str], tensors: Mapping[str, TensorEntry]
-) -> dict[str, object]:
-    """Lay out what evaluation/ measured.
-
-    Args:
-        evaluation: What was measured.
-        left: Nodes that were left in float -> the reason, which the runtime's graph does not show.
-        tensors: The table's entries, for the ranges of layers; empty where no table is known.
-    """
-    return {
         "metrics": evaluation.metrics,
         "outputs": evaluation.outputs,
-        "layers": [_layer(layer, tensors.get(layer.tensor)) for layer in evaluation.layers],
-        "fusion": evaluation.fusion and _fusion(evaluation.fusion, left),
+        "layers": _layers(report),
+        "fusion": _fusion(report),
         "saturation": _saturation(evaluation.saturation),
-        "size": {"fp32_bytes": evaluation.size[0], "int8_bytes": evaluation.size[1]},
+        "size": evaluation.size,
         "latency_ms": evaluation.latency,
+        "weights": [scales_of(each) for each in report.weights],
+        "timing_s": _timing(report.timing_s),
+        "gates": report.gates,
+        "warnings": report.warnings,
+        "decisions": report.decisions,
+        "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],
+        "optimize": report.optimize,
+        "mixed_precision": report.mixed,
+        "runtimes": _runtimes(evaluation),
     }
+    raw = {key: value for key, value in raw.items() if value or key not in _OPTIONAL}
+    reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
+    plain = {key: _plain(value, key, reasons) for key, value in raw.items()}
+    for path in _nulls(plain):
+        names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"])
+        if find_reason(reasons, *names) is None:
+            reasons[path] = NO_REASON
+    return plain | {"reasons": _plain(_sorted(reasons), "reasons", {})}
 
 
-def _layer(layer: LayerMetrics, entry: TensorEntry | None) -> dict[str, object]:
-    """Lay out a layer, with its tensor's type, its clip range in real units, and what chose that."""
-    if entry is None:
-        return _fields(layer)
-    return _fields(layer) | {"dtype": entry.dtype, "low": entry.low, "high": entry.high, "method": entry.method}
+def _nulls(plain: dict[str, Any]) -> Iterator[str]:
+    """Find the paths of all measurements that are null; outer ones first, since their reasons hold for inner ones."""
+    left = deque[tuple[str, object]]((key, plain.get(key, {})) for key in _MEASURED)
+    left.append(("saturation.unsafe_channels", plain["saturation"]["unsafe_channels"]))
+    while left:
+        path, value = left.popleft()
+        if value is None:
+            yield path
+        elif isinstance(value, dict):
+            left.extend((f"{path}.{key}", each) for key, each in value.items())
+        elif isinstance(value, list):
+            left.extend((f"{path}.{index}", each) for index, each in enumerate(value))
 
 
-def _fusion(fusion: Fusion, left: Mapping[str, str]) -> dict[str, object]:
-    return _fields(fusion) | {"nodes": [_node(node, left.get(node.node, node.reason)) for node in fusion.nodes]}
+def _layers(report: Report) -> list[LayerMetrics]:
+    """Add the type of each layer's tensor, its clip range and what chose that, where a table is known."""
+    entries = ((layer, report.tensors.get(layer.tensor)) for layer in report.evaluation.layers)
+    return [
+        layer if at is None else replace(layer, dtype=at.dtype, low=at.low, high=at.high, method=at.method)
+        for layer, at in entries
+    ]
 
 
-def _node(node: FloatNode, reason: str) -> dict[str, object]:
-    """Lay out a float node; "residual" is written only where it is true."""
-    known: dict[str, object] = {"node": node.node, "op_type": node.op_type, "reason": reason}
-    return known | {"residual": True} if node.residual else known
+def _fusion(report: Report) -> Fusion | None:
+    """Add why measuring left nodes in float, which the runtime's graph does not show."""
+    fusion, for_gates = report.evaluation.fusion, report.settings.get("left_for_gates")
+    if fusion is None:
+        return None
+    left = dict(report.optimize.left) if report.optimize else {}
+    left |= {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else {}
+    return replace(fusion, nodes=tuple(replace(node, reason=left.get(node.node, node.reason)) for node in fusion.nodes))
+
+
+def _saturation(found: Saturation) -> object:
+    if found.channels is not None:
+        return found
+    return {"target": found.target, "unsafe_channels": found.unsafe_channels}
+
+
+def scales_of(weights: LayerScales) -> WeightScales:
+    """Sum up the scales of one weight: all of them are in the table, report.json has their spread."""
+    scales, entry = weights.entry.scales, weights.entry
+    return WeightScales(
+        node=weights.node,
+        op_type=weights.op_type,
+        weight=weights.weight,
+        tensor=weights.tensor,
+        dtype=entry.dtype,
+        range=entry.range,
+        axis=entry.axis,
+        scales=len(scales),
+        scale_min=min(scales, default=None),
+        scale_median=statistics.median(scales) if scales else None,
+        scale_max=max(scales, default=None),
+    )
 
 
 def _runtimes(evaluation: Evaluation) -> dict[str, object]:
-    """Lay out each runtime; onnxruntime's part repeats the evaluation's."""
+    """Lay out each runtime, onnxruntime first; nothing where it ran alone."""
+    if not evaluation.runtimes:
+        return {}
     fusion = evaluation.fusion
-    first = {
-        "metrics": evaluation.metrics,
-        "outputs": evaluation.outputs,
-        "kernels": fusion and {"integer": fusion.integer, "float": fusion.float_},
-        "latency_ms": evaluation.latency,
+    found: dict[str, object] = {
+        FIRST: {
+            "metrics": evaluation.metrics,
+            "outputs": evaluation.outputs,
+            "kernels": fusion and {"integer": fusion.integer, "float": fusion.float_},
+            "latency_ms": evaluation.latency,
+        }
     }
-    return {FIRST: first, **{runtime.name: _runtime(runtime) for runtime in evaluation.runtimes}}
-
-
-def _runtime(runtime: RuntimeResult) -> dict[str, object]:
-    latency = runtime.latency
-    return {
-        "metrics": runtime.metrics,
-        "outputs": {
-            name: {"sqnr_db": output.sqnr_db, "cosine": output.cosine} for name, output in runtime.outputs.items()
-        },
-        "kernels": _fusion(runtime.kernels, {}),
-        "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
-        "against_onnxruntime": runtime.against,
-    }
-
-
-def _left(report: Report) -> dict[str, str]:
-    """Return the nodes that measuring left in float, and why."""
-    for_gates = report.settings.get("left_for_gates", {})
-    left = dict(report.optimize.left) if report.optimize else {}
-    return left | {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else left
-
-
-def _saturation(found: Saturation) -> dict[str, object]:
-    known = _fields(found)
-    return known if found.channels is not None else {key: known[key] for key in ("target", "unsafe_channels")}
-
-
-def _optimization(found: Optimization) -> dict[str, object]:
-    return _fields(found) | {"plain_int8_us": found.plain_us, "rows": found.layers}
-
-
-def _mixed(found: MixedPrecision) -> dict[str, object]:
-    return _fields(found) | {"curve": [_mixed_point(point) for point in found.curve]}
-
-
-def _mixed_point(point: MixedPoint) -> dict[str, object]:
-    metrics = point.metrics
-    return _fields(point) | {
-        "gates": {gate.gate: gate for gate in point.gates},
-        "sqnr_db": metrics.sqnr_db,
-        "cosine": metrics.cosine,
-        "agreement": metrics.agreement,
-        "top1_drop": None if metrics.top1 is None else metrics.top1.drop,
-    }
+    for each in evaluation.runtimes:
+        latency = each.latency
+        found[each.name] = {
+            "metrics": each.metrics,
+            "outputs": {name: {"sqnr_db": at.sqnr_db, "cosine": at.cosine} for name, at in each.outputs.items()},
+            "kernels": each.kernels,
+            "latency_ms": latency and {"fp32": latency.fp32, "int8": latency.int8, "speedup": latency.speedup},
+            "against_onnxruntime": each.against,
+        }
+    return found
 
 
 def _timing(timing: Mapping[str, float]) -> dict[str, float]:
     """Order the stations as a model passes them, then whatever else was timed."""
     names = [name for name in STATIONS if name in timing]
     return {name: timing[name] for name in [*names, *sorted(set(timing) - set(names))]}
-
-
-def _fields(result: Any) -> dict[str, object]:
-    """Return a dataclass by its fields; an underscore at a name's end only keeps it apart from Python's own."""
-    return {each.name.removesuffix("_"): getattr(result, each.name) for each in fields(result)}
-
-
-def _without_none(result: Any, *names: str) -> dict[str, object]:
-    return {name: value for name, value in _fields(result).items() if value is not None or name not in names}
 
 
 def _sorted(value: object) -> object:
@@ -251,7 +351,12 @@ def _sorted(value: object) -> object:
 def _plain(value: object, path: str, reasons: dict[str, str]) -> Any:
     """Reduce a value to what JSON knows; a number that is not finite becomes None, and `reasons` says so."""
     if is_dataclass(value):
-        value = _fields(value)
+        # an underscore at a name's end only keeps it apart from Python's own
+        value = {
+            each.name.removesuffix("_"): getattr(value, each.name)
+            for each in fields(value)
+            if not each.metadata or getattr(value, each.name) != each.default
+        }
     if isinstance(value, dict):
         return {_text(key): _plain(item, f"{path}.{_text(key)}", reasons) for key, item in value.items()}
     if isinstance(value, list | tuple):

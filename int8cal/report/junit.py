@@ -7,6 +7,7 @@ batches make suites; `junit_xml` is the one that writes them.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -61,7 +62,7 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
     """
     document = document_of(report)
     values = [gate_value(document, index) for index in range(len(report.gates))]
-    metrics = {name: value for name, value in document.metrics if isinstance(value, float)}
+    metrics = {name: value for name, value in vars(document.metrics).items() if isinstance(value, float)}
     return Suite(
         name,
         (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),
@@ -70,14 +71,7 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
 
 
 def suite_of_error(name: str, error: BaseException, *, action: str, gates: Iterable[str] = ()) -> Suite:
-    """Make a suite of a job that stopped: an error, and gates that nobody could judge.
-
-    Args:
-        name: Of the job.
-        error: What stopped it.
-        action: What the job was to do.
-        gates: The gates that it had.
-    """
+    """Make a suite of a job that stopped: an error, and gates that nobody could judge."""
     own = isinstance(error, Int8calError)
     message = str(error) if own else f"{type(error).__name__}: {error}; this is a bug in int8cal"
     stopped = Case(action, "error", message, type(error).__name__)
@@ -85,23 +79,12 @@ def suite_of_error(name: str, error: BaseException, *, action: str, gates: Itera
 
 
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:
-    """Make a case of every gate.
-
-    Args:
-        gates: The gates, judged.
-        values: What each was held against, as text.
-    """
+    """Make a case of every gate; `values` say what each was held against."""
     return tuple(gate_case(gate.gate, value, passed=gate.passed) for gate, value in zip(gates, values, strict=True))
 
 
 def gate_case(gate: str, value: str, *, passed: bool) -> Case:
-    """Make a case of a gate that was judged.
-
-    Args:
-        gate: Its text, such as "top1.drop<=1.0".
-        value: What it was held against, as text.
-        passed: The verdict.
-    """
+    """Make a case of a gate that was judged; `value` says what it was held against."""
     return Case(gate, "passed" if passed else "failure", f"value {value}", "" if passed else "gate")
 
 
@@ -112,9 +95,6 @@ def skipped_gates(gates: Iterable[str], why: str) -> tuple[Case, ...]:
 
 def junit_xml(suites: Sequence[Suite]) -> str:
     """Write suites as JUnit XML, in the dialect that Jenkins, GitLab and the GitHub actions for it read.
-
-    Args:
-        suites: One per job.
 
     Returns:
         The document, indented, with its declaration and a final newline. Characters that XML cannot hold (controls,
@@ -134,14 +114,12 @@ def junit_xml(suites: Sequence[Suite]) -> str:
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:
-    def count(outcome: Outcome) -> str:
-        return str(sum(case.outcome == outcome for case in cases))
-
+    outcomes = Counter(case.outcome for case in cases)
     return {
         "tests": str(len(cases)),
-        "failures": count("failure"),
-        "errors": count("error"),
-        "skipped": count("skipped"),
+        "failures": str(outcomes["failure"]),
+        "errors": str(outcomes["error"]),
+        "skipped": str(outcomes["skipped"]),
         "time": f"{sum(case.seconds for case in cases):.3f}",
     }
 

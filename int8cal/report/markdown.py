@@ -5,37 +5,42 @@ One fact per line and no durations, so that a diff of two reports is readable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, TypeVar
 
+from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
 from int8cal.report.document import document_of
-from int8cal.report.markdown_text import bullets, code, escape, folded, joined, long_table, table
-from int8cal.report.mixed import curve_heads, curve_rows, layer_rows, sentence
 from int8cal.report.reading import (
     evaluation_data,
     flat,
     gate_value,
-    headline,
+    headlines,
     int8_name,
     name_of,
+    verdict,
+)
+from int8cal.report.tables import (
+    HEADS,
+    curve_heads,
+    curve_rows,
+    mixed_layer_rows,
+    mixed_sentence,
     optimized_sentence,
+    runtime_rows,
     slowest_first,
     step_rows,
-    verdict,
     why_nothing_clipped,
     worst_first,
 )
-from int8cal.report.reasons import layer_paths, why
-from int8cal.report.runtimes import HEADS, runtime_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from int8cal.evaluation.result import Report
+    from int8cal.evaluation.result import Gate, LayerMetrics, Report
     from int8cal.report.document import Document
-    from int8cal.report.parts import Gate, Layer, OptimizedLayer
-    from int8cal.report.reading import Figure
+    from int8cal.report.reading import Headline
 
 # By which a workflow finds its comment again.
 MARKER = "<!-- int8cal report -->"
@@ -44,13 +49,18 @@ _FLOAT_NODES = 20
 _GATES = 40
 _GATES_IN_CELL = 5
 _SETTINGS = 60
+# GitHub takes 65,536 characters; the rest is for what a workflow writes around it.
+LIMIT = 64_000
+_LONGEST = 300  # characters of a reason or a name, before escaping
+_ROOM = 6_000  # characters of a table or list
+_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~$&]|^[-+=](?=[-+=\s]|$)|^\d+(?=[.)](?:\s|$)))")
+_IN_CODE = re.compile(r"[\\`*_\[\]<>#|~$&@:!()]")
+_PLAIN_CODE = re.compile(r"[^\\`|]*[^\\`| ]|")
+T = TypeVar("T")
 
 
 def report_to_markdown(report: Report) -> str:
     """Write a report as GitHub-flavoured Markdown.
-
-    Args:
-        report: Any report.
 
     Returns:
         Verdict, failed gates, figures with intervals and gates; folded: the worst layers, what stayed in float, what
@@ -66,7 +76,10 @@ def report_to_markdown(report: Report) -> str:
             _failed(document),
             _headline(document),
             _runtimes(document),
-            folded(_counted("warning", document.warnings), _lines(document.warnings)),
+            folded(
+                wording.count(len(document.warnings), "warning"),
+                bullets([escape(line) for line in document.warnings], most=_FLOAT_NODES),
+            ),
             folded(_layers_summary(document), _worst_layers(document)),
             folded("Left in float", _float_nodes(document)),
             folded("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
@@ -111,7 +124,7 @@ def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
     gates = [(index, gate, figure_named(gate.gate)) for index, gate in enumerate(document.gates)]
     rows, told = [], set[int]()
-    for figure in headline(document):
+    for figure in headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
         told |= {index for index, _ in about}
         rows.append(
@@ -127,12 +140,10 @@ def _headline(document: Document) -> str:
     if not gates:
         table_of_figures = table(["", "int8 against float32", "95 % interval", ""], [row[:4] for row in rows])
     others = [[_verdict(gate), escape(gate_value(document, index))] for index, gate, _ in gates if index not in told]
-    if not others:
-        return table_of_figures
-    return f"{table_of_figures}\n\n{long_table(['other gates', 'value'], others, most=_GATES)}"
+    return _with_table(table_of_figures, long_table(["other gates", "value"], others, most=_GATES))
 
 
-def _is_about(name: str, figure: Figure) -> bool:
+def _is_about(name: str, figure: Headline) -> bool:
     return bool(figure.about) and (
         name == figure.about or name.startswith((f"{figure.about}.", f"{figure.about}_ci95"))
     )
@@ -155,18 +166,10 @@ def _layers_summary(document: Document) -> str:
     return f"The {_WORST} worst of {count} layers" if count > _WORST else "Worst layers"
 
 
-def _counted(noun: str, lines: Sequence[str]) -> str:
-    return wording.count(len(lines), noun)
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return bullets([escape(line) for line in lines], most=_FLOAT_NODES)
-
-
 def _worst_layers(document: Document) -> str:
     worst = worst_first(document)
     if not worst:
-        return f"Not measured: {escape(why(document, 'layers'))}."
+        return f"Not measured: {escape(document.why('layers'))}."
     rows = [_layer_row(document, index, layer) for index, layer in worst[:_WORST]]
     reason = why_nothing_clipped(document)
     if reason:
@@ -175,9 +178,9 @@ def _worst_layers(document: Document) -> str:
     return text + (f"\n\nClipped share not measured: {escape(reason)}." if reason else "")
 
 
-def _layer_row(document: Document, index: int, layer: Layer) -> list[str]:
+def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]:
     if layer.sqnr_db is None:
-        sqnr = f"{wording.NOT_MEASURED}: {escape(why(document, *layer_paths(index, layer, 'sqnr_db')))}"
+        sqnr = f"{wording.NOT_MEASURED}: {escape(document.why(f'layers.{index}.sqnr_db'))}"
     else:
         sqnr = wording.decibel(layer.sqnr_db)
     return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_percent(layer.clipped)]
@@ -191,10 +194,10 @@ def _runtimes(document: Document) -> str:
 def _float_nodes(document: Document) -> str:
     fusion = document.fusion
     if fusion is None:
-        return f"Not measured: {escape(why(document, 'fusion'))}."
+        return f"Not measured: {escape(document.why('fusion'))}."
     rows = [[code(node.node), escape(node.op_type), escape(node.reason)] for node in fusion.nodes]
     text = f"{wording.count(fusion.integer, 'node')} run integer kernels, {fusion.float_} float."
-    return text + (f"\n\n{long_table(['node', 'op', 'why'], rows, most=_FLOAT_NODES)}" if rows else "")
+    return _with_table(text, long_table(["node", "op", "why"], rows, most=_FLOAT_NODES))
 
 
 def _unsafe_layers(document: Document) -> str:
@@ -204,14 +207,12 @@ def _unsafe_layers(document: Document) -> str:
         for layer in found.layers
         if layer.unsafe_channels
     ]
-    if not rows:
-        return ""
     return long_table(["layer", "op", "channels that can saturate", "of"], rows, {2, 3}, most=_FLOAT_NODES)
 
 
 def _steps(document: Document) -> str:
     rows = [[escape(name), sqnr, escape(gain)] for name, sqnr, gain in step_rows(document)]
-    return long_table(["step", "SQNR", ""], rows, {1}, most=_FLOAT_NODES) if rows else ""
+    return long_table(["step", "SQNR", ""], rows, {1}, most=_FLOAT_NODES)
 
 
 def _optimized(document: Document) -> str:
@@ -219,13 +220,11 @@ def _optimized(document: Document) -> str:
     if not found:
         return ""
     rows = [
-        [code(row.node), escape(row.op_type), *_times(row), escape(row.decision)] for row in slowest_first(found.rows)
+        [code(row.node), escape(row.op_type), f"{row.fp32_us:.1f}", f"{row.int8_us:.1f}", escape(row.decision)]
+        for row in slowest_first(found.rows)
     ]
-    text = escape(optimized_sentence(found))
-    if not rows:
-        return text
     heads = ["layer", "op", "float32 µs", "int8 µs", "decision"]
-    return f"{text}\n\n{long_table(heads, rows, {2, 3}, most=_FLOAT_NODES)}"
+    return _with_table(escape(optimized_sentence(found)), long_table(heads, rows, {2, 3}, most=_FLOAT_NODES))
 
 
 def _mixed(document: Document) -> str:
@@ -234,19 +233,122 @@ def _mixed(document: Document) -> str:
         return ""
     points = [[escape(cell) for cell in row] for row in curve_rows(found)]
     heads = [escape(head) for head in curve_heads(found)]
-    text = f"{escape(sentence(found))}\n\n{long_table(heads, points, most=_FLOAT_NODES)}"
-    layers = [[code(row[0]), *(escape(cell) for cell in row[1:])] for row in layer_rows(found)]
-    if not layers:
-        return text
+    text = _with_table(escape(mixed_sentence(found)), long_table(heads, points, most=_FLOAT_NODES))
+    layers = [[code(row[0]), *(escape(cell) for cell in row[1:])] for row in mixed_layer_rows(found)]
     heads = ["layer", "op", "share of the noise", "estimated time", "decision"]
-    return f"{text}\n\n{long_table(heads, layers, {2, 3}, most=_FLOAT_NODES)}"
+    return _with_table(text, long_table(heads, layers, {2, 3}, most=_FLOAT_NODES))
+
+
+def _with_table(text: str, table_below: str) -> str:
+    return f"{text}\n\n{table_below}" if table_below else text
 
 
 def _settings(document: Document) -> str:
-    """List what the figures depend on: settings by name, with data and versions."""
     rows = [[code(name), code(value)] for name, value in flat(document.settings)]
-    return long_table(["setting", "value"], rows, most=_SETTINGS, room=8_000) if rows else ""
+    return long_table(["setting", "value"], rows, most=_SETTINGS, room=8_000)
 
 
-def _times(row: OptimizedLayer) -> list[str]:
-    return [f"{row.fp32_us:.1f}", f"{row.int8_us:.1f}"]
+def escape(text: str) -> str:
+    """Keep any text from being read as Markdown, HTML, a table border or a mention of somebody; cut it where long."""
+    shown = printable(text)
+    if len(shown) > _LONGEST:
+        shown = f"{shown[: _LONGEST - 1]}…"
+    escaped = _SPECIAL.sub(_escaped, shown)
+    return escaped.replace("@", "@\N{ZERO WIDTH SPACE}")
+
+
+def _escaped(match: re.Match[str]) -> str:
+    found = match[0]
+    if found.isdigit():  # "1." would begin a list
+        return f"{found[:-1]}&#{ord(found[-1])};"
+    return {"&": "&amp;", "<": "&lt;"}.get(found, f"\\{found}")
+
+
+def code(text: str) -> str:
+    r"""Show a name as code, in a table cell or out of one; a long one loses its front.
+
+    A code span cannot hold every name: in a table `\|` would show its backslash or end the cell. Such names are HTML.
+    """
+    shown = wording.shortened(printable(text), _LONGEST) or " "
+    if _PLAIN_CODE.fullmatch(shown) and not shown.startswith(" "):
+        return f"`{shown}`"
+    return f"<code>{_IN_CODE.sub(lambda match: f'&#{ord(match[0])};', shown)}</code>"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """Write a table; cells are Markdown already.
+
+    Args:
+        heads: Of the columns.
+        rows: Of cells.
+        right: Columns that are aligned to the right.
+    """
+    rule = ["---:" if column in set(right) else "---" for column in range(len(heads))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heads, rule, *rows])
+
+
+def long_table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Iterable[int] = (),
+    *,
+    most: int,
+    rest: str = "in report.json",
+    room: int = _ROOM,
+) -> str:
+    """Write a table of at most so many rows and characters, and say how many rows are left out; nothing without rows.
+
+    Args:
+        heads, rows, right: As for `table`.
+        most: Rows at most.
+        rest: Where the others are.
+        room: Characters at most, from about which on rows are left out.
+    """
+    if not rows:
+        return ""
+    shown, left = _fitting(rows, most, room, lambda row: sum(len(cell) + 3 for cell in row))
+    text = table(heads, shown, right)
+    return f"{text}\n\nand {left} more, {rest}." if left else text
+
+
+def bullets(lines: Sequence[str], *, most: int) -> str:
+    """Write a list of lines that are Markdown already, as `long_table` writes a table."""
+    shown, left = _fitting(lines, most, _ROOM, len)
+    more = [f"and {left} more, in report.json."] if left else []
+    return "\n".join(f"- {line}" for line in [*shown, *more])
+
+
+def _fitting(rows: Sequence[T], most: int, room: int, size: Callable[[T], int]) -> tuple[list[T], int]:
+    shown: list[T] = []
+    for row in rows[:most]:
+        room -= size(row)
+        if room < 0:
+            break
+        shown.append(row)
+    return shown, len(rows) - len(shown)
+
+
+def folded(summary: str, body: str) -> str:
+    """Fold a part away under its summary, which is text; "" for an empty part."""
+    return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>" if body else ""
+
+
+def joined(parts: Iterable[str], limit: int = LIMIT) -> str:
+    """Put parts under each other; those that would make the whole too long for a comment are left out, and counted."""
+    kept: list[str] = []
+    used, left = 100, 0  # for the line about what was left out
+    for part in filter(None, parts):
+        size = length(part) + 2
+        if used + size > limit:
+            left += 1
+            continue
+        used += size
+        kept.append(part)
+    if left:
+        kept.append(f"{wording.count(left, 'part')} left out for length; see report.json.")
+    return "\n\n".join(kept) + "\n"
+
+
+def length(text: str) -> int:
+    """Count characters as GitHub's interface does, in UTF-16 units: never fewer than code points."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2

@@ -1,48 +1,69 @@
-"""What the page's script draws: histograms with every range that was looked at, and scales of single channels."""
+"""Histograms with the ranges that were looked at, and scales of weights: from a calibration to what the page draws."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from int8cal.calibration.ranges import candidates
+from int8cal.evaluation.result import LayerScales, TensorHistogram
+from int8cal.numerics.loglinear import linear_histogram
+from int8cal.report import wording
 from int8cal.report.charts import LogScale
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from int8cal.evaluation.result import LayerWeights, TensorHistogram
+    from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.plan import Plan
+    from int8cal.job import ActivationType
+    from int8cal.quantization.table import CalibrationTable
+    from int8cal.report.document import Document, WeightScales
 
+# fine enough that a tail of a hundredth of the range still has bins of its own when the page zooms in
+BINS = 512
 # More channels than these are drawn in groups of neighbours, so that a page of a thousand wide layers stays small.
 GROUPS = 128
 
 
-@dataclass(frozen=True)
-class Range:
-    """A clip range that was looked at: its method, its values as text, and whether it is the chosen one."""
+def tensor_histograms(
+    tensors: Mapping[str, TensorStatistics], table: CalibrationTable, activations: ActivationType, percentile: float
+) -> tuple[TensorHistogram, ...]:
+    """Return one histogram per table entry that has statistics, with the range that each method would choose."""
+    result = []
+    for name, entry in table.tensors.items():
+        if name not in tensors:
+            continue  # raw pixels: their range was not chosen
+        histogram = tensors[name].histogram
+        low, high = histogram.observed
+        if high <= low:
+            low, high = min(low, 0.0), max(high, 0.0) if high != low or high else 1.0
+        if high <= low:
+            high = low + 1.0
+        edges = np.linspace(low, high, BINS + 1)
+        result.append(
+            TensorHistogram(
+                tensor=name,
+                edges=tuple(edges.tolist()),
+                counts=tuple(linear_histogram(histogram, edges).tolist()),
+                low=entry.low,
+                high=entry.high,
+                method=entry.method,
+                candidates=candidates(histogram, activations, percentile),
+            )
+        )
+    return tuple(result)
 
-    method: str
-    text: str
-    chosen: bool
 
-
-@dataclass(frozen=True)
-class WeightRow:
-    """The scales of one weight on the axis of all: places in percent, and how far they are apart."""
-
-    anchor: int
-    node: str
-    op_type: str
-    weight: str
-    kind: str
-    low: float
-    middle: float
-    high: float
-    ratio: float
-    spread: str
-    text: str
+def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
+    """Return the scales of every weight that the int8 model was built with, layers first, then recurrent nodes."""
+    named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.layers]
+    named += [(each.node, each.op_type, name, "") for each in plan.recurrent for name in each.tensors]
+    keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
+    # a recurrent node whose weights stay float has no entry
+    return tuple(LayerScales(*row, table.weights[key]) for row, key in keyed if key in table.weights)
 
 
 def histogram_data(histogram: TensorHistogram) -> dict[str, Any] | None:
@@ -69,9 +90,9 @@ def histogram_data(histogram: TensorHistogram) -> dict[str, Any] | None:
     return {"edges": [low, high] if even else list(edges), "counts": list(counts), "lines": lines}
 
 
-def ranges_of(histogram: TensorHistogram) -> list[Range]:
-    """Return the chosen range, then those of the other methods."""
-    return [Range(name, f"{low:.5g} to {high:.5g}", chosen) for name, low, high, chosen in _lines(histogram)]
+def ranges_of(histogram: TensorHistogram) -> list[tuple[str, str, bool]]:
+    """Return the chosen range, then those of the other methods: the method, the range as text, whether it is chosen."""
+    return [(name, f"{low:.5g} to {high:.5g}", chosen) for name, low, high, chosen in _lines(histogram)]
 
 
 def _lines(histogram: TensorHistogram) -> list[tuple[str, float, float, bool]]:
@@ -85,7 +106,7 @@ def _lines(histogram: TensorHistogram) -> list[tuple[str, float, float, bool]]:
     return [line for line in (chosen, *others) if math.isfinite(line[1]) and math.isfinite(line[2])]
 
 
-def weights_data(weights: LayerWeights) -> dict[str, Any]:
+def weights_data(weights: LayerScales) -> dict[str, Any]:
     """Return the scales of one weight for the script.
 
     Returns:
@@ -99,41 +120,24 @@ def weights_data(weights: LayerWeights) -> dict[str, Any]:
     return {"step": step, "count": len(scales), "low": low} | ({"high": high} if step > 1 else {})
 
 
-def weight_scale(all_weights: Sequence[LayerWeights]) -> LogScale | None:
+def weight_rows(document: Document) -> list[tuple[int, WeightScales]]:
+    """Choose the weights whose scales can be drawn, each with its number; those that are furthest apart first."""
+    rows = [(number, weights) for number, weights in enumerate(document.weights) if weights.spread is not None]
+    return sorted(rows, key=lambda row: -(row[1].spread or 0.0))
+
+
+def weight_scale(document: Document) -> LogScale | None:
     """Make one axis for the scales of all weights; None where there are none."""
-    scales = [scale for weights in all_weights for scale in weights.entry.scales if scale > 0]
-    if not scales:
-        return None
-    return LogScale(min(scales) / 1.25, max(scales) * 1.25)
+    lows = [each.scale_min for each in document.weights if each.scale_min]
+    highs = [each.scale_max for each in document.weights if each.scale_max]
+    return LogScale(min(lows) / 1.25, max(highs) * 1.25) if lows and highs else None
 
 
-def weight_rows(all_weights: Sequence[LayerWeights], scale: LogScale | None) -> list[WeightRow]:
-    """Place each weight's scales on the axis of all, those that are furthest apart first."""
-    rows = []
-    for anchor, weights in enumerate(all_weights):
-        scales = [value for value in weights.entry.scales if value > 0]
-        if not scales or scale is None:
-            continue
-        low, middle, high = min(scales), float(np.median(scales)), max(scales)
-        number = len(scales)
-        axis = "per tensor" if weights.entry.axis is None else f"axis {weights.entry.axis}"
-        rows.append(
-            WeightRow(
-                anchor=anchor,
-                node=weights.node,
-                op_type=weights.op_type,
-                weight=weights.weight,
-                kind=f"{weights.entry.dtype} {weights.entry.range}",
-                low=scale.at(low),
-                middle=scale.at(middle),
-                high=scale.at(high),
-                ratio=high / low,
-                spread=f"×{high / low:.3g}",  # noqa: RUF001 (a ratio)
-                text=f"{number} scale{'' if number == 1 else 's'} ({axis}), {low:.3g} to {high:.3g}, "
-                f"median {middle:.3g}",
-            )
-        )
-    return sorted(rows, key=lambda row: -row.ratio)
+def scales_text(weights: WeightScales) -> str:
+    """Say how many scales a weight has, along what, and how they are spread."""
+    axis = "per tensor" if weights.axis is None else f"axis {weights.axis}"
+    spread = f"{weights.scale_min:.3g} to {weights.scale_max:.3g}, median {weights.scale_median:.3g}"
+    return f"{wording.count(weights.scales, 'scale')} ({axis}), {spread}"
 
 
 def _short(value: float) -> float:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from int8cal.errors import printable
+from int8cal.evaluation.figures import FIGURES, interval_of
+from int8cal.evaluation.result import ends
 from int8cal.report import wording
-from int8cal.report.parts import ends
-from int8cal.report.reasons import gate_paths, layer_paths, why
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
+    from int8cal.evaluation.result import Drop, Interval
     from int8cal.report.document import Document
-    from int8cal.report.parts import Drop, Ends, Layer, Node, Optimization, OptimizedLayer
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
 _NAMED = 3  # outputs in one line
-# Ops that only the runtime makes.
-_MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
 
 
 @dataclass(frozen=True)
-class Figure:
+class Headline:
     """One headline figure.
 
     Attributes:
@@ -44,20 +43,6 @@ class Figure:
     def note(self) -> str:
         """Everything to write beside the value."""
         return ", ".join(filter(None, (self.aside, f"95 % interval {self.interval}" if self.interval else "")))
-
-
-def worst_first(document: Document) -> list[tuple[int, Layer]]:
-    """Sort the layers, each with its place in the report: lowest SQNR first, unmeasured ones last."""
-    layers = list(enumerate(document.layers))
-    return sorted(layers, key=lambda item: (item[1].sqnr_db is None, item[1].sqnr_db or 0.0, item[0]))
-
-
-def why_nothing_clipped(document: Document) -> str:
-    """Find why no layer at all has a clipped share; empty when one has. Views then say it once, not on each line."""
-    layers = document.layers
-    if not layers or any(layer.clipped is not None for layer in layers):
-        return ""
-    return why(document, *layer_paths(0, layers[0], "clipped"))
 
 
 def name_of(document: Document) -> str:
@@ -87,7 +72,7 @@ def versions(document: Document) -> list[tuple[str, str]]:
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
-def flat(part: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def flat(part: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Turn nested settings into rows of dotted name and value."""
     rows: list[tuple[str, str]] = []
     for key, value in part.items():
@@ -99,7 +84,7 @@ def flat(part: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return rows
 
 
-def _setting(value: Any) -> str:
+def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -120,34 +105,34 @@ def verdict(document: Document) -> str:
     return "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed"
 
 
-def headline(document: Document) -> list[Figure]:
+def headlines(document: Document) -> list[Headline]:
     """Pick the figures that answer "is this model good, and is it worth it", in reading order."""
     metrics = document.metrics
     if nothing_to_compare(document):
-        figures = [Figure("Outputs", "nothing to compare", NOTHING, about="sqnr_db")]
+        figures = [Headline("Outputs", "nothing to compare", NOTHING, about="sqnr_db")]
     else:
         figures = [
             _sqnr(document),
-            _metric(document, "Cosine similarity", "cosine", metrics.cosine, wording.cosine),
-            _metric(document, "Agreement", "agreement", metrics.agreement, wording.percent, metrics.agreement_ci95),
-            _drop(document, "Top-1 drop", "top1", metrics.top1),
-            _drop(document, "Top-5 drop", "top5", metrics.top5),
-            _metric(document, "Largest error", "max_abs_error", metrics.max_abs_error, wording.plain),
+            _metric(document, "cosine"),
+            _metric(document, "agreement"),
+            _drop(document, "top1", metrics.top1),
+            _drop(document, "top5", metrics.top5),
+            _metric(document, "max_abs_error"),
         ]
     fp32, int8, latency = document.size.fp32_bytes, document.size.int8_bytes, document.latency
     if fp32 > 0 and int8 > 0:
         figures.append(
-            Figure("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}", about="size")
+            Headline("Size", wording.smaller(fp32, int8), f"{wording.size(fp32)} to {wording.size(int8)}", about="size")
         )
     else:
         figures.append(_missing(document, "Size", "size", "size"))
     if latency is None or latency.speedup is None:
-        figures.append(_missing(document, "Speedup", "latency", "latency_ms.speedup", "latency_ms", "latency"))
+        figures.append(_missing(document, "Speedup", "latency", "latency_ms.speedup"))
     else:
         times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)} per sample"
         interval = _interval(latency.speedup_ci95, wording.times)
         speedup = wording.times(latency.speedup)
-        figures.append(Figure("Speedup", speedup, times, interval=interval, about="latency"))
+        figures.append(Headline("Speedup", speedup, times, interval=interval, about="latency"))
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
     return [item for item in figures if item.label != "Top-5 drop" or metrics.top5 or metrics.top1]
@@ -159,7 +144,7 @@ def nothing_to_compare(document: Document) -> bool:
     return metrics.sqnr_db is None and metrics.max_abs_error == 0.0
 
 
-def _saturation(document: Document) -> list[Figure]:
+def _saturation(document: Document) -> list[Headline]:
     """Say how many channels can saturate; nothing in a report that was not audited."""
     found = document.saturation
     unsafe, channels = found.unsafe_channels, found.channels
@@ -167,30 +152,25 @@ def _saturation(document: Document) -> list[Figure]:
         return []
     note = f"target {found.target}, whatever the activations"
     if not unsafe:
-        return [Figure("Can saturate", "no channel", note, about="saturation")]
+        return [Headline("Can saturate", "no channel", note, about="saturation")]
     text = wording.count(unsafe, "channel") if channels is None else f"{unsafe} of {wording.count(channels, 'channel')}"
-    return [Figure("Can saturate", text, f"target {found.target}, on x86 CPUs without VNNI", about="saturation")]
+    return [Headline("Can saturate", text, f"target {found.target}, on x86 CPUs without VNNI", about="saturation")]
 
 
-def _metric(
-    document: Document,
-    label: str,
-    key: str,
-    value: float | None,
-    text: Callable[[float | None], str],
-    bounds: Ends | None = None,
-) -> Figure:
+def _metric(document: Document, name: str) -> Headline:
+    figure = FIGURES[name]
+    value, text = figure.read(document), wording.OF_UNIT[figure.unit]
     if value is None:
-        return _missing(document, label, key, f"metrics.{key}")
+        return _missing(document, figure.label, name, f"metrics.{name}")
     shown = text(value)
-    return Figure(label, shown, interval="" if shown == wording.EXACT else _interval(bounds, text), about=key)
+    interval = "" if shown == wording.EXACT else _interval(interval_of(name, document), text)
+    return Headline(figure.label, shown, interval=interval, about=name)
 
 
-def _sqnr(document: Document) -> Figure:
+def _sqnr(document: Document) -> Headline:
     """Show the SQNR of the worst output, and which that is."""
-    value = document.metrics.sqnr_db
-    figure = _metric(document, "SQNR", "sqnr_db", value, wording.decibel, document.metrics.sqnr_db_ci95)
-    return figure if value is None else replace(figure, aside=_of_outputs(document, value))
+    value, found = document.metrics.sqnr_db, _metric(document, "sqnr_db")
+    return found if value is None else replace(found, aside=_of_outputs(document, value))
 
 
 def _of_outputs(document: Document, value: float) -> str:
@@ -200,85 +180,35 @@ def _of_outputs(document: Document, value: float) -> str:
     if len(known) < 2 or len(exact) == len(known):
         return ""
     worst = next((name for name in known if document.outputs[name].sqnr_db == value), "")
-    told = [f"at {wording.shortened(wording.printable(worst))}, the worst of {len(known)} outputs"] if worst else []
+    told = [f"at {wording.shortened(printable(worst))}, the worst of {len(known)} outputs"] if worst else []
     if exact:
-        names = ", ".join(wording.shortened(wording.printable(name)) for name in exact[:_NAMED])
+        names = ", ".join(wording.shortened(printable(name)) for name in exact[:_NAMED])
         more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
         told.append(f"exact: {names}{more}")
     return "; ".join(told)
 
 
-def _interval(bounds: Ends | None, text: Callable[[float | None], str]) -> str:
+def _interval(bounds: Interval | None, text: Callable[[float | None], str]) -> str:
     """Show both ends of an interval with their unit; empty where there is none."""
     return " to ".join(text(bound) for bound in ends(bounds) or ())
 
 
-def _drop(document: Document, label: str, key: str, drop: Drop | None) -> Figure:
+def _drop(document: Document, key: str, drop: Drop | None) -> Headline:
+    label = FIGURES[f"{key}.drop"].label
     if drop is None or drop.drop is None:
-        return _missing(document, label, key, f"metrics.{key}.drop", f"metrics.{key}")
+        return _missing(document, label, key, f"metrics.{key}.drop")
     note = f"{wording.percent(drop.fp32)} to {wording.percent(drop.int8)}"
-    interval = wording.interval(drop.drop_ci95)
-    return Figure(label, wording.points(drop.drop), note, interval=interval, about=key)
+    return Headline(label, wording.points(drop.drop), note, interval=wording.interval(drop.drop_ci95), about=key)
 
 
-def _missing(document: Document, label: str, about: str, *paths: str) -> Figure:
-    return Figure(label, wording.NOT_MEASURED, why(document, *paths), measured=False, about=about)
+def _missing(document: Document, label: str, about: str, path: str) -> Headline:
+    return Headline(label, wording.NOT_MEASURED, document.why(path), measured=False, about=about)
 
 
 def gate_value(document: Document, index: int) -> str:
     """Say what a gate was held against: the value, with its interval where it has one, or why there is none."""
     gate = document.gates[index]
     if gate.value is None:
-        return f"{wording.NOT_MEASURED}: {why(document, *gate_paths(index, gate))}"
+        return f"{wording.NOT_MEASURED}: {document.why(f'gates.{index}.value')}"
     interval = _interval(gate.ci95, wording.plain)
     return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "")
-
-
-def foreign_ops(nodes: Sequence[Node]) -> list[str]:
-    """Explain the ops of float nodes that the user's model does not have: merged by the runtime, or added by int8cal.
-
-    Args:
-        nodes: The document's "fusion.nodes".
-    """
-    lines = []
-    for kind in sorted({node.op_type for node in nodes}):
-        plain = kind.removeprefix("Nhwc").removeprefix("Fused")
-        if kind in _MERGED:
-            lines.append(f"{kind}: several nodes of the model, which onnxruntime merged into one")
-        elif plain != kind:
-            lines.append(f"{kind}: a {plain} of the model with what onnxruntime merged into it")
-    planes = sum(node.residual for node in nodes)
-    if planes:
-        lines.append(f"Sub: {wording.count(planes, 'node')} that int8cal added, for a second plane of codes")
-    return lines
-
-
-def optimized_sentence(found: Optimization) -> str:
-    """Say what `optimize: latency` gained.
-
-    Args:
-        found: The document's "optimize".
-    """
-    fp32, best = found.fp32_us, found.int8_us
-    times = f"float32 {fp32:.1f} µs, every layer in int8 {found.plain_int8_us:.1f} µs"
-    if not found.left:
-        return f"{times}; no layer in float made it faster."
-    kept = wording.count(len(found.left), "layer")
-    return f"{times}, with {kept} in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
-
-
-def slowest_first(rows: Sequence[OptimizedLayer]) -> list[OptimizedLayer]:
-    """Order measured layers: those that lose most in int8 first."""
-    return sorted(rows, key=lambda row: row.fp32_us - row.int8_us)
-
-
-def step_rows(document: Document) -> list[tuple[str, str, str]]:
-    """Say what each step of the recipe gave: its name, the SQNR with it, and the difference or that it was dropped."""
-    rows = []
-    for step in document.steps:
-        before, after = step.before_db, step.sqnr_db
-        gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
-        if not step.kept:
-            gain = f"dropped ({gain})" if gain else "dropped"
-        rows.append((step.step, wording.decibel(after), gain))
-    return rows

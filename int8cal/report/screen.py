@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from int8cal.errors import printable
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Screen:
 
     def name(self, text: str, used: int) -> str:
         """Fit a name behind columns that are used already, or into a line of its own; its end tells names apart."""
-        shown = wording.printable(text)
+        shown = printable(text)
         room = self.width - used
         return (
             shown if self.whole_names else wording.shortened(shown, room if room >= _ROOM_OF_NAME else self.width - 4)

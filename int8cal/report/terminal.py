@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from int8cal.errors import printable
 from int8cal.report import wording
+from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of
-from int8cal.report.layer_lines import layer_lines, weight_lines
-from int8cal.report.mixed import curve_heads, curve_rows, layer_rows
 from int8cal.report.reading import (
     evaluation_data,
-    foreign_ops,
     gate_value,
-    headline,
+    headlines,
     int8_name,
     name_of,
-    optimized_sentence,
-    step_rows,
     verdict,
     versions,
-    worst_first,
 )
-from int8cal.report.reasons import layer_paths, why
-from int8cal.report.runtimes import runtime_sentences
 from int8cal.report.screen import Screen
+from int8cal.report.tables import (
+    LayerRow,
+    curve_heads,
+    curve_rows,
+    foreign_ops,
+    layer_rows,
+    mixed_layer_rows,
+    optimized_sentence,
+    runtime_sentences,
+    step_rows,
+    why_nothing_clipped,
+    worst_layer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from int8cal.evaluation.result import Report
-    from int8cal.report.document import Document
+    from int8cal.report.document import Document, WeightScales
 
 _Row = tuple[str, str]
 WIDE = Screen()
@@ -38,22 +45,18 @@ WIDE = Screen()
 def summary_lines(report: Report) -> list[str]:
     """Say in a few lines where a model stands.
 
-    Args:
-        report: Any report.
-
     Returns:
         Aligned plain text: accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
     """
     document = document_of(report)
+    worst = worst_layer(document)
     return wording.aligned(
         [
             *_headline_rows(document),
-            *_runtime_rows(document),
-            *_layer_rows(document),
+            *runtime_sentences(document),
+            (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
             *_float_rows(document),
-            *_step_rows(document),
-            *_optimized_rows(document),
-            *_mixed_rows(document),
+            *_search_rows(document),
             *_verdict_rows(document),
         ]
     )
@@ -62,34 +65,30 @@ def summary_lines(report: Report) -> list[str]:
 def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show a whole report.json in a terminal.
 
-    Args:
-        document: What `load_report` gave.
-        screen: Where.
-
     Returns:
         The verdict of gates and the headline, then a bar for each layer's SQNR, the scales of weights, the nodes left
         in float, what the recipe and a budget did, and decisions.
     """
     samples = document.samples
-    title = f"{wording.printable(name_of(document))}, {verdict(document)}"
+    title = f"{printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
-    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *_runtime_rows(document)])
+    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *runtime_sentences(document)])
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
     fusion = document.fusion
     lines += ["", *screen.aligned(_float_rows(document))]
     if fusion:
-        left = [f"  {_clean(n.op_type)} {_clean(n.node)}: {_clean(n.reason)}" for n in fusion.nodes]
+        left = [f"  {printable(n.op_type)} {printable(n.node)}: {printable(n.reason)}" for n in fusion.nodes]
         lines += _wrapped(screen.cut(left, "node"), screen)
     lines += _mixed_lines(document, screen)
-    rows = [*_step_rows(document), *_optimized_rows(document), *_mixed_rows(document)]
-    lines += ["", *screen.aligned(rows)] if rows else []
+    rows = screen.aligned(_search_rows(document))
+    lines += ["", *rows] if rows else []
     if document.decisions:
-        decisions = screen.cut([f"  {_clean(line)}" for line in document.decisions], "decision")
+        decisions = screen.cut([f"  {printable(line)}" for line in document.decisions], "decision")
         lines += ["", "decisions", *_wrapped(decisions, screen)]
     return lines
 
@@ -104,63 +103,35 @@ def _origin_rows(document: Document) -> list[_Row]:
         ("Evaluated on", ", ".join(f"{name} {value}" for name, value in evaluation_data(document))),
         ("Made with", ", ".join(f"{name} {value}" for name, value in versions(document))),
     ]
-    return [(label, _clean(text)) for label, text in rows if text]
+    return [(label, text) for label, text in rows if text]
 
 
 def _headline_rows(document: Document) -> list[_Row]:
-    rows: list[_Row] = []
-    for figure in headline(document):
-        text = f"{figure.text}: {_clean(figure.note)}" if not figure.measured else figure.text
-        rows.append((figure.label, f"{text} ({figure.note})" if figure.measured and figure.note else text))
+    rows = []
+    for figure in headlines(document):
+        note = f" ({figure.note})" if figure.note else ""
+        rows.append((figure.label, figure.text + (note if figure.measured else f": {figure.note}")))
     return rows
-
-
-def _layer_rows(document: Document) -> list[_Row]:
-    layers = worst_first(document)
-    if not layers or layers[0][1].sqnr_db is None:
-        return [("Worst layer", f"{wording.NOT_MEASURED}: {_clean(_layers_reason(document))}")]
-    layer = layers[0][1]
-    return [
-        (
-            "Worst layer",
-            f"{wording.decibel(layer.sqnr_db)} at {_clean(layer.tensor)} ({_clean(layer.op_type)})",
-        )
-    ]
 
 
 def _float_rows(document: Document) -> list[_Row]:
     fusion = document.fusion
     if fusion is None:
-        return [("Left in float", f"{wording.NOT_MEASURED}: {_clean(why(document, 'fusion'))}")]
-    kinds: dict[str, int] = {}
-    for node in fusion.nodes:
-        kinds[node.op_type] = kinds.get(node.op_type, 0) + 1
-    listed = ", ".join(
-        f"{number} {_clean(kind)}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0]))
-    )
+        return [("Left in float", f"{wording.NOT_MEASURED}: {document.why('fusion')}")]
+    kinds = Counter(node.op_type for node in fusion.nodes)
+    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0])))
     rows = [("Left in float", f"{fusion.float_} of {fusion.total} compute nodes{f' ({listed})' if listed else ''}")]
-    return rows + [("", _clean(line)) for line in foreign_ops(fusion.nodes)]
+    return rows + [("", line) for line in foreign_ops(fusion.nodes)]
 
 
-def _runtime_rows(document: Document) -> list[_Row]:
-    return [(_clean(name), _clean(text)) for name, text in runtime_sentences(document)]
-
-
-def _step_rows(document: Document) -> list[_Row]:
-    rows = step_rows(document)
-    wide = max((len(name) for name, _, _ in rows), default=0)
-    told = [f"{_clean(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in rows]
-    return [("Steps" if index == 0 else "", line) for index, line in enumerate(told)]
-
-
-def _optimized_rows(document: Document) -> list[_Row]:
-    found = document.optimize
-    return [] if found is None else [("Optimized", _clean(optimized_sentence(found).rstrip(".")))]
-
-
-def _mixed_rows(document: Document) -> list[_Row]:
-    found = document.mixed_precision
-    return [] if found is None else [("Mixed precision", _clean(found.outcome))]
+def _search_rows(document: Document) -> list[_Row]:
+    """Say what the steps of the recipe, measured latencies and a budget led to."""
+    steps, optimized, mixed = step_rows(document), document.optimize, document.mixed_precision
+    wide = max((len(name) for name, _, _ in steps), default=0)
+    told = [f"{printable(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in steps]
+    rows = [("" if index else "Steps", line) for index, line in enumerate(told)]
+    rows += [("Optimized", optimized_sentence(optimized).rstrip("."))] if optimized else []
+    return rows + ([("Mixed precision", mixed.outcome)] if mixed else [])
 
 
 def _mixed_lines(document: Document, screen: Screen) -> list[str]:
@@ -168,41 +139,101 @@ def _mixed_lines(document: Document, screen: Screen) -> list[str]:
     found = document.mixed_precision
     if found is None:
         return []
-    lines = ["", *_columns([curve_heads(found), *curve_rows(found)])]
+    lines = ["", *wording.columns([curve_heads(found), *curve_rows(found)])]
     if found.layers:
-        head, *rows = _columns([("layer", "op", "noise", "estimated time", "decision"), *layer_rows(found)])
+        head, *rows = wording.columns(
+            [("layer", "op", "noise", "estimated time", "decision"), *mixed_layer_rows(found)]
+        )
         lines += ["", head, *screen.cut(rows, "layer")]
     return lines
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    shown = [[_clean(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
+def layer_lines(document: Document, screen: Screen) -> list[str]:
+    """Show one line per layer; the bars share one axis, from 0 dB to the best layer, at most the cap."""
+    rows = layer_rows(document, {})
+    if not rows:
+        return [f"layers {wording.NOT_MEASURED}: {printable(document.why('layers'))}"]
+    top = min(max((each.sqnr_db for each in document.layers if each.sqnr_db is not None), default=0.0), DECIBEL_CAP)
+    shown = screen.chosen(rows, lambda row: row.layer.tensor, lambda row: row.rank)
+    if screen.sort == "order":
+        shown.sort(key=lambda row: row.order)
+    order = {"order": "in network order", "name": "by name"}.get(screen.sort, "worst first")
+    lines = [f"{'SQNR':>10}  {'':{screen.bar_width}}  {'clipped':>10}  layer, {order}"]
+    reason = why_nothing_clipped(document)
+    if reason:
+        lines.append(f"clipped {wording.NOT_MEASURED}: {printable(reason)}")
+    return lines + screen.cut([_layer(row, top, screen) for row in shown], "layer")
+
+
+def _layer(row: LayerRow, top: float, screen: Screen) -> str:
+    layer, sqnr = row.layer, row.layer.sqnr_db
+    clipped = "-" if layer.clipped is None else wording.small_percent(layer.clipped)
+    notes = [
+        screen.paint(text, band)
+        for text, band in (
+            (f"float: {printable(row.kernel.why)}" if row.kernel.text == "float" else "", "fair"),
+            (f"can saturate: {row.saturation.why}" if row.saturation.band == "poor" else "", "poor"),
+        )
+        if text
+    ]
+    told = f" ({printable(layer.op_type)})"
+    name = screen.name(layer.tensor, 26 + screen.bar_width + len(told))
+    if sqnr is None:
+        notes.insert(0, f"{wording.NOT_MEASURED}: {printable(row.reason)}")
+        figure, bar = f"{'-':>10}", " " * screen.bar_width
+    else:
+        figure = screen.paint(f"{wording.decibel(sqnr):>10}", row.band)
+        bar = screen.paint(screen.bar(sqnr / top if top > 0 else 0.0), row.band)
+    return ", ".join([f"{figure}  {bar}  {clipped:>10}  {name}{told}", *notes])
+
+
+def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Screen) -> list[str]:
+    """Show the scales of weights on one logarithmic axis, widest spread first.
+
+    Args:
+        weights: (name, kind, smallest, median, largest scale) of each, scales above 0.
+        screen: Where.
+    """
+    if not weights:
+        return []
+    low, high = math.log(min(row[2] for row in weights)), math.log(max(row[4] for row in weights))
+    width = (high - low) or 1.0
+
+    def place(scale: float) -> float:
+        return (math.log(scale) - low) / width
+
+    shown = screen.chosen(weights, lambda row: row[0], lambda row: -row[4] / row[2])
+    if not screen.sort:
+        shown.sort(key=lambda row: -row[4] / row[2])
+    order = {"order": "in the file's order", "name": "by name"}.get(screen.sort, "most uneven first")
+    head = f"{'max/min':>9}  {'scales':{screen.bar_width}}  {'median':>10}  weight, {order}"
+    lines = [
+        f"{f'×{top / bottom:.3g}':>9}  {screen.part(place(bottom), place(top), middle=place(middle))}  "  # noqa: RUF001
+        f"{middle:10.4g}  {screen.name(name, 27 + screen.bar_width + len(kind))}  {kind}"
+        for name, kind, bottom, middle, top in shown
+    ]
+    return [head, *screen.cut(lines, "weight")]
+
+
+def weight_lines(document: Document, screen: Screen) -> list[str]:
+    """Show the weights of a report; nothing where it knows none."""
+    return spread_lines([_weight(each) for each in document.weights if each.scale_min], screen)
+
+
+def _weight(each: WeightScales) -> tuple[str, str, float, float, float]:
+    kind = f"{each.dtype} {each.range}, {wording.count(each.scales, 'scale')}"
+    return each.node or each.weight, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0
 
 
 def _verdict_rows(document: Document) -> list[_Row]:
     gates = document.gates
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
-        value = _clean(gate_value(document, index))
-        rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {_clean(gate.gate)}  (value {value})"))
-    for index, line in enumerate(document.warnings):
-        rows.append(("Warnings" if index == 0 else "", _clean(line)))
-    return rows
+        rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
+    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.warnings)]
 
 
 def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
     gates = ["" if gate.passed else "poor" for gate in document.gates]
     return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]
-
-
-def _layers_reason(document: Document) -> str:
-    if not document.layers:
-        return why(document, "layers")
-    return why(document, *layer_paths(0, document.layers[0], "sqnr_db"))
-
-
-def _clean(text: str) -> str:
-    return wording.printable(str(text))

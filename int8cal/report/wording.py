@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from int8cal.errors import printable as printable  # noqa: PLC0414 - views find it beside the other texts
+from typing import TYPE_CHECKING
+
+from int8cal.errors import printable
 from int8cal.numerics.metrics import EXACT_DB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NOT_MEASURED = "not measured"
 EXACT = "exact"
@@ -93,6 +98,21 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest} s"
 
 
+# How a value of a figure reads, by its unit in `evaluation.figures`.
+OF_UNIT: dict[str, Callable[[float | None], str]] = {
+    "dB": decibel,
+    "at most 1": cosine,
+    "fraction of 1": percent,
+    "percentage points": points,
+    "in the output's unit": plain,
+    "bytes": lambda value: NOT_MEASURED if value is None else size(value),
+    "ms": milliseconds,
+    "fp32 / int8": times,
+    "channels": lambda value: NOT_MEASURED if value is None else f"{value:.0f}",
+    "nodes": lambda value: NOT_MEASURED if value is None else f"{value:.0f}",
+}
+
+
 def count(number: int, noun: str) -> str:
     """Show a number with its noun, in the plural where needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -104,9 +124,17 @@ def shortened(name: str, most: int = 48) -> str:
 
 
 def aligned(rows: list[tuple[str, str]]) -> list[str]:
-    """Write labels and texts in two columns."""
-    width = max((len(label) for label, _ in rows), default=0)
-    return [f"{label:{width}}  {text}" for label, text in rows]
+    """Write labels and texts in two columns, whatever characters they hold."""
+    shown = [(printable(label), printable(text)) for label, text in rows]
+    width = max((len(label) for label, _ in shown), default=0)
+    return [f"{label:{width}}  {text}" for label, text in shown]
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write a table with columns as wide as their widest cells, whatever characters these hold."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
+    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
 
 
 def _signless_zero(value: float) -> str:

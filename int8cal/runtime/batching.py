@@ -3,6 +3,9 @@
 A matrix product with one row takes another kernel than one with more, and its bits differ. So a model with a free batch
 axis runs every sample alone, and a model with a fixed batch B always runs B rows: the last group is padded with copies
 of its last sample, and the padded rows are dropped from the outputs. Order, files and shards then cannot matter.
+
+Where every layer's output is wanted, a run writes tens of megabytes per sample. Fresh arrays for them are fresh pages,
+which the operating system clears first; arrays that stay cost nothing and are still warm in the cache.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.signature import Signature
+    from int8cal.runtime.sessions import Session
 
 
 class Runs(Protocol):
@@ -66,6 +70,13 @@ def make_feed(signature: Signature, samples: Sequence[SampleLike]) -> Arrays:
         return {name: first[name] for name in names}
     padded = [*samples, *[samples[-1]] * (size - len(samples))]
     return {name: np.concatenate([sample.feed[name] for sample in padded]) for name in names}
+
+
+def fed(group: Sequence[SampleLike]) -> Arrays:
+    """Return the inputs of a group, without what fills up a batch: one array each, samples along axis 0."""
+    if len(group) == 1:
+        return dict(group[0].feed)
+    return {name: np.concatenate([sample.feed[name] for sample in group]) for name in group[0].feed}
 
 
 def run_samples(
@@ -119,3 +130,70 @@ def _groups(samples: Iterable[S], size: int) -> Iterator[list[S]]:
 
 def _rows(value: npt.NDArray[Any], size: int, rows: slice) -> npt.NDArray[Any]:
     return value[rows] if size > 1 and value.ndim and value.shape[0] == size else value
+
+
+class ReusedOutputs:
+    """Runs like a Session, but what it returns is overwritten by the next run, or by one some runs later."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._kept: list[_Buffers] = []
+        self._runs = 0
+        self._depth = 1
+
+    def keep(self, depth: int) -> None:
+        """Let outputs last until `depth` runs later from now on; those of earlier runs are given up."""
+        if depth != self._depth:
+            del self._kept[depth:]
+            self._depth, self._runs = depth, 0
+
+    def run(self, feed: Arrays, outputs: Sequence[str] | None = None) -> Arrays:
+        """Run one feed.
+
+        Args:
+            feed: Input name -> array.
+            outputs: Names to compute; None for all.
+
+        Returns:
+            Output name -> array, valid until the next run, or as `keep` says.
+
+        Raises:
+            StatisticsError: A kernel failed on these values.
+        """
+        index = self._runs % self._depth
+        self._runs += 1
+        if index == len(self._kept):
+            self._kept.append(_Buffers(self._session))
+        return self._kept[index].run(feed, outputs)
+
+
+class _Buffers:
+    """Memory for the outputs of one run, C-contiguous, which the runtime is told to write into."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._whole = session, session.whole()
+        self._fed: object = None  # names, types and shapes of the inputs that the buffers were made for
+        self._held: Arrays = {}
+        self._binding = self._whole.io_binding()
+        self._settled = True  # shapes of outputs follow from shapes of inputs, as far as was seen
+
+    def run(self, feed: Arrays, outputs: Sequence[str] | None) -> Arrays:
+        fed = (outputs, tuple((name, value.dtype, value.shape) for name, value in feed.items()))
+        if fed == self._fed:
+            try:
+                for name, array in feed.items():
+                    self._binding.bind_cpu_input(name, array)
+                self._whole.run_with_iobinding(self._binding)
+            except Exception:  # noqa: BLE001 - onnxruntime raises a family of pybind exceptions without a public base
+                self._settled = False  # the data decide a shape; a kernel that really fails does so again below
+            else:
+                return self._held
+        self._fed = None
+        values = self._session.run(feed, outputs)
+        if self._settled and all(value.size and value.dtype.kind == "f" for value in values.values()):
+            self._held = {name: np.ascontiguousarray(value) for name, value in values.items()}
+            self._binding = self._whole.io_binding()
+            for name, array in self._held.items():
+                self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            self._fed = fed
+        return values

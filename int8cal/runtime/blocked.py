@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from int8cal.errors import ModelError
+from int8cal.graph.edit import one_node_model, refill
 from int8cal.graph.index import attribute
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
@@ -62,7 +63,7 @@ def open_taps(model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0) 
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
-    tapped = tapped_model(model, tuple(taps))
+    tapped = tapped_model(model, [tap.tensor for tap in taps])
     blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1}
     block = block_size() if blockable else 1
     if block > 1:
@@ -106,15 +107,10 @@ def expose_blocked(
         and not attribute(node, "channels_last", 0)
     }
     result = without_weights(optimized)
-    del result.graph.node[:]
-    result.graph.node.extend(node for node in graph.node if not (node.output and node.output[0] in replaced))
+    refill(result.graph.node, (node for node in graph.node if not (node.output and node.output[0] in replaced)))
     result.graph.initializer.extend(graph.initializer)
-    del result.graph.output[:]
-    for output in graph.output:
-        name = replaced.get(output.name)
-        result.graph.output.append(
-            output if name is None else helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        )
+    exposed = {name: helper.make_tensor_value_info(to, onnx.TensorProto.FLOAT, None) for name, to in replaced.items()}
+    refill(result.graph.output, (exposed.get(output.name, output) for output in graph.output))
     return result, replaced
 
 
@@ -123,17 +119,7 @@ def block_size() -> int:
     """Ask the runtime how many channels it keeps side by side on this CPU; 1 when it uses no blocks."""
     channels, pixels = 64, 4
     weight = np.eye(channels, dtype=np.float32).reshape(channels, channels, 1, 1)
-    model = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Conv", ["x", "w"], ["y"])],
-            "probe",
-            [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, channels, 2, 2])],
-            [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, channels, 2, 2])],
-            [numpy_helper.from_array(weight, "w")],
-        ),
-        opset_imports=[helper.make_opsetid("", 13)],
-        ir_version=8,
-    )
+    model = one_node_model("(float[1,64,2,2] x) => (float[1,64,2,2] y) { y = Conv(x, w) }", weight)
     with scratch_folder() as folder:
         optimized = _optimized(model, folder)
         if optimized is None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from int8cal.graph.index import outer_references
-from int8cal.protos import ModelView, view_of
+from int8cal.graph.index import tensors_read
+from int8cal.protos import ModelView, shell_of, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,20 +33,16 @@ class Segment:
         model: Its nodes on the weights that they read.
         inputs: Tensors that it takes: inputs of the whole, and codes of earlier segments.
         outputs: Tensors that it gives: codes for later segments, and outputs of the whole.
-        given: Inputs of the whole.
-        asked: Outputs of the whole.
     """
 
     model: onnx.ModelProto
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    given: tuple[str, ...]
-    asked: tuple[str, ...]
 
 
 def is_long(model: onnx.ModelProto | ModelView) -> bool:
     """Whether a model has so many nodes that it is opened in segments, where it can be cut."""
-    return len((model.shell if isinstance(model, ModelView) else model).graph.node) >= LEAST_NODES
+    return len(shell_of(model).graph.node) >= LEAST_NODES
 
 
 def segments_of(model: onnx.ModelProto | ModelView) -> list[Segment]:
@@ -87,7 +83,7 @@ def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
         given.update(value.name for value in part.graph.input)
         graph.value_info.extend([*part.graph.value_info, *part.graph.output])
         made.update(name for node in nodes for name in node.output if name)
-    read = {name for node in graph.node for name in _read(node)}
+    read = {name for node in graph.node for name in tensors_read(node)}
     graph.output.extend(value for part in parts for value in part.graph.output if value.name not in read)
     graph.initializer.extend(weights.values())
     result.opset_import.extend(opsets.values())
@@ -109,14 +105,14 @@ class _Whole:
         self.constant: dict[str, int] = {}
         self.nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            read = _read(node)
+            read = tensors_read(node)
             if (read or node.op_type == "Constant") and all(n in self.weights or n in self.constant for n in read):
                 self.constant.update((name, len(self.constants)) for name in node.output if name)
                 self.constants.append(node)
             else:
                 self.nodes.append(node)
         self.producer = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
-        self.last = {name: place for place, node in enumerate(self.nodes) for name in _read(node)}
+        self.last = {name: place for place, node in enumerate(self.nodes) for name in tensors_read(node)}
 
     def starts(self) -> list[int]:
         """Return where segments begin: at each of these nodes everything that is still to be read is codes."""
@@ -144,7 +140,7 @@ class _Whole:
         """Make a model of the nodes from `first` to before `end`."""
         nodes = self.nodes[first:end]
         made = {name for node in nodes for name in node.output if name}
-        read = list(dict.fromkeys(name for node in nodes for name in _read(node)))
+        read = list(dict.fromkeys(name for node in nodes for name in tensors_read(node)))
         inputs = tuple(name for name in read if name in self.inputs or self.producer.get(name, end) < first)
         outputs = tuple(
             name
@@ -162,11 +158,10 @@ class _Whole:
         graph.input.extend(self.inputs.get(name) or self._codes_info(name) for name in inputs)
         # the runtime infers type and shape of an output that states none
         graph.output.extend(self.types.get(name) or onnx.ValueInfoProto(name=name) for name in outputs)
-        needed = dict.fromkeys(name for node in graph.node for name in _read(node) if name in self.weights)
+        needed = dict.fromkeys(name for node in graph.node for name in tensors_read(node) if name in self.weights)
         graph.initializer.extend(self.weights[name] for name in needed)
         graph.value_info.extend(self.types[name] for name in sorted(made - set(outputs)) if name in self.types)
-        given = tuple(name for name in inputs if name in self.inputs)
-        return Segment(model, inputs, outputs, given, tuple(name for name in outputs if name in self.outputs))
+        return Segment(model, inputs, outputs)
 
     def _copies(self, names: Iterable[str]) -> Sequence[onnx.NodeProto]:
         """Return the constant nodes that decide tensors, in their order."""
@@ -176,7 +171,9 @@ class _Whole:
             place = waiting.pop()
             if place not in found:
                 found.add(place)
-                waiting += [self.constant[name] for name in _read(self.constants[place]) if name in self.constant]
+                waiting += [
+                    self.constant[name] for name in tensors_read(self.constants[place]) if name in self.constant
+                ]
         return [self.constants[place] for place in sorted(found)]
 
     def _codes_info(self, name: str) -> onnx.ValueInfoProto:
@@ -188,8 +185,3 @@ class _Whole:
         if real is not None and real.type.tensor_type.HasField("shape"):
             info.type.tensor_type.shape.CopyFrom(real.type.tensor_type.shape)
         return info
-
-
-def _read(node: onnx.NodeProto) -> list[str]:
-    """Return the tensors that a node reads, in its subgraphs too."""
-    return [*filter(None, node.input), *sorted(outer_references(node))]

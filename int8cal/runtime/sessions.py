@@ -16,21 +16,23 @@ import onnxruntime as ort
 
 from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
 from int8cal.graph.load import load_model
-from int8cal.locks import new_folder, sweep
-from int8cal.protos import MAPPED, ModelView, weight_bytes, write_split
-from int8cal.runtime.providers import CPU
+from int8cal.io.locks import new_folder, sweep
+from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, write_split
 from int8cal.runtime.segments import join, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
+
+    from int8cal.runtime.segments import Segment
 
 # what matters comes as an exception; its log goes past everything that int8cal prints
 ort.set_default_logger_severity(4)
 
 Optimization = Literal["none", "basic", "all"]
+CPU = "CPUExecutionProvider"
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
 # runs between two runs, another session or counting, that takes a core from it: on two cores it takes twice as long.
 QUIET = {"session.force_spinning_stop": "1"}
@@ -49,6 +51,9 @@ def weights_beside(name: str, least: int) -> dict[str, str]:
     }
 
 
+# CommonSubexpressionElimination and ConstantSharing drop names that users know; MatMulAddFusion puts Reshapes around
+# batched MatMuls. The quantization passes must not see a model that is still float.
+_KEEP_NAMES = ("CommonSubexpressionElimination", "ConstantSharing", "MatMulAddFusion", "TransposeOptimizer")
 _LEVELS = {
     "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -79,45 +84,41 @@ class Session:
         """Open a session.
 
         Args:
-            model: A file (external data beside it is found), or a model or graft in memory (any size).
+            model: A file (external data beside it is found), or a model or view in memory (any size).
             threads: Intra-op threads; 0 for one per available CPU.
             optimization: onnxruntime's graph optimization level.
             optimized_path: Where onnxruntime writes the graph it will really run; None for nowhere.
             disabled_optimizers: Names of onnxruntime graph transformers to leave out.
             entries: Further session configuration entries.
             profile_prefix: How the name of the profiler's trace begins, see `end_profiling`; None for no profile.
-            providers: Full names of execution providers in the order of preference (see `runtime.providers`). The CPU
+            providers: Full names of execution providers in the order of preference (see `machine.resolve`). The CPU
                 provider takes the nodes that no other does only where it is named.
 
         Raises:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
             UsageError: A provider does not start here, or leaves nodes to a CPU provider that was not named.
         """
-        common = _Options(
-            threads or cpu_count(),
-            optimization,
-            profile_prefix,
-            tuple(disabled_optimizers),
-            entries or {},
-            tuple(providers),
-        )
-        segments = []
-        if not isinstance(model, (str, Path)) and optimization == "all" and profile_prefix is None:
-            segments = segments_of(model)
+        options = _options(threads or cpu_count(), optimization, entries or {}, profile_prefix)
+        if CPU not in providers:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        how = options, tuple(disabled_optimizers), tuple(providers)
+        segments: list[Segment] = []
+        if not isinstance(model, (str, Path)):
+            segments = segments_of(model) if optimization == "all" and profile_prefix is None else []
+            self.outputs = _once(shell_of(model).graph.output)
         if not segments:
-            session = _open(model, common, optimized_path)
+            session = _open(model, *how, optimized_path)
             self.inputs = tuple(value.name for value in session.get_inputs())
-            # a model may list an output twice
-            self.outputs = tuple(dict.fromkeys(value.name for value in session.get_outputs()))
+            self.outputs = _once(session.get_outputs())
             self._parts = [_Part(session, self.inputs, self.outputs)]
             return
         paths = [optimized_path and optimized_path.with_suffix(f".{number}") for number in range(len(segments))]
         self._parts = [
-            _Part(_open(each.model, common, path), each.inputs, each.outputs)
+            _Part(_open(each.model, *how, path), each.inputs, each.outputs)
             for each, path in zip(segments, paths, strict=True)
         ]
-        self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.given))
-        self.outputs = tuple(dict.fromkeys(name for each in segments for name in each.asked))
+        made = {name for each in segments for name in each.outputs}
+        self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
         if optimized_path is not None:
             joined = join([onnx.load(str(path), load_external_data=False) for path in paths if path is not None])
             onnx.save(joined, optimized_path)
@@ -154,14 +155,14 @@ class Session:
         """Stop the profiler; returns the trace that it wrote."""
         return Path(self._parts[0].session.end_profiling())
 
-    def binding(self) -> Binding:
-        """Return a way to run into arrays of the caller's.
+    def whole(self) -> ort.InferenceSession:
+        """Return the runtime's own session, to run into arrays of the caller's.
 
         Raises:
             ValueError: The model runs in segments.
         """
         (part,) = self._parts
-        return Binding(part.session)
+        return part.session
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,40 +189,31 @@ def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt
     return [found[name] for name in names]
 
 
-@dataclass(frozen=True)
-class _Options:
-    """How models are opened; see Session."""
-
-    threads: int
-    optimization: Optimization
-    profile_prefix: Path | None
-    disabled_optimizers: tuple[str, ...]
-    entries: dict[str, str]
-    providers: tuple[str, ...]
-
-    def given(self, optimized_path: Path | None) -> ort.SessionOptions:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        options.graph_optimization_level = _LEVELS[self.optimization]
-        for key, value in self.entries.items():
-            options.add_session_config_entry(key, value)
-        if CPU not in self.providers:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        if optimized_path is not None:
-            options.optimized_model_filepath = str(optimized_path)
-        if self.profile_prefix is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(self.profile_prefix)
-        return options
+def _options(
+    threads: int, optimization: Optimization, entries: dict[str, str], profile_prefix: Path | None
+) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = _LEVELS[optimization]
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    if profile_prefix is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile_prefix)
+    return options
 
 
 def _open(
-    model: onnx.ModelProto | ModelView | Path | str, common: _Options, optimized_path: Path | None
+    model: onnx.ModelProto | ModelView | Path | str,
+    options: ort.SessionOptions,
+    disabled_optimizers: tuple[str, ...],
+    providers: tuple[str, ...],
+    optimized_path: Path | None,
 ) -> ort.InferenceSession:
-    """Open one model; see Session."""
-    options, providers = common.given(optimized_path), common.providers
+    if optimized_path is not None:
+        options.optimized_model_filepath = str(optimized_path)
     with loadable(model) as source:
         try:
             # where a provider fails, onnxruntime prints that it takes the CPU provider, and takes it
@@ -230,13 +222,17 @@ def _open(
                     source,
                     options,
                     providers=list(providers),
-                    disabled_optimizers=list(common.disabled_optimizers) or None,
+                    disabled_optimizers=list(disabled_optimizers) or None,
                     enable_fallback=0,
                 )
         except Exception as error:  # onnxruntime raises a family of pybind exceptions without a public base
             name = model_name(model)
             if "fallback to CPU EP" in str(error):
-                raise _left_to_cpu(providers, name) from error
+                raise UsageError(
+                    f"does not take all nodes of {name}, and the CPU provider is not named",
+                    where=f"provider {', '.join(providers)}",
+                    do="add --provider cpu behind it to let the CPU provider take the others",
+                ) from error
             raise ModelError(
                 f"onnxruntime cannot load it: {first_line(error)}",
                 where=str(name),
@@ -251,35 +247,6 @@ def _open(
             do="check its driver and libraries, or leave it out",
         )
     return session
-
-
-class Binding:
-    """A session with outputs bound to memory; see runtime.reuse."""
-
-    def __init__(self, session: ort.InferenceSession) -> None:
-        self._session = session
-        self._binding = session.io_binding()
-        self._held: dict[str, npt.NDArray[Any]] = {}
-
-    def bind(self, buffers: dict[str, npt.NDArray[Any]]) -> None:
-        """Write these outputs, and no others, into these C-contiguous arrays from now on."""
-        self._binding = self._session.io_binding()
-        self._held = buffers
-        for name, array in buffers.items():
-            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-
-    def run(self, feed: dict[str, npt.NDArray[Any]]) -> None:
-        """Run one feed of arrays that stay alive meanwhile.
-
-        Raises:
-            StatisticsError: A kernel failed, or an output has another shape than its array.
-        """
-        try:
-            for name, array in feed.items():
-                self._binding.bind_cpu_input(name, array)
-            self._session.run_with_iobinding(self._binding)
-        except Exception as error:  # see Session
-            raise StatisticsError(f"inference failed: {first_line(error)}", do="run this feed alone") from error
 
 
 @contextmanager
@@ -298,6 +265,33 @@ def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | 
             path = folder / "model.onnx"
             write_split(model, path, folder / "model.data", "model.data")
             yield str(path)
+
+
+def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Let onnxruntime fold constants, BatchNorm and biases and drop identities, with its optimizer at the basic level.
+
+    Args:
+        model: A float model of any size.
+
+    Returns:
+        A new model, whose outputs equal the original's up to float rounding. Opset imports that onnxruntime adds and no
+        node uses are still there; `graph.prepare` drops them.
+
+    Raises:
+        ModelError: onnxruntime cannot load the model.
+        OutputError: The temporary directory is full.
+    """
+    with scratch_folder() as folder:
+        path = folder / "simplified.onnx"
+        Session(
+            model,
+            threads=1,
+            optimization="basic",
+            optimized_path=path,
+            disabled_optimizers=_KEEP_NAMES,
+            entries=weights_beside("simplified.data", 1 << 20),
+        )
+        return onnx.load(str(path))
 
 
 @contextmanager
@@ -355,19 +349,16 @@ def _require_room(folder: Path) -> None:
         probe.unlink(missing_ok=True)
 
 
-def _left_to_cpu(providers: Sequence[str], name: str) -> UsageError:
-    return UsageError(
-        f"does not take all nodes of {name}, and the CPU provider is not named",
-        where=f"provider {', '.join(providers)}",
-        do="add --provider cpu behind it to let the CPU provider take the others",
-    )
+def _once(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of a model's outputs: it may list one twice."""
+    return tuple(dict.fromkeys(value.name for value in values))
 
 
 def model_name(model: onnx.ModelProto | ModelView | Path | str) -> str:
     """Return what messages call a model: its file, or the name of its graph."""
     if isinstance(model, (str, Path)):
         return str(model)
-    return str((model.shell if isinstance(model, ModelView) else model).graph.name)
+    return str(shell_of(model).graph.name)
 
 
 def first_line(error: Exception) -> str:

@@ -9,13 +9,11 @@ without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from int8cal.job import DEFAULT_TARGET
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from int8cal.job import ActivationType, QuantizationSettings, TargetName, WeightRange
     from int8cal.numerics.pairs import Links, Order
 
@@ -61,18 +59,6 @@ TARGETS: dict[str, Target] = {
 def weight_range(settings: QuantizationSettings) -> WeightRange:
     """Return the weight range in force: the user's, or the target's own."""
     return settings.weights or TARGETS[settings.target].weights
-
-
-def table_target(settings: Mapping[str, Any]) -> TargetName:
-    """Return the target of a table's settings; the default one where the part was taken out."""
-    named: TargetName = settings.get("target", DEFAULT_TARGET)
-    return named
-
-
-def table_range(settings: Mapping[str, Any]) -> WeightRange:
-    """Return the weight range of a table's settings; where the part was taken out, what the target has by itself."""
-    named: WeightRange | None = settings.get("weights")
-    return named or TARGETS[table_target(settings)].weights
 
 
 def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:

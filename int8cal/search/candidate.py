@@ -1,29 +1,57 @@
-"""Calibration candidates: the model with its channels rescaled or not, and the ranges of its tensors."""
+"""What a search starts from, and candidates: the model with its channels rescaled or not, and ranges of its tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
-from int8cal.quantization.corrections.rescale import apply_factors, as_numbers, scaled_tensors
-from int8cal.quantization.corrections.uint8_fold import fold_pixels
-from int8cal.quantization.uint8_input import CORRECTION, describe, pixel_affine, without_points
-from int8cal.quantization.uint8_table import pixel_entries
+from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import onnx
 
     from int8cal.calibration.statistics import Statistics, TensorStatistics
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.data.feeds import Feeds
+    from int8cal.data.trimming import Trimmer
     from int8cal.graph.plan import Plan
+    from int8cal.graph.prepare import Prepared
+    from int8cal.graph.taps import Tap
     from int8cal.job import Job, Method
-    from int8cal.quantization.uint8_input import Uint8Input
-    from int8cal.search.holdout import Holdout
+    from int8cal.quantization.corrections.uint8_input import Uint8Input
+    from int8cal.quantization.table import CalibrationTable
     from int8cal.search.recipes import Recipe
-    from int8cal.search.steps.equalization import Equalization
+    from int8cal.search.scorer import Holdout
+    from int8cal.search.steps.equalization import RescaledChain
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """What is known of a job before any sample is run.
+
+    Attributes:
+        source: The FP32 model as it was given.
+        prepared: Folded, with its signature.
+        plan: What is quantized.
+        taps: Tensors to count.
+        uint8: How the int8 model takes raw pixels; None where it takes floats.
+        trim: Takes the padding off samples.
+        stream: Yields feed dicts, in place of the job's data path.
+        feeds: The calibration samples.
+    """
+
+    source: Path | onnx.ModelProto
+    prepared: Prepared
+    plan: Plan
+    taps: tuple[Tap, ...]
+    uint8: Uint8Input | None
+    trim: Trimmer
+    stream: Callable[[], object] | None
+    feeds: Feeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,10 +63,11 @@ class Inputs:
         plan: What is quantized at first.
         statistics: Of every planned tensor.
         job: Settings.
-        blank: A table with model, data and settings filled in.
+        blank: A table with model, data and settings filled in, and what no step may change: the entries of tensors
+            whose range is no question, and corrections that they come with.
         holdout: Samples to fit and to score on.
         recipe: Which steps are offered.
-        uint8: How the int8 model takes raw pixels; None where it takes floats.
+        notes: What was decided before, in lines.
     """
 
     prepared: onnx.ModelProto
@@ -48,12 +77,13 @@ class Inputs:
     blank: CalibrationTable
     holdout: Holdout
     recipe: Recipe
-    uint8: Uint8Input | None = None
+    notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def ranged_plan(self) -> Plan:
-        """The plan without the tensors whose range is that of raw pixels."""
-        return self.plan if self.uint8 is None else without_points(self.plan, self.uint8)
+        """The plan of the tensors whose ranges are to be chosen."""
+        tensors = tuple(each for each in self.plan.tensors if each.tensor not in self.blank.tensors)
+        return replace(self.plan, tensors=tensors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +93,8 @@ class Candidate:
     Attributes:
         model: The prepared model, channels rescaled or not.
         tensors: Its statistics.
-        ranges: Of all its tensors that are not made of raw pixels.
-        corrections: The table's record of the rescaling.
+        ranges: Of all its tensors but those that have an entry from the start.
+        equalization: The table's record of the rescaling.
         notes: A line for each rescaled chain.
         rescaled: Nodes of layers whose weights are not those of the prepared model.
     """
@@ -72,7 +102,7 @@ class Candidate:
     model: onnx.ModelProto
     tensors: dict[str, TensorStatistics]
     ranges: Ranges
-    corrections: dict[str, Any]
+    equalization: Equalization = field(default_factory=Equalization)
     notes: tuple[str, ...] = ()
     rescaled: frozenset[str] = frozenset()
 
@@ -84,7 +114,7 @@ def plain_candidate(inputs: Inputs) -> Candidate:
         StatisticsError, ConfigError: See choose_ranges.
     """
     tensors = dict(inputs.statistics.tensors)
-    return Candidate(inputs.prepared, tensors, _ranges(inputs, tensors, inputs.job.calibration.method), {})
+    return Candidate(inputs.prepared, tensors, _ranges(inputs, tensors, inputs.job.calibration.method))
 
 
 def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candidate:
@@ -92,7 +122,7 @@ def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candida
     return replace(candidate, ranges=_ranges(inputs, candidate.tensors, method))
 
 
-def rescaled_candidate(inputs: Inputs, chosen: Sequence[Equalization]) -> Candidate:
+def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candidate:
     """Rescale the channels of chains, the statistics with them, and choose the ranges of the job's method anew."""
     factors = {each.chain.tensor: each.exponents for each in chosen}
     tensors = dict(inputs.statistics.tensors)
@@ -105,7 +135,7 @@ def rescaled_candidate(inputs: Inputs, chosen: Sequence[Equalization]) -> Candid
         apply_factors(inputs.prepared, inputs.plan, factors),
         tensors,
         _ranges(inputs, tensors, inputs.job.calibration.method),
-        {"equalization": {name: as_numbers(values) for name, values in factors.items()}},
+        Equalization.chosen(factors),
         tuple(each.decision for each in chosen),
         frozenset(nodes),
     )
@@ -113,20 +143,10 @@ def rescaled_candidate(inputs: Inputs, chosen: Sequence[Equalization]) -> Candid
 
 def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
     """Return the table of a candidate: every tensor's entry and what was rescaled, without weights."""
-    entries, corrections = candidate.ranges.entries, dict(candidate.corrections)
-    if inputs.uint8 is not None:
-        affine = pixel_affine(inputs.uint8.layers)
-        _, folded, wide = fold_pixels(inputs.prepared, inputs.plan, inputs.uint8, affine)
-        entries = entries | pixel_entries(inputs.uint8, affine, candidate.tensors, wide)
-        entries = {each.tensor: entries[each.tensor] for each in folded.tensors}
-        corrections[CORRECTION] = inputs.uint8.record()
+    entries = inputs.blank.tensors | candidate.ranges.entries
     warnings = (*inputs.blank.warnings, *candidate.ranges.warnings)
-    return replace(inputs.blank, tensors=entries, corrections=corrections, warnings=warnings)
-
-
-def pixel_note(inputs: Inputs) -> tuple[str, ...]:
-    """Say how raw pixels are taken, where they are."""
-    return () if inputs.uint8 is None else (describe(inputs.uint8, pixel_affine(inputs.uint8.layers)),)
+    bare = replace(inputs.blank, tensors=entries, corrections=(), warnings=warnings)
+    return bare.corrected(candidate.equalization, *inputs.blank.corrections)
 
 
 def _ranges(inputs: Inputs, tensors: dict[str, TensorStatistics], method: Method) -> Ranges:

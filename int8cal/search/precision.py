@@ -1,8 +1,8 @@
 """Where eight bits are too few: what the codes of each tensor do to the outputs, and what it costs to do better.
 
-Three ways are open, none of which takes a layer out of int8: another range, a second plane of codes for an input that
-exists as float, and float in optional nodes between the layers. Each is chosen by the noise that single errors really
-make at the outputs (see `sensitivity`), and the last two within an allowance of time.
+Three ways are open, none of which takes a layer out of int8: another range, residual codes for an input that exists
+as float, and float in optional nodes between the layers. Each is chosen by the noise that single errors really
+make at the outputs (see `probe.probe`), and the last two within an allowance of time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.calibration.choose import choose
-from int8cal.calibration.ranges import clipped_by, group_histogram
+from int8cal.calibration.ranges import choose, clipped_by, group_histogram
 from int8cal.graph.costs import float_us, inference_us, residual_codes_us
-from int8cal.graph.index import Index
-from int8cal.graph.injection import ErrorSite
+from int8cal.graph.index import Index, connected
+from int8cal.probe.injection import ErrorSite, sites_among
+from int8cal.probe.noise import relative, run_seconds, sample_count
+from int8cal.probe.probe import Probe
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
-from int8cal.quantization.noise import relative, run_seconds, sample_count
-from int8cal.quantization.sensitivity import Sensitivity, places_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.ranges import Ranges
     from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, Method, QuantizationSettings
@@ -49,7 +49,7 @@ LEAST_GAIN = 0.03  # of the noise: what an upgrade has to take away
 SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another range must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
-PLANES_LEAVE = 0.03  # of a tensor's noise, with a second plane
+RESIDUAL_LEAVES = 0.03  # of a tensor's noise, with residual codes
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Upgrade:
 
     Attributes:
         what: For the report.
-        planes: Layers whose input gets a second plane.
+        residual: Layers whose input gets residual codes.
         floats: Optional nodes that stay float.
         gain: Share of the noise at the outputs that it takes away.
         us: Estimated microseconds.
     """
 
     what: str
-    planes: tuple[str, ...]
+    residual: tuple[str, ...]
     floats: tuple[str, ...]
     gain: float
     us: float
@@ -88,6 +88,19 @@ class Sweep:
     total: float
     signal: Float64
     samples: int
+
+
+@dataclass(frozen=True)
+class ResidualGroup:
+    """Layers that read one tensor, which may have residual codes.
+
+    Attributes:
+        nodes: The layers.
+        us: Estimated microseconds that it adds.
+    """
+
+    nodes: tuple[str, ...]
+    us: float
 
 
 class Precision:
@@ -117,7 +130,7 @@ class Precision:
     ) -> None:
         self.model, self.plan, self.tensors, self.samples = model, plan, tensors, samples
         self.index = Index(model)
-        self.sensitivity = Sensitivity(model, plan, signature, threads)
+        self.probe = Probe(model, plan, signature, threads)
         self.elements = {name: value.count / max(seen, 1) for name, value in tensors.items()}
         self.seconds = seconds
         self.run_s = run_seconds(model, plan, self.elements)
@@ -136,9 +149,9 @@ class Precision:
         measured = self._promising(affines, most)
         floats = self.regions[: most - len(measured)]
         groups = [self._rounding(group, affines[group]) for group in measured]
-        regions = [{place: affines[place.tensor] for place in self._avoidable(region)} for region in floats]
+        regions = [{site: affines[site.tensor] for site in self._avoidable(region)} for region in floats]
         count = self._count(len(groups) + len(regions), SHARE_SAMPLES)
-        errors, signals = self.sensitivity.measure(self.samples[:count], [*groups, *regions])
+        errors, signals = self.probe.rounding_noise(self.samples[:count], [*groups, *regions])
         signal = signals.mean(axis=0)
         noise = relative(errors.mean(axis=1), signal)
         total = float(noise[: len(groups)].sum())
@@ -157,7 +170,7 @@ class Precision:
             return list(self.plan.groups)
 
         def promise(group: str) -> float:
-            if not any(point.source for point in self.plan.members(group)):
+            if not any(each.source for each in self.plan.members(group)):
                 return 0.0
             histogram = group_histogram(self.plan, self.tensors, group)
             power = float(histogram.counts @ np.square(histogram.centers)) / max(histogram.total, 1)
@@ -202,11 +215,11 @@ class Precision:
             method, percentile = CANDIDATES[best - 1]
             affine = affines[best]
             name = f"{method} {percentile:g}" if method == "percentile" else method
-            for point in self.plan.members(group):
-                entries[point.tensor] = replace(
-                    entries[point.tensor].with_affine(affine),
+            for tensor in (each.tensor for each in self.plan.members(group)):
+                entries[tensor] = replace(
+                    entries[tensor].with_affine(affine),
                     method=method,
-                    clipped=clipped_by(self.tensors[point.tensor].histogram, affine),
+                    clipped=clipped_by(self.tensors[tensor].histogram, affine),
                 )
             lines.append(
                 f"range of {group}: {name} for {ranges.entries[group].method}, its noise at the outputs falls by "
@@ -216,25 +229,25 @@ class Precision:
 
     def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], sweep: Sweep) -> Float64:
         """Return what ranges of one group do, in shares of the whole noise of a sample, (ranges, samples)."""
-        errors, _ = self.sensitivity.measure(samples, [self._rounding(group, affine) for affine in affines])
+        errors, _ = self.probe.rounding_noise(samples, [self._rounding(group, affine) for affine in affines])
         return relative(errors, sweep.signal) / (sweep.total or math.inf)
 
     def upgrades(
-        self, sweep: Sweep, allowance: float, *, planes: bool = True
+        self, sweep: Sweep, allowance: float, *, residual: bool = True
     ) -> tuple[tuple[Upgrade, ...], tuple[str, ...]]:
-        """Choose second planes and float regions: most noise per microsecond first, as long as the allowance lasts.
+        """Choose residual codes and float regions: most noise per microsecond first, as long as the allowance lasts.
 
         Args:
             sweep: With the ranges in force.
             allowance: Fraction of the int8 model's estimated time.
-            planes: Second planes may be taken: activations are u8.
+            residual: Residual codes may be taken: activations are u8.
 
         Returns:
             What is taken, and a line for everything that was looked at.
         """
         whole = inference_us(self.model, self.plan, self.elements)
         left, taken, lines = allowance * whole, [], []
-        for each in sorted(self._possible(sweep, planes=planes), key=lambda each: -each.gain / each.us):
+        for each in sorted(self._possible(sweep, residual=residual), key=lambda each: -each.gain / each.us):
             if each.gain < LEAST_GAIN:
                 verdict = "too little"
             elif each.us > left:
@@ -249,21 +262,14 @@ class Precision:
             )
         return tuple(taken), tuple(lines)
 
-    def _possible(self, sweep: Sweep, *, planes: bool) -> list[Upgrade]:
+    def _possible(self, sweep: Sweep, *, residual: bool) -> list[Upgrade]:
         result = []
-        inputs: dict[str, list[str]] = {}
-        for layer in self.plan.layers if planes else ():
-            inputs.setdefault(layer.input, []).append(layer.node)
-        layers = {layer.node: layer for layer in self.plan.layers}
         groups = {each.tensor: each.group for each in self.plan.tensors}
-        for tensor, nodes in inputs.items():
-            if not all(can_have_residual_codes(self.plan, layers[node]) for node in nodes):
-                continue
-            if ErrorSite(tensor, "others") in self.sensitivity.places:
-                continue  # these would read the first plane alone, with its wider range
-            us = sum(residual_codes_us(self.index, layers[node], self.elements[tensor]) for node in nodes)
-            gain = sweep.groups[groups[tensor]] * (1 - PLANES_LEAVE)
-            result.append(Upgrade(f"second plane for {tensor}", tuple(nodes), (), gain, us))
+        for tensor, each in residual_groups(self.plan, self.elements).items() if residual else ():
+            if ErrorSite(tensor, "others") in self.probe.sites:
+                continue  # these would read the first codes alone, with their wider range
+            gain = sweep.groups[groups[tensor]] * (1 - RESIDUAL_LEAVES)
+            result.append(Upgrade(f"second plane for {tensor}", each.nodes, (), gain, each.us))
         for region, gain in sweep.floats.items():
             if not self._avoidable(region):
                 continue
@@ -274,13 +280,13 @@ class Precision:
 
     def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
         members = self.plan.members(group)
-        if any(point.tensor in quantization.ranges or point.tensor not in ranges.entries for point in members):
+        if any(each.tensor in quantization.ranges or each.tensor not in ranges.entries for each in members):
             return False
         return sweep.groups[group] >= LEAST_SHARE
 
     def _rounding(self, group: str, affine: Affine) -> dict[ErrorSite, Affine]:
         sources = (point.tensor for point in self.plan.members(group) if point.source)
-        return {place: affine for tensor in sources for place in places_of(self.sensitivity.places, tensor)}
+        return {site: affine for tensor in sources for site in sites_among(self.probe.sites, tensor)}
 
     def _avoidable(self, region: tuple[str, ...]) -> tuple[ErrorSite, ...]:
         """Return where codes are read that nobody needs once the region is in float."""
@@ -290,39 +296,47 @@ class Precision:
             name for node in self.model.graph.node if node.name in inside for name in node.input if name
         ):
             point = self.plan.tensor(tensor)
-            place = ErrorSite(tensor, "others")
-            if point is None or not point.source or place not in self.sensitivity.places:
+            site = ErrorSite(tensor, "others")
+            if point is None or not point.source or site not in self.probe.sites:
                 continue
             if not point.exclusive or owner_of(self.index, self.plan, tensor) in inside:
-                found.append(place)
+                found.append(site)
         return tuple(found)
 
     def _count(self, runs: int, most: int) -> int:
         return sample_count(self.seconds, runs, self.run_s, min(most, len(self.samples)))
 
 
+def residual_groups(plan: Plan, elements: Mapping[str, float]) -> dict[str, ResidualGroup]:
+    """Return the tensors that may have residual codes, with the layers that read them.
+
+    Args:
+        plan: The plan of the model.
+        elements: Values per inference of every planned tensor.
+    """
+    readers: dict[str, list[Layer]] = {}
+    for layer in plan.layers:
+        readers.setdefault(layer.input, []).append(layer)
+    return {
+        tensor: ResidualGroup(
+            tuple(layer.node for layer in layers), sum(residual_codes_us(layer, elements[tensor]) for layer in layers)
+        )
+        for tensor, layers in readers.items()
+        if all(can_have_residual_codes(plan, layer) for layer in layers)
+    }
+
+
 def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:
     """Return the nodes on integers that are no layers, joined where one reads what another wrote; in graph order."""
-    optional = [node.name for node in index.graph.node if node.name in plan.integer_nodes]
-    layers = {layer.node for layer in plan.layers}
-    region = {name: name for name in optional if name not in layers}
-
-    def root(name: str) -> str:
-        while region[name] != name:
-            name = region[name]
-        return name
-
-    for node in index.graph.node:
-        if node.name not in region:
-            continue
-        for name in node.input:
-            writer = owner_of(index, plan, name)
-            if writer in region:
-                region[root(node.name)] = root(writer)
-    joined: dict[str, list[str]] = {}
-    for name in region:
-        joined.setdefault(root(name), []).append(name)
-    return tuple(tuple(names) for names in joined.values())
+    inner = plan.integer_nodes - {layer.node for layer in plan.layers}
+    names = [node.name for node in index.graph.node if node.name in inner]
+    reads = (
+        (owner_of(index, plan, name), node.name)
+        for node in index.graph.node
+        if node.name in inner
+        for name in node.input
+    )
+    return tuple(tuple(region) for region in connected(names, reads))
 
 
 def owner_of(index: Index, plan: Plan, tensor: str) -> str:

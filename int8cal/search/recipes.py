@@ -1,8 +1,26 @@
-"""Recipes as data: which steps are offered, in their order, and on how many samples."""
+"""Recipes as data: which steps are offered, in their order, and on how many samples; and one recipe run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from int8cal.search.candidate import plain_candidate
+from int8cal.search.search import finished, first_state, search
+from int8cal.search.steps import (
+    bias,
+    equalization,
+    measured_equalization,
+    output_error,
+    recurrent,
+    second_order,
+    widest_ranges,
+)
+
+if TYPE_CHECKING:
+    from int8cal.progress import Clock
+    from int8cal.search.candidate import Inputs
+    from int8cal.search.search import Result, Step
 
 
 @dataclass(frozen=True)
@@ -10,34 +28,50 @@ class Recipe:
     """What a recipe does beyond ranges and weights.
 
     Attributes:
-        steps: Names of the steps, in their order; see `search.steps`.
+        steps: In their order; one file each in `search.steps`.
         validation_samples: Samples of the holdout that steps are scored on, at most; fewer where inference takes long.
         fit_samples: Calibration samples that steps are fitted on; never those that they are scored on.
         sweep_s: Estimated seconds that looking for where eight bits are too few may take.
     """
 
-    steps: tuple[str, ...]
+    steps: tuple[Step, ...]
     validation_samples: int
     fit_samples: int = 0
     sweep_s: float = 0.0
 
 
 _FAST = Recipe(
-    ("widest ranges", "equalization", "recurrent", "output error", "bias"),
+    (widest_ranges.propose, equalization.propose, recurrent.propose, output_error.propose, bias.propose),
     validation_samples=512,
     fit_samples=64,
     sweep_s=3.0,
 )
 _BALANCED = replace(
     _FAST,
-    steps=("widest ranges", "equalization", "measured equalization", "recurrent", "output error", "bias"),
+    steps=(*_FAST.steps[:2], measured_equalization.propose, *_FAST.steps[2:]),
     sweep_s=10.0,
 )
 _ACCURATE = replace(
     _BALANCED,
-    steps=(*_BALANCED.steps[:-1], "second-order rounding", "bias"),
+    steps=(*_BALANCED.steps[:-1], second_order.propose, bias.propose),
     fit_samples=128,
     sweep_s=30.0,
 )
-PLAIN = Recipe(("recurrent",), validation_samples=0)  # ranges and weights alone
+PLAIN = Recipe((recurrent.propose,), validation_samples=0)  # ranges and weights alone
 RECIPES: dict[str, Recipe] = {"fast": _FAST, "balanced": _BALANCED, "accurate": _ACCURATE}
+
+
+def run_recipe(inputs: Inputs, clock: Clock) -> Result:
+    """Choose ranges, build the table that they give, and let the recipe's steps propose better ones.
+
+    Args:
+        inputs: What the search starts from.
+        clock: Gets the seconds of the stations "thresholds" and "quantize".
+
+    Raises:
+        StatisticsError, ConfigError: See choose_ranges.
+    """
+    with clock.station("thresholds"):
+        candidate = plain_candidate(inputs)
+    with clock.station("quantize"):
+        return finished(search(first_state(inputs, candidate), inputs.recipe.steps, inputs), inputs)

@@ -1,35 +1,42 @@
-"""How good an int8 model is on the holdout, and whether another one is surely better: what every step is judged by."""
+"""Which samples are the holdout, how good an int8 model is on it, and whether another one is surely better."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.scoring import score_points, scored_int8, scored_model, weights_of
+from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
-from int8cal.quantization.noise import ReferenceOutputs, relative, scored_values
+from int8cal.probe.noise import ReferenceOutputs, relative
+from int8cal.probe.score_points import score_points, scored_int8, tensors_of
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
     import onnx
 
     from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import SampleLike
+    from int8cal.search.recipes import Recipe
 
 Float64 = npt.NDArray[np.float64]
+S = TypeVar("S")
 
 HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to it
 # Points with less noise than this share of the worst point's are left out of the mean over points: what is seen there,
 # as behind a saturated Softmax, is chance.
 LEAST_SEEN = 1e-3
+ENOUGH_FIT = 80  # samples; to fit on more than these, at most a fifth of all are taken
+SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
+LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +44,7 @@ class Score:
     """What an int8 model does on the holdout.
 
     Attributes:
-        noise: Squared errors, (samples, points); see graph.scoring for the points.
+        noise: Squared errors, (samples, points); see probe.score_points.
         signal: Squared values of the FP32 model, likewise; over the points' weights.
     """
 
@@ -79,7 +86,6 @@ class Scorer:
         fp32: The prepared model; run once, on the first call.
         signature: Its inputs.
         samples: The holdout, as the FP32 model takes it; as many are used as give HELD_BYTES.
-        as_int8: Turns samples into those that an int8 model takes: raw pixels, where it takes these.
         threads: Of the runtime; 0 for all CPUs.
     """
 
@@ -88,14 +94,11 @@ class Scorer:
         fp32: onnx.ModelProto,
         signature: Signature,
         samples: Sequence[SampleLike],
-        as_int8: Callable[[onnx.ModelProto, Sequence[SampleLike]], Iterable[SampleLike]] = lambda _, samples: samples,
         *,
         threads: int = 0,
     ) -> None:
         self.points = score_points(fp32)
-        self._names = [point.name for point in self.points]
-        self._fp32, self._signature, self._samples = fp32, signature, samples
-        self._as_int8, self._threads = as_int8, threads
+        self._fp32, self._signature, self._samples, self._threads = fp32, signature, samples, threads
         self._reference: list[ReferenceOutputs] = []
 
     @property
@@ -116,24 +119,65 @@ class Scorer:
             self._take_reference()
         model, names = scored_int8(int8, self.points)
         session = Session(model, threads=self._threads)
-        feeds = self._as_int8(int8, self._samples[: len(self._reference)])
+        feeds = feeds_for(int8, self._samples[: len(self._reference)])
         noise = np.zeros((len(self._reference), len(self.points)))
         for row, (_, outputs) in enumerate(run_each(session, self._signature, feeds)):
             found = {tensor: outputs[name] for tensor, name in names.items()}
-            values = scored_values(self.points, found, self._samples[row])
-            noise[row] = self._reference[row].noise(values, self._names)
-        power = np.array([exact.power for exact in self._reference])
-        return Score(noise, power / weights_of(self.points))
+            noise[row] = self._reference[row].noise(found)
+        return Score(noise, np.array([exact.signal for exact in self._reference]))
 
     def _take_reference(self) -> None:
-        session = Session(scored_model(self._fp32, self.points), threads=self._threads)
+        session = Session(tapped_model(self._fp32, tensors_of(self.points)), threads=self._threads)
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
-            found = scored_values(self.points, outputs, sample)
-            self._reference.append(ReferenceOutputs.of(found, self._names))
-            held += sum(value.nbytes for value in found.values())
+            self._reference.append(ReferenceOutputs.of(self.points, outputs, sample))
+            held += sum(value.nbytes for value in self._reference[-1].values)
             if held > HELD_BYTES:
                 break
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """The kept samples.
+
+    Attributes:
+        signature: The model's inputs.
+        fit: Samples to fit on; empty where there are too few to keep both apart.
+        scorer: Scores an int8 model on `validation`; None where nothing can be scored, then no step is taken.
+        validation: The samples that are scored on, which nothing is fitted on.
+    """
+
+    signature: Signature
+    fit: Sequence[SampleLike]
+    scorer: Scorer | None
+    validation: Sequence[SampleLike] = ()
+
+    @property
+    def can_fit(self) -> bool:
+        """Whether there are enough samples to fit something on, and others to score it."""
+        return self.scorer is not None and len(self.fit) >= LEAST_FIT
+
+
+def split_samples(samples: Sequence[S], recipe: Recipe, run_s: float = 0.0) -> tuple[tuple[S, ...], tuple[S, ...]]:
+    """Split kept samples into those to score on and those to fit on.
+
+    The recipe's numbers; with fewer samples about half each, but no more than ENOUGH_FIT or a fifth to fit on; and with
+    so few that nothing can be fitted, all are there to score on. A score of a few samples is a poor one, and by a poor
+    one a recipe that fits more ends below one that fits less. So there are as many to score on as run in SCORING_S.
+
+    Args:
+        samples: The kept samples.
+        recipe: How many of each at most.
+        run_s: Estimated time of one inference.
+    """
+    scored = recipe.validation_samples
+    if run_s > 0:
+        scored = min(scored, max(int(SCORING_S / run_s), LEAST_SCORED))
+    if recipe.fit_samples and len(samples) >= 2 * LEAST_FIT:
+        fitted = min(recipe.fit_samples, max(min(ENOUGH_FIT, len(samples) // 2), len(samples) // 5))
+        scored = min(scored, len(samples) - fitted)
+        return tuple(samples[:scored]), tuple(samples[scored : scored + fitted])
+    return tuple(samples[:scored]), tuple(samples[scored:])
 
 
 def gain_of(before: Score, after: Score) -> Gain:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-from int8cal.calibration.table import StepResult
+from int8cal.graph.prepare import require_layers
 from int8cal.quantization.build import build_model, weight_entries, with_weights
-from int8cal.search.candidate import first_table, pixel_note
+from int8cal.quantization.table import StepResult
+from int8cal.search.candidate import first_table
 from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import onnx
 
     from int8cal.calibration.statistics import TensorStatistics
-    from int8cal.calibration.table import CalibrationTable
     from int8cal.graph.plan import Plan
-    from int8cal.quantization.build import Built
+    from int8cal.graph.prepare import Prepared
+    from int8cal.quantization.build import BuiltModel
+    from int8cal.quantization.corrections.correction import OfNodes
+    from int8cal.quantization.table import CalibrationTable
     from int8cal.search.candidate import Candidate, Inputs
     from int8cal.search.scorer import Score
+
+# Parts of corrections of layers that are scored by themselves; fewer in a deep model, whose every score takes long.
+MOST_PARTS, LEAST_PARTS, PARTS_OF = 16, 4, 8000  # layers divided by parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +48,7 @@ class State:
 
     plan: Plan
     table: CalibrationTable
-    built: Built
+    built: BuiltModel
     candidate: Candidate
     score: Score | None = None
     notes: tuple[str, ...] = ()
@@ -109,7 +115,7 @@ class Result:
 
     Attributes:
         table: Every scale and zero point, and the corrections.
-        tensors: The statistics that its ranges come from (none for raw pixels).
+        tensors: The statistics that its ranges come from.
         decisions: What was decided, in lines.
         plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
         model: The int8 model.
@@ -130,7 +136,7 @@ def first_state(inputs: Inputs, candidate: Candidate) -> State:
     built = build_model(inputs.prepared, inputs.plan, table)
     # scales of weights are searched for once; a step that changes weights drops their entries
     table = replace(table, weights=weight_entries(inputs.plan, built.layers))
-    notes = (*candidate.notes, *pixel_note(inputs))
+    notes = (*candidate.notes, *inputs.notes)
     return State(inputs.plan, table, built, candidate, notes=notes, warnings=built.warnings)
 
 
@@ -178,23 +184,82 @@ def propose_candidate(state: State, inputs: Inputs, name: str, candidate: Candid
     return Proposal(name, table, least_db=least_db, candidate=candidate, notes=notes)
 
 
-def scored(state: State, inputs: Inputs) -> Score:
-    """Return the score of a state's model on the holdout.
+def propose_layers(
+    state: State, inputs: Inputs, name: str, table: CalibrationTable, kinds: tuple[type[OfNodes[Any]], ...]
+) -> Proposals:
+    """Offer corrections of layers: all together, and if that does not help, those that do no harm by themselves.
+
+    What lowers the error of a layer's output may still raise that of the model's: errors of Q and K meet in one
+    product, and some errors cancel others.
+
+    Args:
+        state: Without the corrections.
+        inputs: What stays the same.
+        name: The step.
+        table: With the corrections.
+        kinds: Of corrections; the table may have others too, which are not looked at.
+    """
+    layers = state.plan.layers
+    offered = [(kind.of(state.table), kind.of(table)) for kind in kinds]
+    changed = [
+        layer.node
+        for layer in layers
+        if any(old.values.get(layer.node) != new.values.get(layer.node) for old, new in offered)
+    ]
+
+    def with_only(nodes: Collection[str]) -> CalibrationTable:
+        chosen = frozenset(nodes)
+        mixed = []
+        for old, new in offered:
+            values = {
+                layer.node: each.values[layer.node]
+                for layer in layers
+                for each in (new if layer.node in chosen else old,)
+                if layer.node in each.values
+            }
+            mixed.append(replace(old, values=values))
+        rest = tuple(each for each in state.table.corrections if not isinstance(each, kinds))
+        return replace(state.table, corrections=rest).corrected(*mixed)
+
+    if not changed:
+        return
+    state = yield Proposal(name, with_only(changed))
+    if state.results[-1].kept or len(changed) == 1:
+        return
+    before = state.score or scored(state.built, inputs)
+    size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
+    harmless: list[str] = []
+    for first in range(0, len(changed), size):
+        part = changed[first : first + size]
+        built = build_model(inputs.prepared, state.plan, with_only(part))
+        if scored(built, inputs).db >= before.db:
+            harmless += part
+    if not harmless:
+        return
+    state = yield Proposal(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless))
+    if state.results[-1].kept:
+        kept = frozenset(harmless)
+        dropped = [node for node in changed if node not in kept]
+        yield Remark((f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}",))
+
+
+def scored(built: BuiltModel, inputs: Inputs) -> Score:
+    """Return the score of a model on the holdout.
 
     Raises:
         ValueError: There is no scorer.
     """
     if inputs.holdout.scorer is None:
         raise ValueError("nothing can be scored without a holdout")
-    return state.score or inputs.holdout.scorer(state.built.model)
+    return inputs.holdout.scorer(built.model)
 
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
     plan = proposal.plan or state.plan
     built = build_model(inputs.prepared, plan, proposal.table)
-    before = scored(state, inputs)
-    after = scored(replace(state, built=built, score=None), inputs)
+    before = state.score or scored(state.built, inputs)
+    after = scored(built, inputs)
     gain = gain_of(before, after)
     kept = gain.sure and gain.db > proposal.least_db
     verdict = "kept" if kept else "dropped"
@@ -227,8 +292,7 @@ def finished(state: State, inputs: Inputs) -> Result:
     """Write the weights' scales and all warnings into the table."""
     warnings = tuple(dict.fromkeys((*state.table.warnings, *state.warnings)))
     table = with_weights(replace(state.table, warnings=warnings), state.plan, state.built)
-    raw = inputs.uint8.tensors if inputs.uint8 is not None else ()
-    known = {*table.tensors} - {*raw}
+    known = table.tensors.keys() - inputs.blank.tensors.keys()
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
     return Result(table, tensors, state.notes, state.plan, state.built.model, state.results)
 
@@ -242,6 +306,31 @@ def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResul
         before: What was scored without the recipe; the recipe's own steps follow.
     """
     steps = (*before, *result.steps)
-    settings = {**result.table.settings, "steps": [asdict(step) for step in steps]}
-    table = replace(result.table, settings=settings)
+    table = replace(result.table, settings=result.table.settings.with_steps(steps))
     return replace(result, table=table, model=build_model(prepared, result.plan, table).model, steps=steps)
+
+
+def left_in_float(
+    prepared: Prepared,
+    whole: Result,
+    left: Mapping[str, str],
+    cut_down: Callable[[tuple[Plan, Plan]], CalibrationTable],
+) -> Result:
+    """Return a result with further layers in float.
+
+    Args:
+        prepared: The prepared model.
+        whole: The result without them.
+        left: Node name -> why it stays float.
+        cut_down: Makes the table for the plans before and after.
+
+    Raises:
+        TableError: No layer is left in int8.
+    """
+    selection = whole.table.settings.selection
+    smaller = require_layers(prepared, replace(selection, left=(*selection.left, *left.items())))
+    table = cut_down((whole.plan, smaller))
+    built = build_model(prepared.model, smaller, table)
+    tensors = {name: value for name, value in whole.tensors.items() if name in table.tensors}
+    table = with_weights(table, smaller, built)
+    return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model)

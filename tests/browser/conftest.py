@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from made_reports import make_report
 
-from int8cal.calibration.table import TensorEntry, WeightEntry
-from int8cal.evaluation.result import LayerSaturation, LayerWeights, Saturation
+from int8cal.calibration.ranges import TensorEntry
+from int8cal.evaluation.result import LayerSaturation, LayerScales, Saturation
+from int8cal.quantization.table import WeightEntry
 from int8cal.report.html import report_to_html
 
 if TYPE_CHECKING:
@@ -98,7 +99,17 @@ def build() -> Callable[[int], Report]:
         convs = [layer for layer in report.evaluation.layers if layer.op_type == "Conv"]
         scales = [tuple(1e-3 * (1 + (7 * i + 3 * j) % 23) for j in range(8 if i else 300)) for i in range(len(convs))]
         saturated = [
-            LayerSaturation(layer.node, "Conv", "w", "safe" if i % 3 else "unsafe", "", 8, 0 if i % 3 else 2, 5, 130)
+            LayerSaturation(
+                node=layer.node,
+                op_type="Conv",
+                weight="w",
+                verdict="safe" if i % 3 else "unsafe",
+                why="",
+                channels=8,
+                unsafe_channels=0 if i % 3 else 2,
+                unsafe_pairs=5,
+                worst_sum=130,
+            )
             for i, layer in enumerate(convs)
         ]
         return replace(
@@ -111,7 +122,7 @@ def build() -> Callable[[int], Report]:
                 for histogram in report.histograms
             },
             weights=tuple(
-                LayerWeights(layer.node, "Conv", f"w{i}", layer.tensor, WeightEntry("int8", 0, "s8", scales[i]))
+                LayerScales(layer.node, "Conv", f"w{i}", layer.tensor, WeightEntry("int8", 0, "s8", scales[i]))
                 for i, layer in enumerate(convs)
             ),
         )

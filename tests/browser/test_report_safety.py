@@ -67,7 +67,7 @@ def named(report, name):
         evaluation=replace(
             evaluation,
             layers=layers,
-            outputs={name: OutputMetrics(None, None)},
+            outputs={name: OutputMetrics(sqnr_db=None, cosine=None)},
             fusion=replace(evaluation.fusion, nodes=(FloatNode(name, name, name),)),
             saturation=replace(evaluation.saturation, target=name),
             reasons={name: name, "outputs": name},

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from forking import Forks
 
-from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation
+from int8cal.evaluation.result import Drop, Evaluation, Gate, Latency, Metrics, Report, Saturation, Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,12 +36,19 @@ REPORT = Report(
     settings={},
     evaluation=Evaluation(
         samples=4,
-        metrics=Metrics(31.5, 0.999, 0.25, 1.0, Drop(0.98, 0.97, 1.0, (0.2, 1.8), 400), None),
+        metrics=Metrics(
+            sqnr_db=31.5,
+            cosine=0.999,
+            max_abs_error=0.25,
+            agreement=1.0,
+            top1=Drop(0.98, 0.97, 1.0, (0.2, 1.8), 400),
+            top5=None,
+        ),
         outputs={},
         layers=(),
         fusion=None,
         saturation=Saturation("portable", None),
-        size=(4000, 1000),
+        size=Size(4000, 1000),
         latency=Latency(2.0, 1.0, 2.0),
         reasons={"metrics.top5": "the model has 4 classes", "fusion": "not asked for", "saturation": "not asked for"},
     ),
@@ -120,7 +127,7 @@ def sample_run(shared, tmp_path_factory) -> Path:
 
 @dataclass
 class FakePipeline:
-    """Stands in for int8cal.pipeline: remembers each call, raises `error` if set, else answers like a good run.
+    """Stands in for the work behind the commands: remembers each call, raises `error` if set, else answers like a good run.
 
     `errors` holds one entry per coming job (None: it succeeds); it is used up before `error`.
     """
@@ -147,13 +154,13 @@ class FakePipeline:
 
     def quantize_file(self, model, table, output, *, force=False, overwrite=False):
         self._called(model=model, table=table, output=output, force=force, overwrite=overwrite)
-        return SimpleNamespace(output=output, warnings=("tensor x is constant",))
+        return ("tensor x is constant",)
 
     def evaluate_files(self, fp32, int8, data, **settings):
         self._called(fp32=fp32, int8=int8, data=data, **settings)
         return self.report
 
-    def merge_files(self, inputs, output, overwrite):
+    def merge_files(self, inputs, output, *, overwrite):
         self._called(inputs=inputs, output=output, overwrite=overwrite)
         return SimpleNamespace(samples=12, warnings=())
 
@@ -168,13 +175,13 @@ class FakePipeline:
 
 @pytest.fixture
 def pipeline(monkeypatch, tmp_path) -> FakePipeline:
-    """Put a fake in the place of int8cal.pipeline, and work in an empty directory."""
+    """Put a fake in the place of the work behind the commands, and work in an empty directory."""
     monkeypatch.chdir(tmp_path)
     fake = FakePipeline(tmp_path)
     homes = {
-        "int8cal.pipeline": ("calibrate_job",),
+        "int8cal.calibrating": ("calibrate_job",),
         "int8cal.quantizing": ("quantize_file",),
-        "int8cal.merging": ("merge_files",),
+        "int8cal.calibration.statistics_file": ("merge_files",),
         "int8cal.evaluating": ("evaluate_files",),
         "int8cal.describe": ("describe_file", "describe_machine"),
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # what may differ from the first process without having mattered to its imports
 FREE = {"TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST"}
-STATIONS = ("pipeline", "evaluating", "describe", "auditing", "converting", "merging", "quantizing", "batch.run")
+STATIONS = ("calibrating", "evaluating", "describe", "audit.audit", "interop.convert", "quantizing", "batch.run")
 
 
 def differs(one: dict[str, str], other: dict[str, str]) -> bool:
@@ -68,9 +68,9 @@ class Forks:
 def _serve() -> None:
     import onnxruntime  # noqa: F401 - imported once, for all forks
 
-    from int8cal.cli.main import COMMANDS
+    from int8cal.cli.main import BESIDE, COMMANDS
 
-    for name in (*(f"cli.{command}" for command in COMMANDS), *STATIONS):
+    for name in (*(f"cli.{command}" for command in COMMANDS if command not in BESIDE), *STATIONS):
         importlib.import_module(f"int8cal.{name}")
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:

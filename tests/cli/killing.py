@@ -50,7 +50,7 @@ def _serve() -> None:
     import onnxruntime  # noqa: F401 - imported once, for all forks
 
     import int8cal.batch.run
-    import int8cal.pipeline  # noqa: F401 - likewise
+    import int8cal.calibrating  # noqa: F401 - likewise
     from int8cal.cli.main import main
 
     for line in sys.stdin:

@@ -85,7 +85,7 @@ def test_other_models_are_compared_with_a_warning(here, reports):
         ("{", "is not valid JSON"),
         ('{"format": "int8cal/table"}', 'is not a report: "format" is not "int8cal/report"'),
         ('{"format": "int8cal/report", "version": 9}', "report version is 9"),
-        ('{"format": "int8cal/report", "version": 1}', "model is missing"),
+        ('{"format": "int8cal/report", "version": 1}', "metrics is missing"),
     ],
 )
 def test_what_is_no_report_is_refused_with_its_name(here, reports, text, message):

@@ -41,7 +41,7 @@ def written(tmp_path, monkeypatch):
         onnx.save(model, tmp_path / name)
         assert main(["init", name]) == 0
         path = tmp_path / name.replace(".onnx", ".yaml")
-        (job,) = load_jobs(path)
+        (job,) = (located.job for located in load_jobs(path))
         return path.read_text(), job
 
     return written
@@ -128,7 +128,7 @@ def test_the_model_is_found_from_where_the_file_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     assert main(["init", str(SAMPLE / "model.onnx"), "-o", "sub/job.yaml"]) == 0
-    (job,) = load_jobs(tmp_path / "sub/job.yaml")
+    (job,) = (located.job for located in load_jobs(tmp_path / "sub/job.yaml"))
     assert job.model.samefile(SAMPLE / "model.onnx")
 
 

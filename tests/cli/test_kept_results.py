@@ -15,12 +15,12 @@ import onnx
 import pytest
 
 import int8cal
-from int8cal import pipeline, quantizing
+from int8cal import calibrating, evaluating, pipeline, quantizing
 from int8cal.cli.main import main
 from int8cal.errors import ModelError, NonFiniteError, OutputError
 from int8cal.evaluation import evaluate as evaluation
 from int8cal.graph.load import Watched, file_sha256
-from int8cal.report import write as report_write
+from int8cal.report import files as report_files
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -79,7 +79,7 @@ class TestAFailingEvaluation:
     )
     @pytest.mark.parametrize("command", ["calibrate", "run"])
     def test_costs_its_figures_alone_and_ends_with_its_code(self, run, folder, monkeypatch, error, code, command):
-        monkeypatch.setattr(pipeline, "evaluate_pair", failing(error("cannot be done")))
+        monkeypatch.setattr(calibrating, "evaluate_pair", failing(error("cannot be done")))
         write(folder, "name: out", gates="'sqnr_db>=10'")
         done = run(*CALIBRATE) if command == "calibrate" else run("run", "batch.yaml", "--quiet")
         out = folder / ("out" if command == "calibrate" else "out/out")
@@ -101,7 +101,7 @@ class TestAFailingEvaluation:
         assert run("run", "batch.yaml").code == 0
         before = report_in(folder / "out/one")["metrics"]
         with monkeypatch.context() as patch:
-            patch.setattr(pipeline, "evaluate_pair", failing(RecursionError("too deep")))
+            patch.setattr(calibrating, "evaluate_pair", failing(RecursionError("too deep")))
             assert run("run", "batch.yaml", "--rerun").code == 1
         assert report_in(folder / "out/one")["metrics"]["sqnr_db"] is None
         done = run("run", "batch.yaml")
@@ -109,16 +109,17 @@ class TestAFailingEvaluation:
         assert report_in(folder / "out/one")["metrics"] == before
 
     @pytest.mark.parametrize(
-        ("part", "key"),
+        ("modules", "part", "key"),
         [
-            ("measure_layers", "layers"),
-            ("audit_file", "fusion"),
-            ("audit_saturation", "saturation"),
-            ("measure_latencies", "latency"),
+            ([evaluation], "measure_layers", "layers"),
+            ([evaluation], "audit_file", "fusion"),
+            ([calibrating, evaluating], "audit_saturation", "saturation"),
+            ([evaluation], "measure_latencies", "latency"),
         ],
     )
-    def test_of_a_part_takes_no_other_with_it(self, run, folder, monkeypatch, part, key):
-        monkeypatch.setattr(evaluation, part, failing(RecursionError("too deep")))
+    def test_of_a_part_takes_no_other_with_it(self, run, folder, monkeypatch, modules, part, key):
+        for module in modules:
+            monkeypatch.setattr(module, part, failing(RecursionError("too deep")))
         timed = [] if key == "latency" else ["--no-latency"]
         done = run(*CALIBRATE[:6], *timed)
         assert done.code == 1
@@ -134,7 +135,7 @@ class TestAFailingEvaluation:
 
 def test_a_report_that_cannot_be_made_costs_itself_alone(run, folder, monkeypatch):
     assert run(*CALIBRATE).code == 0
-    monkeypatch.setattr(report_write, "report_to_html", failing(ZeroDivisionError("no layers")))
+    monkeypatch.setattr(report_files, "report_to_html", failing(ZeroDivisionError("no layers")))
     done = run(*CALIBRATE, "--overwrite")
     assert done.code == 1
     assert "model, table and statistics are kept in out, and the report could not be written" in done.err
@@ -176,7 +177,7 @@ class TestAModelThatIsReplacedMeanwhile:
         return replace
 
     def test_leaves_the_evaluation_out(self, run, folder, monkeypatch, replace):
-        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, replace))
+        monkeypatch.setattr(calibrating, "calibrate_planned", reader(calibrating.calibrate_planned, replace))
         done = run(*CALIBRATE)
         assert done.code == 3
         assert "model: net.onnx: changed while it was in use" in done.err
@@ -209,7 +210,7 @@ class TestAModelThatIsReplacedMeanwhile:
 
     def test_may_be_touched(self, run, folder, monkeypatch):
         touch = lambda: os.utime(folder / "net.onnx", (1, 1))  # noqa: E731
-        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, touch))
+        monkeypatch.setattr(calibrating, "calibrate_planned", reader(calibrating.calibrate_planned, touch))
         assert run(*CALIBRATE).code == 0
 
     def test_is_told_by_its_data_files_too(self, folder):
@@ -285,7 +286,7 @@ class TestTwoRunsAtATime:
                 )
             )
 
-        monkeypatch.setattr(pipeline, "calibrate_planned", reader(pipeline.calibrate_planned, start_second))
+        monkeypatch.setattr(calibrating, "calibrate_planned", reader(calibrating.calibrate_planned, start_second))
         assert run(*CALIBRATE, "--overwrite").code == 0
         assert second[0].returncode == 2
         assert second[0].stderr.startswith("int8cal: output: out: another run is writing to it")
@@ -346,6 +347,6 @@ def test_a_batch_goes_on_when_its_reader_leaves(folder):
 
 
 def test_a_full_disk_is_still_an_output_error(run, folder, monkeypatch):
-    monkeypatch.setattr("int8cal.finishing.save_table", failing(OutputError("cannot be written", where="out")))
+    monkeypatch.setattr("int8cal.calibrating.save_table", failing(OutputError("cannot be written", where="out")))
     assert run(*CALIBRATE).code == 2
     assert not (folder / "out").exists()

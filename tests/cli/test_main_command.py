@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import click
 import pytest
@@ -15,9 +15,7 @@ from click.shell_completion import ShellComplete
 import int8cal
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
-from int8cal.config.available import AVAILABLE
 from int8cal.evaluation.figures import FIGURES
-from int8cal.job import Recipe, TargetName, WeightRange
 
 Engine = Literal["local", "ray"]
 
@@ -76,7 +74,7 @@ def test_help_imports_nothing_heavy(call):
         "int8cal.progress",
         "int8cal.cli",
         "int8cal.cli.main",
-        "int8cal.cli.endings",
+        "int8cal.cli.console",
     }
 
 
@@ -284,12 +282,8 @@ def test_a_path_need_not_exist_and_a_callable_is_one(here, pipeline):
     assert (job.data.path, job.evaluation.data.path) == ("package.module:function", "gone/*.npy")
 
 
-def test_choices_that_are_refused_are_marked_in_the_help(here):
-    text = " ".join(here("calibrate", "--help").out.split())
-    for section_key, available in AVAILABLE.items():
-        choices = get_args({"recipe": Recipe, "weights": WeightRange, "target": TargetName}.get(section_key[1], Engine))
-        refused = ", ".join(choice for choice in choices if choice not in available)
-        assert f"{refused} (not in this version)" in text
+def test_a_choice_that_is_refused_is_marked_in_the_help(here):
+    assert "ray (not in this version)" in " ".join(here("calibrate", "--help").out.split())
 
 
 def test_the_help_of_gate_lists_every_name_with_its_unit(here):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from int8cal.report.load import load_report
+from int8cal.report.files import load_report
 
 pytestmark = pytest.mark.slow
 

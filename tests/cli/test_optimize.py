@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from int8cal.cli.main import main
-from int8cal.search.goals import optimize
+from int8cal.search.goals import latency
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(c
     out = tmp_path / "out"
     options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
     # in this process, to measure for a moment only: what is written is the same
-    monkeypatch.setattr(optimize, "_BUDGET_S", 0.05)
+    monkeypatch.setattr(latency, "_BUDGET_S", 0.05)
     assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))

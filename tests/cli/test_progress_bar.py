@@ -3,7 +3,7 @@
 import io
 import sys
 
-from int8cal.cli.progress import Progress
+from int8cal.progress import ProgressBar
 
 
 class Terminal(io.StringIO):
@@ -14,19 +14,19 @@ class Terminal(io.StringIO):
 def test_off_a_terminal_the_iterable_is_passed_on_as_it_is(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     items = iter([1, 2])
-    assert Progress()(items, 2, "calibrate") is items
+    assert ProgressBar()(items, 2, "calibrate") is items
     assert sys.stderr.getvalue() == ""
 
 
 def test_quiet_shows_nothing_on_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert list(Progress(quiet=True)([1, 2], 2, "calibrate")) == [1, 2]
+    assert list(ProgressBar(quiet=True)([1, 2], 2, "calibrate")) == [1, 2]
     assert sys.stderr.getvalue() == ""
 
 
 def test_on_a_terminal_label_and_total_are_shown_on_stderr_only(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert list(Progress()(iter("abc"), 3, "calibrate")) == ["a", "b", "c"]
+    assert list(ProgressBar()(iter("abc"), 3, "calibrate")) == ["a", "b", "c"]
     assert "calibrate" in sys.stderr.getvalue()
     assert "/3" in sys.stderr.getvalue()
     assert capsys.readouterr().out == ""

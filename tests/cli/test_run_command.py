@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from int8cal.cli.outcome import shown_path
+from int8cal.cli.console import shown_path
 from int8cal.errors import DataError, ModelError
 
 BATCH = "defaults: {data: d}\njobs: [{model: a.onnx}, {model: bb.onnx}, {model: c.onnx}]\n"

@@ -66,7 +66,7 @@ def test_a_provider_that_is_not_there_is_refused_with_those_that_are(call, tmp_p
 
 @pytest.mark.slow
 def test_providers_come_from_the_yaml_too_and_are_in_the_report(call, tmp_path):
-    from int8cal.runtime.providers import providers
+    from int8cal.runtime.machine import providers
 
     if "AzureExecutionProvider" not in providers():
         pytest.skip("no provider beside CPU")

@@ -14,7 +14,7 @@ from docs_site import ROOT, build, require_mkdocs
 import int8cal
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
-from int8cal.evaluation.figures import UNITS
+from int8cal.evaluation.figures import FIGURES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,13 +122,14 @@ def test_the_command_line_page_names_every_command_and_option(site):
 def test_the_python_page_names_every_public_name_and_error(site):
     text = (site / "reference/python.html").read_text(encoding="utf-8")
     names = {f"int8cal.{name}" for name in int8cal.__all__ if name != "Int8calError"}
-    names |= {f"int8cal.errors.{name}" for name, each in vars(errors).items() if isinstance(each, type)}
+    own = (each for each in vars(errors).values() if getattr(each, "__module__", "") == errors.__name__)
+    names |= {f"int8cal.errors.{each.__name__}" for each in own if isinstance(each, type)}
     assert {name for name in names if f'id="{name}"' not in text} == set()
 
 
 def test_the_gates_page_names_every_figure_with_its_unit(site):
     text = Page(site / "reference/gates.html").text
-    assert {name for name, unit in UNITS.items() if name not in text or unit not in text} == set()
+    assert {name for name, figure in FIGURES.items() if name not in text or figure.unit not in text} == set()
 
 
 def test_files_outside_docs_are_pages_that_links_lead_to(site):

@@ -38,6 +38,6 @@ def test_the_page_shows_every_figure_that_is_drawn(figures):
 def test_two_planes_leave_a_sixteenth_of_the_error(figures):
     affine = figures.affine_from_range(*figures.EXAMPLE, figures.U8)
     x = figures.np.linspace(0.0, 2.9, 5001)
-    first = figures.dequantize(figures.quantize(x, affine), affine)
+    first = figures.rounded(x, affine)
     assert abs(first - x).max() == pytest.approx(affine.scale / 2, rel=1e-2)
     assert abs(figures.two_planes(x, affine) - x).max() == pytest.approx(affine.scale / 32, rel=1e-2)

@@ -11,12 +11,11 @@ import pytest
 from padded_models import encoder, padded, sentences, write
 
 import int8cal
-from int8cal.calibration.statistics_file import load_statistics, save_statistics
+from int8cal.calibrating import calibrate_job
+from int8cal.calibration.statistics_file import load_statistics, merge_files, save_statistics
 from int8cal.errors import StatisticsError
 from int8cal.evaluating import evaluate_files
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, OutputSettings
-from int8cal.merging import merge_files
-from int8cal.pipeline import calibrate_job
 
 FEEDS = sentences(12)
 

@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from harness import HASWELL, Machine
 
-from int8cal.runtime.cpu import cpu_flags
+from int8cal.runtime.machine import cpu_flags
 
 
 @pytest.fixture(scope="session")

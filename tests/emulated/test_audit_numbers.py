@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 from harness import Case
+from im2col import patches
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from int8cal.evaluation.saturation.on_data import measure_on_data
-from int8cal.evaluation.saturation.simulate import compute
-from int8cal.evaluation.saturation.worst_case import judge_layers
+from int8cal.audit.on_data import measure_on_data
+from int8cal.audit.simulate import lost_sums
+from int8cal.audit.worst_case import worst_cases
+from int8cal.graph.layers import window_of
 from int8cal.numerics.pairs import pair_starts
-from int8cal.numerics.reference.requantize import multipliers, requantize
 
 pytestmark = pytest.mark.emulated
 
@@ -58,22 +59,37 @@ class Sample:
         self.feed, self.origin = feed, "drawn"
 
 
+def exact_sums(layer, x):
+    """Sums of (x - zero point) * w by channel: (channels, positions)."""
+    rows = layer.rows().values[:, 0].reshape(layer.group, -1, layer.rows().values.shape[2])
+    cut = patches(x, window_of(layer.proto, layer.rows().kernel, x.shape[2:]), INPUT_ZERO, layer.group)
+    sums = rows.astype(np.int64) @ (cut.astype(np.int64) - INPUT_ZERO).swapaxes(1, 2)
+    return sums.reshape(-1, sums.shape[2])
+
+
+def requantized(sums, scales):
+    """u8 codes of sums as onnxruntime makes them, in float32."""
+    factor = INPUT_SCALE * scales / OUTPUT_SCALE
+    scaled = np.clip(sums.astype(np.float32) * factor[:, None], -np.float32(OUTPUT_ZERO), np.float32(255 - OUTPUT_ZERO))
+    return (np.rint(scaled).astype(np.int32) + OUTPUT_ZERO).astype(np.uint8)
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_both_accumulations_are_those_of_the_kernels(native, haswell, vnni, layer):
     model, scales, x = convolution(*LAYERS[layer])
-    (judged,) = judge_layers(model, "portable", None)
-    rows = judged.rows
+    (case,) = worst_cases(model, "portable", None)
+    rows = case.rows
     starts = pair_starts("flat", rows.positions, rows.channels)
-    sums, _ = compute(judged.layer, x[0], None, starts, "onnxruntime")
-    factor = multipliers(INPUT_SCALE, scales, OUTPUT_SCALE)
+    lost = lost_sums(case.layer, x[0], None, starts, "onnxruntime")
     here, there = (machine.run([Case(model, {"x": x})])[0].first[0] for machine in (native, haswell))
-    np.testing.assert_array_equal(requantize(sums.wide, factor, OUTPUT_ZERO, "uint8"), here)
-    np.testing.assert_array_equal(requantize(sums.sums, factor, OUTPUT_ZERO, "uint8"), there)
+    exact = exact_sums(case.layer, x[0])
+    np.testing.assert_array_equal(requantized(exact, scales), here.reshape(len(exact), -1))
+    np.testing.assert_array_equal(requantized(exact + lost.sums, scales), there.reshape(len(exact), -1))
     assert (here != there).any()
 
-    found = measure_on_data(model, [judged], "portable", [Sample({"x": x[0]})]).layers[0].runtimes[0]
+    found = measure_on_data(model, [case], "portable", [Sample({"x": x[0]})]).layers[0].runtimes[0]
     assert found.runtime == "onnxruntime"
-    assert found.saturated == sums.saturated.sum()
+    assert found.saturated == lost.saturated.sum()
     broken = np.flatnonzero((here != there).any(axis=(0, 2, 3)))
     assert set(broken) <= set(found.channels)
-    assert judged.result.unsafe_channels >= len(found.channels)
+    assert case.result.unsafe_channels >= len(found.channels)

@@ -5,10 +5,10 @@ import onnx
 import pytest
 from harness import Case
 from onnx import helper, numpy_helper
+from recurrent_cells import Cell, dynamic_products, run_cell
 
 from int8cal.numerics.affine import S7, S8
-from int8cal.numerics.recurrent import gate_scales, quantize_gates
-from int8cal.numerics.reference.cells import Cell, dynamic_products, run_cell
+from int8cal.numerics.weights import gate_scales, quantize_gates
 
 pytestmark = pytest.mark.emulated
 

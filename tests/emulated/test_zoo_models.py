@@ -16,6 +16,7 @@ IMAGES = 64 if LONG else 16
 NAMES = ("resnet20", "vit", "kws_dscnn") + (
     ("mbv2", "mnist_op8", "resnet20_imbalanced", "silero_vad_16k_flat", "ultraface_rfb320") if LONG else ()
 )
+SLOW = {"vit"}
 SAFE = ("default", "s7") if LONG else ("default",)
 # Softmax alone has other float kernels on AVX2 than on AVX-512 (and Conv with 16 channels or more: none is left in float)
 FLOAT_DIFFERS = {"vit"}
@@ -48,7 +49,12 @@ def models(zoo, tmp_path_factory):
     return made
 
 
-@pytest.fixture(scope="module", params=NAMES)
+def marked(name, *more):
+    """A parameter with its mark; nearly all of the emulated time goes into transformers."""
+    return pytest.param((name, *more) if more else name, marks=[pytest.mark.slow] if name in SLOW else [])
+
+
+@pytest.fixture(scope="module", params=[marked(name) for name in NAMES])
 def runs(request, models, native, haswell):
     return request.param, variants(*models(request.param), native, haswell)
 
@@ -88,7 +94,7 @@ def same_answers(run):
 # silero: a state beside a batch of frames, which OpenVINO reads otherwise
 @pytest.fixture(
     scope="module",
-    params=[(name, isa) for name in NAMES for isa in ("AVX2", "AVX512_CORE") if not name.startswith("silero")],
+    params=[marked(name, isa) for name in NAMES for isa in ("AVX2", "AVX512_CORE") if not name.startswith("silero")],
     ids="-".join,
 )
 def onednn_runs(request, models, onednn):

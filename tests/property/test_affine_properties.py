@@ -1,9 +1,10 @@
 import numpy as np
+from affine_codes import dequantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ranges
 
-from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, U8, affine_from_range, dequantize, quantize
+from int8cal.numerics.affine import S7, S8, SMALLEST_SCALE, U8, affine_from_range
 
 TYPES = st.sampled_from([(U8, False), (S8, False), (S8, True), (S7, True)])
 

@@ -7,16 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from int8cal.calibration.engines.local import collect
+from int8cal.calibration.engines import collect
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
-from int8cal.graph.prepared import prepare
+from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
-from int8cal.graph.taps import Tap, make_taps, tapped_model
-from int8cal.quantization.corrections.rescale import apply_factors, scaled_axes, scaled_tensors
-from int8cal.runtime.sessions import Session
-from int8cal.runtime.simplify import simplify
+from int8cal.graph.taps import make_taps, tapped_model
+from int8cal.quantization.corrections.equalization import apply_factors, scaled_tensors
+from int8cal.runtime.sessions import Session, simplify
 
 WEIGHTS = {"W": (6, 4, 3, 3), "B": (6,), "T": (4, 6, 2, 2), "P": (3, 6, 1, 1), "Q": (2, 6, 3, 3), "D": (6, 1, 3, 3)}
 MATRICES = {"M": (4, 6), "E": (6,), "G": (6,), "S": (6,), "X": (6, 3), "Y": (6, 5), "Z": (6, 2), "F": (2,)}
@@ -117,9 +116,10 @@ def test_equalized_statistics_are_those_of_the_rescaled_model(text, seed, step):
     chains = find_chains(prepared.model, plan)
     factors = {each.tensor: rng.integers(-4 / step, 4 / step, each.channels) * step for each in chains}
     scaled = apply_factors(prepared.model, plan, factors)
-    axes = scaled_axes(prepared.model, plan)
+    chains = find_chains(prepared.model, plan)
+    axes = {name: axis for chain in chains for name, axis in zip(chain.tensors, chain.axes, strict=True)}
     for name, exponents in scaled_tensors(prepared.model, plan, factors).items():
-        values = [run(tapped_model(model, (Tap(name),)), sample.feed)[name] for model in (prepared.model, scaled)]
+        values = [run(tapped_model(model, [name]), sample.feed)[name] for model in (prepared.model, scaled)]
         shape = [1] * values[0].ndim
         shape[axes[name]] = -1
         np.testing.assert_allclose(values[1], values[0] * np.exp2(exponents).reshape(shape), rtol=1e-4, atol=1e-5)

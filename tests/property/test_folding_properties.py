@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from int8cal.graph.folding.fold import fold
+from int8cal.graph.prepare import fold
 from int8cal.runtime.sessions import Session
 
 CHANNELS = 4

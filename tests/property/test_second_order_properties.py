@@ -7,7 +7,7 @@ from int8cal.numerics.affine import S7, S8
 from int8cal.numerics.pairs import Rows, link, unsafe_pairs
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.second_order import error_power, mixed, round_second_order
-from int8cal.quantization.corrections.codes_text import codes_from_text, codes_to_text
+from int8cal.quantization.corrections.integers import codes_from_text, codes_to_text
 
 WEIGHTS = st.floats(-1e3, 1e3, width=32)
 ORDERS = st.sampled_from([(), ("flat",), ("channels",), ("flat", "channels")])

@@ -7,21 +7,23 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from affine_codes import dequantize, fake_quantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
-from int8cal.calibration.table_file import parse_table
+from int8cal.calibration.ranges import TensorEntry
 from int8cal.errors import TableError
-from int8cal.interop.losses import symmetric
-from int8cal.interop.ncnn import parse_ncnn, read_ncnn, to_ncnn
-from int8cal.interop.ncnn_layers import NcnnLayer
+from int8cal.interop import Choices
+from int8cal.interop.foreign import symmetric
+from int8cal.interop.ncnn import NcnnLayer, parse_ncnn, read_ncnn, to_ncnn
 from int8cal.interop.onnxruntime import read_onnxruntime, to_onnxruntime
 from int8cal.interop.openvino import read_openvino, to_openvino
-from int8cal.interop.tables import Import, table_of
+from int8cal.interop.tables import table_of
 from int8cal.interop.tensorrt import float_of, hex_of, read_tensorrt, to_tensorrt
-from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine, dequantize, quantize
+from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine
 from int8cal.numerics.fakequantize import affine_of, fakequantize_of
+from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
+from int8cal.quantization.table_file import parse_table
 
 # from the smallest scale of a table up to where 255 steps still fit float32
 SCALES = st.one_of(
@@ -57,7 +59,7 @@ def entry_of(affine):
 
 def table_for(affines, weights=None):
     tensors = {name: entry_of(affine) for name, affine in affines.items()}
-    settings = {"target": "portable", "weights": "paired"}
+    settings = TableSettings({"target": "portable", "weights": "paired"})
     return CalibrationTable({"sha256": "", "name": ""}, {}, settings, tensors, weights or {})
 
 
@@ -133,7 +135,7 @@ def test_fakequantize_parameters_bring_back_everything(affines):
 @given(AFFINES, st.integers(0, 2**32 - 1))
 def test_fakequantize_is_q_and_dq_except_between_two_codes(affine, seed):
     x = np.random.default_rng(seed).uniform(affine.low, affine.high, 100)
-    difference = fakequantize_of(affine)(x) - dequantize(quantize(x, affine), affine)
+    difference = fake_quantize(fakequantize_of(affine), x) - dequantize(quantize(x, affine), affine)
     midway = np.abs(x / affine.scale % 1 - 0.5) < 1e-9
     assert (np.abs(difference[~midway]) <= 1e-9 * affine.scale * 255).all()
     assert (np.abs(difference) <= affine.scale * 1.001).all()
@@ -211,7 +213,7 @@ def test_an_imported_table_is_a_table_file(affines):
     if line_broken(affines):
         return
     foreign = read_tensorrt(to_tensorrt(table_for(affines)).content, "c")
-    converted = table_of(foreign, Import("tensorrt", "c"), None)
+    converted = table_of(foreign, "tensorrt", "c", Choices(), None)
     read = parse_table(converted.content.decode(), "t")
     assert {name: entry.affine for name, entry in read.tensors.items()} == affines
     assert read.warnings == converted.losses

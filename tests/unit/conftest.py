@@ -9,19 +9,18 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from int8cal.calibration.engines.local import collect
+from int8cal.calibration.engines import collect
 from int8cal.calibration.ranges import choose_ranges
-from int8cal.calibration.table import CalibrationTable
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
-from int8cal.graph.prepared import prepare
+from int8cal.graph.prepare import prepare
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.build import build_model
-from int8cal.runtime.sessions import Session
-from int8cal.runtime.simplify import simplify
+from int8cal.quantization.table import CalibrationTable, TableSettings
+from int8cal.runtime.sessions import Session, simplify
 from int8cal.runtime.targets import weight_range
 
 
@@ -75,7 +74,7 @@ class Bench:
         settings = QuantizationSettings(**quantization)
         statistics = cls.statistics(prepared, plan, samples)
         blank = CalibrationTable(
-            {"sha256": prepared.sha256, "name": "net"}, {}, {"weights": weight_range(settings)}, {}, {}
+            {"sha256": prepared.sha256, "name": "net"}, {}, TableSettings({"weights": weight_range(settings)}), {}, {}
         )
         ranges = choose_ranges(plan, statistics.tensors, CalibrationSettings(method=method), settings)
         return replace(blank, tensors=ranges.entries)

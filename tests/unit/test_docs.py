@@ -1,5 +1,6 @@
 """The texts keep what they promise: links that resolve, commands that exist, the two set-up blocks."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,7 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"\bint8cal ([a-z][a-z-]*)\b")
-MODULE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.py)`")
+MODULE = re.compile(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py)`")
+CLASS = re.compile(r"`([A-Z][a-z]+[A-Za-z]*)(?:\.\w+)?`")
+# Pages that name classes; on others a capital may begin an ONNX op.
+OF_CONTRIBUTORS = ("CONTRIBUTING.md", "docs/architecture.md", "docs/reference/glossary.md")
 SHIPPED = (
     "README.md",
     "CHANGELOG.md",
@@ -85,8 +89,28 @@ def test_a_planted_unknown_command_is_found():
 @pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_module_named_exists(path):
     named = MODULE.findall(path.read_text(encoding="utf-8"))
-    homes = (Path(int8cal.__file__).parent, ROOT, path.parent)
+    package = Path(int8cal.__file__).parent
+    homes = (package, package.parent, ROOT, path.parent)
     assert [name for name in named if not any((home / name).is_file() for home in homes)] == []
+
+
+def classes_in(text):
+    return set(CLASS.findall(text))
+
+
+@pytest.mark.parametrize("page", OF_CONTRIBUTORS)
+def test_every_class_named_exists(page):
+    files = Path(int8cal.__file__).parent.rglob("*.py")
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    defined = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    assert classes_in((ROOT / page).read_text(encoding="utf-8")) - defined == set()
+
+
+def test_a_planted_class_is_found():
+    assert classes_in("`Plan` and `CalibrationTable.affines`, but not `OPS` or `propose`") == {
+        "Plan",
+        "CalibrationTable",
+    }
 
 
 def test_the_readme_shows_every_command():

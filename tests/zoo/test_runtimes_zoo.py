@@ -41,6 +41,7 @@ def in_openvino(zoo, name, int8):
     return evaluation.evaluation
 
 
+@pytest.mark.slow
 def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
     pytest.importorskip("openvino")
     portable, own = (
@@ -52,7 +53,14 @@ def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
 
 
 # one model with a long chain, one with residual adds, one with second planes and an LSTM, one with Softmax and Pad
-@pytest.mark.parametrize("name", ["mbv2", "resnet20", "silero_vad_16k_flat", "kws_dscnn", "mnist_op8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("mbv2", "resnet20", "kws_dscnn")),
+        "silero_vad_16k_flat",
+        "mnist_op8",
+    ],
+)
 def test_openvino_is_as_close_to_the_float_model_and_closer_to_onnxruntime(zoo, calibrated, name):
     pytest.importorskip("openvino")
     evaluation = in_openvino(zoo, name, next(calibrated(name).glob("*.int8.onnx")))

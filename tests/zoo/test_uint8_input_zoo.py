@@ -18,7 +18,7 @@ pytestmark = pytest.mark.zoo
     ("name", "preprocess"),
     [
         ("resnet20", IMAGENET),
-        ("mbv2", IMAGENET),
+        pytest.param("mbv2", IMAGENET, marks=pytest.mark.slow),
         pytest.param("vit", IMAGENET, marks=pytest.mark.slow),
         pytest.param("ultraface_rfb320", {"mean": [127.0], "std": [128.0]}, marks=pytest.mark.slow),
     ],

@@ -25,7 +25,14 @@ def calibrate(model, data, out, *more):
 
 
 @pytest.mark.parametrize(
-    "name", ["resnet20", "resnet20_imbalanced", "mbv2", "kws_dscnn", "silero_vad_16k_flat", "mnist_op8"]
+    "name",
+    [
+        "resnet20",
+        "kws_dscnn",
+        "silero_vad_16k_flat",
+        "mnist_op8",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet20_imbalanced", "mbv2")),
+    ],
 )
 def test_sqnr_is_no_less_than_half_a_decibel_below_the_best_peer(zoo, peers, calibrated, name):
     int8 = next(calibrated(name).glob("*.int8.onnx"))
@@ -39,7 +46,8 @@ def stats(path):
         return {key: data[key] for key in data.files}
 
 
-@pytest.mark.parametrize("name", ["resnet20", pytest.param("vit", marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/e2e/test_sample.py cuts the sample's data in the same ways
+@pytest.mark.parametrize("name", ["resnet20", "vit"])
 def test_statistics_are_the_same_bits_for_any_batches_order_and_shards(zoo, tmp_path, name):
     inputs = zoo.feeds(name, "calib")["input"][:200]
     model = zoo.model_path(name)

@@ -19,19 +19,21 @@ from int8cal.errors import TableError
 from int8cal.numerics.affine import SMALLEST_SCALE, Affine, positive_scale
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
-from int8cal.quantization.corrections.codes_text import CORRECTION as ROUNDING
+from int8cal.quantization.corrections.correction import OfNodes
+from int8cal.quantization.corrections.integers import Rounding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
-    from int8cal.calibration.table import CalibrationTable
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float32, Float64, Int8
     from int8cal.numerics.affine import QType
     from int8cal.numerics.pairs import Reduction
+    from int8cal.quantization.corrections.correction import Draft
+    from int8cal.quantization.table import CalibrationTable
 
-Float64 = npt.NDArray[np.float64]
 
-CORRECTION = "remainder"
 # Weights of the second plane have codes up to 127 / FACTOR: a larger factor rounds them too coarsely, a smaller one
 # leaves more of the input's noise. 8 to 32 are alike.
 FACTOR = 16
@@ -40,22 +42,61 @@ FACTOR = 16
 HEADROOM = 2.0
 
 
+class ResidualCodes(OfNodes[int]):
+    """Layers whose inputs come in two planes, and by how much the second one's step is smaller; by node."""
+
+    key = "remainder"
+    lost = "second planes of inputs are left out: the other runtime has one code per value"
+
+    @classmethod
+    def _read_value(cls, value: Any, place: str) -> int:
+        del place
+        factor: int = value  # whatever it is: `apply` compares it with the one that this version knows
+        return factor
+
+    def apply(self, draft: Draft) -> Draft:
+        """Give layers inputs in two planes, see `Correction.apply`."""
+        layers = {layer.node: layer for layer in draft.plan.layers}
+        for node, factor in self.values.items():
+            if node not in layers or node in draft.pixel_nodes or not can_have_residual_codes(draft.plan, layers[node]):
+                raise TableError(
+                    f"corrections.{self.key} names {node!r}, which is no layer with an input of its own in float",
+                    do="remove it, or calibrate again",
+                    node=node,
+                )
+            entry = draft.table.tensors.get(layers[node].input)
+            if entry is not None and entry.affine.dtype.qmin < 0:
+                raise TableError(
+                    f"corrections.{self.key} names {node!r}, whose input has signed codes, which come in one plane "
+                    "only",
+                    do="remove it, or calibrate again",
+                    node=node,
+                )
+            if factor != FACTOR or isinstance(factor, bool):
+                raise TableError(
+                    f"corrections.{self.key} of {node!r} is {factor}, this version knows {FACTOR}",
+                    do="calibrate again",
+                    node=node,
+                )
+        return replace(draft, residual=frozenset(self.values))
+
+
 def can_have_residual_codes(plan: Plan, layer: Layer) -> bool:
     """Whether a layer's input may come in two planes: it exists as float, and shares its scale with no other tensor.
 
     Its codes must be u8 as well: of s8 the runtime makes u8 only right between Q and DQ, and no kernel takes both.
     """
-    point = plan.tensor(layer.input)
+    tensor = plan.tensor(layer.input)
     if (
         plan.ops.symmetric
-        or point is None
-        or point.exclusive
+        or tensor is None
+        or tensor.exclusive
         or layer.op_type == "ConvTranspose"
         or layer.group > 1
         or layer.axis is None
     ):
         return False
-    return len(plan.members(point.group)) == 1
+    return len(plan.members(tensor.group)) == 1
 
 
 def with_room(affine: Affine, headroom: float = HEADROOM) -> Affine:
@@ -78,7 +119,7 @@ def with_room(affine: Affine, headroom: float = HEADROOM) -> Affine:
     return Affine(scale, affine.dtype.qmin + room if low < room else affine.dtype.qmax - room, affine.dtype)
 
 
-def fine_scale(affine: Affine) -> npt.NDArray[np.float32]:
+def fine_scale(affine: Affine) -> Float32:
     """Return the scale of the second plane's codes, of no dimension, from the affine of the first's."""
     return np.array(np.float32(affine.scale) / np.float32(FACTOR), np.float32)
 
@@ -95,53 +136,15 @@ def with_residual_codes(table: CalibrationTable, plan: Plan, nodes: Iterable[str
             inputs have no room yet.
     """
     inputs, nodes = {layer.node: layer.input for layer in plan.layers}, tuple(nodes)
-    tensors, chosen = dict(table.tensors), dict(table.corrections.get(CORRECTION, {}))
-    chosen |= dict.fromkeys(nodes, FACTOR)
+    tensors = dict(table.tensors)
     for tensor in dict.fromkeys(inputs[node] for node in nodes):
         entry = tensors[tensor]
         tensors[tensor] = entry.with_affine(with_room(entry.affine, 1.0 if entry.source == "user" else HEADROOM))
     keys = {plan.weight_key(layer.node, layer.weight) for layer in plan.layers if layer.node in nodes}
     weights = {key: entry for key, entry in table.weights.items() if key not in keys}
-    corrections = {**table.corrections, CORRECTION: chosen}
-    if ROUNDING in corrections:
-        corrections[ROUNDING] = {node: text for node, text in corrections[ROUNDING].items() if node not in nodes}
-    corrections = {name: part for name, part in corrections.items() if part}
-    return replace(table, tensors=tensors, weights=weights, corrections=corrections)
-
-
-def residual_codes_of(plan: Plan, table: CalibrationTable, pixels: Collection[str] = ()) -> frozenset[str]:
-    """Return the layers of a table whose inputs come in two planes.
-
-    Args:
-        plan: Its plan.
-        table: With an entry for every planned tensor.
-        pixels: Layers that take raw pixels, of which one code leaves nothing.
-
-    Raises:
-        TableError: The part names a node that cannot have them.
-    """
-    layers = {layer.node: layer for layer in plan.layers}
-    chosen: dict[str, Any] = table.corrections.get(CORRECTION, {})
-    for node, factor in chosen.items():
-        if node not in layers or node in pixels or not can_have_residual_codes(plan, layers[node]):
-            raise TableError(
-                f"corrections.{CORRECTION} names {node!r}, which is no layer with an input of its own in float",
-                do="remove it, or calibrate again",
-                node=node,
-            )
-        if table.tensors[layers[node].input].affine.dtype.qmin < 0:
-            raise TableError(
-                f"corrections.{CORRECTION} names {node!r}, whose input has signed codes, which come in one plane only",
-                do="remove it, or calibrate again",
-                node=node,
-            )
-        if factor != FACTOR or isinstance(factor, bool):
-            raise TableError(
-                f"corrections.{CORRECTION} of {node!r} is {factor}, this version knows {FACTOR}",
-                do="calibrate again",
-                node=node,
-            )
-    return frozenset(chosen)
+    chosen = {**ResidualCodes.of(table).values, **dict.fromkeys(nodes, FACTOR)}
+    result = replace(table, tensors=tensors, weights=weights)
+    return result.corrected(ResidualCodes(chosen), Rounding.of(table).without(nodes))
 
 
 def widened(weight: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:
@@ -165,7 +168,7 @@ def choose_plane_scales(rows: Rows, dtype: QType, links: Links) -> Float64:
     return choose_scales(_first(rows), dtype, _first_links(rows, links))
 
 
-def round_planes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> npt.NDArray[np.int8]:
+def round_planes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int8:
     """Round `widened` weights: the first plane as without a second one, the second to the nearest codes.
 
     Remainders have the mean 0 and nothing to do with each other, so their errors do not add up, and a small code of the

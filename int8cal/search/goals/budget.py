@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.statistics_file import save_statistics
-from int8cal.calibration.table_file import save_table
 from int8cal.data.feeds import feeds_of, open_feeds
-from int8cal.evaluation.gates import parse_gate
 from int8cal.identity import identified, save_stamped
-from int8cal.search.goals.gate_evaluator import GateEvaluator
-from int8cal.search.goals.reach_gates import GateGoal, GateSearch
-from int8cal.search.goals.search_state import SearchState
+from int8cal.quantization.table_file import save_table
+from int8cal.search.goals.gate_figures import GateEvaluator
+from int8cal.search.goals.reach_gates import GateSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
-    import onnx
-
-    from int8cal.atomic import OutputDirectory
-    from int8cal.calibration.engines.kept import Collected
+    from int8cal.calibration.engines import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.sample import Sample
-    from int8cal.data.trimming import Trimmer
     from int8cal.evaluation.result import MixedPrecision
-    from int8cal.graph.prepared import Prepared
-    from int8cal.graph.select import Selection
+    from int8cal.io.atomic import OutputDirectory
     from int8cal.job import Job
+    from int8cal.search.candidate import Planned
     from int8cal.search.recipes import Recipe
     from int8cal.search.search import Result
 
@@ -89,55 +83,30 @@ class BestResult:
 
 
 def spend_budget(
-    job: Job,
-    source: Path | onnx.ModelProto,
-    prepared: Prepared,
-    selection: Selection,
-    result: Result,
-    collected: Collected,
-    stream: Callable[[], object] | None,
-    trim: Trimmer,
-    best_result: BestResult,
+    job: Job, planned: Planned, result: Result, collected: Collected, best_result: BestResult
 ) -> tuple[Result, MixedPrecision]:
     """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
 
     Args:
         job: With a budget and such a gate.
-        source: The FP32 model.
-        prepared, selection: As planned.
+        planned: Its model and data.
         result: With every layer in int8.
         collected: What calibration gave.
-        stream: Yields feed dicts, in place of the job's data path.
-        trim: Takes the padding off samples.
         best_result: Where results go.
 
     Raises:
         Int8calError: Of evaluating or writing.
     """
-    threads = job.calibration.threads
+    prepared, statistics, settings = planned.prepared, collected.statistics, job.evaluation.data or job.data
+    stream = planned.stream if job.evaluation.data is None else None
 
     def samples() -> Iterable[Sample]:
-        if stream is not None and job.evaluation.data is None:
-            return feeds_of(stream, prepared.signature, job.data.samples, trim)
-        return open_feeds(job.evaluation.data or job.data, prepared.signature, trim=trim)
+        if stream is not None:
+            return feeds_of(stream, prepared.signature, settings.samples, planned.trim)
+        return open_feeds(settings, prepared.signature, trim=planned.trim)
 
-    evaluator = GateEvaluator(source, samples, target=job.quantization.target, threads=threads)
-    best_result.publish(result, collected.statistics)
-    key = {
-        "model": prepared.sha256,
-        "samples": evaluator.fingerprint(),
-        "threads": str(threads),
-        **{name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy")},
-    }
-    goal = GateGoal(
-        gates=[parse_gate(text) for text in job.evaluation.gates],
-        settings=job.quantization,
-        evaluator=evaluator,
-        state=SearchState(best_result.state_path, key),
-        publish=lambda better: best_result.publish(better, collected.statistics),
-        threads=threads,
-    )
-    elements = {
-        name: each.count / max(collected.statistics.samples, 1) for name, each in collected.statistics.tensors.items()
-    }
-    return GateSearch(prepared, selection, result, collected.kept, elements, goal).run()
+    threads, path = job.calibration.threads, best_result.state_path
+    evaluator = GateEvaluator(planned.source, samples, sha256=prepared.sha256, path=path, threads=threads)
+    best_result.publish(result, statistics)
+    publish = partial(best_result.publish, statistics=statistics)
+    return GateSearch(prepared, job, result, collected, evaluator, publish).run()

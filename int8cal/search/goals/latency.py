@@ -1,4 +1,4 @@
-"""Which layers to leave in float because they are slower in int8: decided from measured times alone.
+"""`optimize: latency`: which layers stay in float because they are slower in int8, decided from measured times alone.
 
 Kernel times only say where to look. What leaving a layer in float costs at its borders (Q, DQ, changes of layout) shows
 when the whole model is measured, so that each proposal is held against the best model so far.
@@ -7,47 +7,157 @@ when the whole model is measured, so that each proposal is held against the best
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from int8cal.errors import Int8calError
+from int8cal.evaluation.latency import LayerCost, layer_costs, layer_links, measure_interleaved
+from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.evaluation.result import Optimization, OptimizedLayer
+from int8cal.graph.index import connected
+from int8cal.graph.signature import signature_of
+from int8cal.quantization.derived_tables import without_layers
+from int8cal.runtime.batching import make_feed
+from int8cal.runtime.profile import profile_kernels
+from int8cal.runtime.sessions import Session
+from int8cal.search.search import left_in_float
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from typing import Protocol
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
-    class Compare(Protocol):
-        """Measures one model against another."""
+    import numpy.typing as npt
+    import onnx
 
-        def __call__(self, before: frozenset[str], after: frozenset[str], gain: float) -> Sequence[float]:
-            """Return per round the time of the first model / that of the second; empty where one cannot be built.
+    from int8cal.evaluation.latency import LayerCost
+    from int8cal.graph.prepare import Prepared
+    from int8cal.runtime.batching import SampleLike
+    from int8cal.search.search import Result
 
-            It may stop as soon as `is_hopeless` for this gain.
-            """
+    Feed = dict[str, npt.NDArray[Any]]
+    # Measures one model against another, each named by the layers that it leaves in float, and a gain to exceed: gives
+    # per round the time of the first / that of the second; empty where one cannot be built. It may stop as soon as
+    # `is_hopeless` for this gain.
+    Compare = Callable[[frozenset[str], frozenset[str], float], Sequence[float]]
 
-
-PROPOSALS = 8
-ROUNDS = 3
-_SINGLES = 4
+_PROPOSALS, _SINGLES = 8, 4  # of a round of the search, and of single layers among them
+_SEARCH_ROUNDS = 3
 _LEAST_GAIN = 1.01
 _AGREEING = 0.75
+_BUDGET_S, _TIMED_ROUNDS = 1.6, 8  # of measuring one model against another
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """A layer's time per inference, with the Q, DQ and changes of layout at its borders.
+def leave_slow_layers(
+    prepared: Prepared, tables: tuple[Result, Result], sample: SampleLike, *, threads: int = 0
+) -> tuple[Result, Optimization]:
+    """Find the layers without which the int8 model is fastest on this machine, and write down in the table which.
 
-    Attributes:
-        fp32_us, int8_us: Microseconds in the FP32 model, and in the int8 model with every layer in int8.
+    Args:
+        prepared: The prepared model.
+        tables: The plan's table as calibrated, and without equalization.
+        sample: What to run.
+        threads: Threads of the runtime; 0 for all CPUs.
+
+    Returns:
+        The table and its model, and what was measured and decided. The plain int8 model is kept unless another one is
+        faster beyond noise.
+
+    Raises:
+        ModelError: onnxruntime cannot load a model.
     """
+    whole, unscaled = tables
+    fp32, plan = prepared.model, whole.plan
 
-    node: str
-    op_type: str
-    fp32_us: float
-    int8_us: float
+    def rebuilt(left: frozenset[str]) -> Result:
+        if not left:
+            return whole
+        why = {node: text for node, text in reasons.items() if node in left}
+        return left_in_float(
+            prepared, whole, why, lambda plans: without_layers(fp32, whole.table, unscaled.table, plans, why)
+        )
 
-    @property
-    def loss(self) -> float:
-        """Microseconds that int8 takes longer."""
-        return self.int8_us - self.fp32_us
+    models = [fp32, whole.model]
+    profiles = profile_kernels(models, [_feed(model, sample) for model in models], threads=threads)
+    costs = layer_costs(plan, (profiles[0], fp32), (profiles[1], whole.model))
+    reasons = {cost.node: reason(cost) for cost in costs}
+    bench = _Bench(fp32, lambda left: rebuilt(left).model, sample, threads)
+    left = search(costs, layer_links(fp32, plan), bench.compare)
+    times = bench.times([None, frozenset(), left] if left else [None, frozenset()])
+    found = Optimization(
+        fp32_us=times[0],
+        plain_int8_us=times[1],
+        int8_us=times[-1],
+        left={node: why for node, why in reasons.items() if node in left},
+        rows=tuple(_row(cost, left) for cost in costs),
+    )
+    result = rebuilt(left)
+    table = result.table
+    if found.int8_us > found.fp32_us:
+        slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
+        slow = f"optimize found the int8 model slower than the FP32 model on this machine: {slow}"
+        table = replace(table, warnings=(*table.warnings, slow))
+    changed = {name for name, entry in table.tensors.items() if entry != whole.table.tensors[name]}
+    tensors = {name: unscaled.tensors[name] if name in changed else each for name, each in result.tensors.items()}
+    return replace(result, table=table, tensors=tensors), found
+
+
+def _row(cost: LayerCost, left: frozenset[str]) -> OptimizedLayer:
+    if cost.node in left:
+        decision = "float"
+    else:
+        decision = "int8" if cost.loss <= 0 else "int8, since float here did not make the model faster"
+    return OptimizedLayer(cost.node, cost.op_type, cost.fp32_us, cost.int8_us, decision)
+
+
+@dataclass
+class _Bench:
+    """Models by the layers that they leave in float, opened once each; None is the FP32 model."""
+
+    fp32: onnx.ModelProto
+    build: Callable[[frozenset[str]], onnx.ModelProto]
+    sample: SampleLike
+    threads: int
+    opened: dict[frozenset[str] | None, tuple[Session, Feed]] = field(default_factory=dict)
+
+    def compare(self, before: frozenset[str], after: frozenset[str], gain: float) -> Sequence[float]:
+        """Return per round the time of the first model / that of the second; empty where one cannot be built.
+
+        Most proposals lose, and most of those soon: no further round is measured that could not change that.
+        """
+
+        def ratios(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+            return [first / second for first, second in rounds]
+
+        try:
+            models = [self._open(before), self._open(after)]
+        except Int8calError:  # a layer that something else needs in int8: a pixel input, an equalized chain
+            return ()
+        sessions, feeds = zip(*models, strict=True)
+        rounds = measure_interleaved(
+            sessions,
+            feeds,
+            rounds=_TIMED_ROUNDS,
+            budget_s=_BUDGET_S,
+            enough=lambda rounds: is_hopeless(ratios(rounds), _TIMED_ROUNDS, gain),
+        )
+        self.opened = {before: models[0]}  # one model is enough to hold
+        return ratios(rounds)
+
+    def times(self, models: Sequence[frozenset[str] | None]) -> list[float]:
+        """Return microseconds of models."""
+        sessions, feeds = zip(*(self._open(left) for left in models), strict=True)
+        rounds = measure_interleaved(sessions, feeds, budget_s=2 * _BUDGET_S)
+        return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+    def _open(self, left: frozenset[str] | None) -> tuple[Session, Feed]:
+        if left not in self.opened:
+            model = self.fp32 if left is None else self.build(left)
+            self.opened[left] = Session(model, threads=self.threads), _feed(model, self.sample)
+        return self.opened[left]
+
+
+def _feed(model: onnx.ModelProto, sample: SampleLike) -> Feed:
+    """Return the sample as a model takes it."""
+    return make_feed(signature_of(model), list(feeds_for(model, [sample])))
 
 
 def is_faster(ratios: Sequence[float]) -> bool:
@@ -94,12 +204,12 @@ def proposals(
     open_costs = [cost for cost in costs if cost.node not in left]
     losers = [cost for cost in open_costs if cost.loss > 0]
     nodes = [cost.node for cost in losers]
-    found = [frozenset(nodes), *_regions(nodes, links)]
+    found = [frozenset(nodes), *map(frozenset, connected(nodes, links))]
     found += [_head(open_costs), _head(open_costs[::-1])]
     found += [frozenset({cost.node}) for cost in sorted(losers, key=lambda cost: -cost.loss)[:_SINGLES]]
     loss = {cost.node: cost.loss for cost in costs}
     distinct = [each for each in dict.fromkeys(found) if each and len(each) < len(open_costs)]
-    return tuple(sorted(distinct, key=lambda each: -sum(loss[node] for node in each))[:PROPOSALS])
+    return tuple(sorted(distinct, key=lambda each: -sum(loss[node] for node in each))[:_PROPOSALS])
 
 
 def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare: Compare) -> frozenset[str]:
@@ -115,7 +225,7 @@ def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare
     """
     links = tuple(links)
     left: frozenset[str] = frozenset()
-    for _ in range(ROUNDS):
+    for _ in range(_SEARCH_ROUNDS):
         best, gain = left, 1.0
         for further in proposals(costs, links, left):
             ratios = compare(left, left | further, gain)
@@ -143,20 +253,3 @@ def _head(costs: Sequence[LayerCost]) -> frozenset[str]:
         if total > most:
             best, most = count, total
     return frozenset(cost.node for cost in costs[:best])
-
-
-def _regions(nodes: Sequence[str], links: Iterable[tuple[str, str]]) -> list[frozenset[str]]:
-    region = {node: node for node in nodes}
-
-    def root(node: str) -> str:
-        while region[node] != node:
-            node = region[node]
-        return node
-
-    for first, second in links:
-        if first in region and second in region:
-            region[root(second)] = root(first)
-    groups: dict[str, set[str]] = {}
-    for node in nodes:
-        groups.setdefault(root(node), set()).add(node)
-    return [frozenset(group) for group in groups.values()]

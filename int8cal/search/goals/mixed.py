@@ -12,23 +12,31 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from int8cal.graph.costs import float_us, layer_float_us, residual_codes_us
+from int8cal.graph.costs import float_us, layer_float_us
 from int8cal.graph.index import Index
-from int8cal.graph.injection import rounded_places
 from int8cal.graph.plan import make_plan
-from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
-from int8cal.quantization.error_model import NoiseSource
+from int8cal.probe.contributions import NoiseSource
+from int8cal.probe.injection import sites_of
+from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
+from int8cal.quantization.derived_tables import without_noise_of
+from int8cal.search.search import left_in_float
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.prepare import Prepared
     from int8cal.graph.select import Selection
+    from int8cal.search.precision import ResidualGroup
+    from int8cal.search.search import Result
 
 LEAST_GAIN = 1e-4  # of the noise; less is not worth a layer in float
 MOST_EVALUATIONS = 8
+REASON = "in float so that the gates hold"
 _FIRST_PART = 16  # the search starts with this part of what the budget allows
 
 
@@ -61,28 +69,15 @@ class PrecisionMix:
     """The first so many steps away from int8.
 
     Attributes:
-        floats, planes: Layers in float, and layers whose input comes in two planes; no layer is in both.
+        floats, residual: Layers in float, and layers whose input has residual codes; no layer is in both.
         percent: Estimated time that is added, of the int8 model's.
         gain: Share of the noise that is taken away by estimate.
     """
 
     floats: tuple[str, ...] = ()
-    planes: tuple[str, ...] = ()
+    residual: tuple[str, ...] = ()
     percent: float = 0.0
     gain: float = 0.0
-
-
-@dataclass(frozen=True)
-class ResidualGroup:
-    """Layers that read one tensor, which may come in two planes.
-
-    Attributes:
-        nodes: The layers.
-        us: Estimated microseconds that it adds.
-    """
-
-    nodes: tuple[str, ...]
-    us: float
 
 
 def open_layers(
@@ -100,47 +95,22 @@ def open_layers(
     index = Index(model)
     known = {each.tensor for each in plan.tensors}
     codes = {each.tensor for each in plan.tensors if each.exclusive}
-    places = rounded_places(model, plan)
+    sites = sites_of(model, plan)
     found = []
     for layer in plan.layers:
         if layer.node in fixed:
             continue
-        smaller = make_plan(model, replace(selection, left=(*selection.left, (layer.node, "as if"))))
+        smaller = make_plan(index, replace(selection, left=(*selection.left, (layer.node, "as if"))))
         if not known >= {each.tensor for each in smaller.tensors}:
             continue
         freed = codes - {each.tensor for each in smaller.tensors if each.exclusive}
-        gone = places - rounded_places(model, smaller)
-        us = layer_float_us(index, layer, elements[layer.input])
+        gone = sites - sites_of(model, smaller)
+        us = layer_float_us(layer, elements[layer.input])
         for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
             us += float_us(index.nodes[name], elements)
-        exact = frozenset(place.tensor for place in gone if place.readers == "others")
+        exact = frozenset(site.tensor for site in gone if site.readers == "others")
         found.append(OptionalLayer(layer, frozenset(freed), exact, us, layer.input not in codes))
     return tuple(found)
-
-
-def residual_groups(
-    model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], barred: frozenset[str]
-) -> tuple[ResidualGroup, ...]:
-    """Return the layers whose input may come in two planes, those of one tensor together.
-
-    Args:
-        model: The prepared model.
-        plan: Its plan.
-        elements: Values per inference of every planned tensor.
-        barred: Layers that have them already, or cannot for another reason.
-    """
-    index = Index(model)
-    groups: dict[str, list[Layer]] = {}
-    for layer in plan.layers:
-        groups.setdefault(layer.input, []).append(layer)
-    return tuple(
-        ResidualGroup(
-            tuple(layer.node for layer in layers),
-            sum(residual_codes_us(index, layer, elements[tensor]) for layer in layers),
-        )
-        for tensor, layers in groups.items()
-        if all(can_have_residual_codes(plan, layer) and layer.node not in barred for layer in layers)
-    )
 
 
 @dataclass
@@ -149,7 +119,7 @@ class MixPlanner:
 
     Args:
         layers: Those that may stay float.
-        groups: Those that may have second planes: they get these before any layer becomes float.
+        groups: Those whose inputs may have residual codes: they get these before any layer becomes float.
         noise: Shares of the noise: of inputs and weights of layers, and of tensors that other nodes read.
         whole_us: Estimated microseconds of the int8 model.
         keep: Number of these layers that stay int8 at least.
@@ -178,55 +148,39 @@ class MixPlanner:
             percent = last.percent + 100 * group.us / self.whole_us
             if saved >= LEAST_GAIN and percent <= budget:
                 mixes.append(
-                    replace(last, planes=(*last.planes, *group.nodes), percent=percent, gain=last.gain + saved)
+                    replace(last, residual=(*last.residual, *group.nodes), percent=percent, gain=last.gain + saved)
                 )
-                self._inputs |= {node: self.noise[NoiseSource("input", node, planes=True)] for node in group.nodes}
-        by_node = {each.node: each for each in self.layers}
-        while True:
-            last = mixes[-1]
-            best = self._best(by_node, last, budget)
-            if best is None:
-                return tuple(mixes)
-            step, gain, us = best
-            floats = (*last.floats, *step)
-            planes = tuple(node for node in last.planes if node not in floats)
-            mixes.append(
-                PrecisionMix(floats, planes, last.percent + 100 * us / self.whole_us, min(last.gain + gain, 1.0))
-            )
+                self._inputs |= {node: self.noise[NoiseSource("input", node, residual=True)] for node in group.nodes}
+        while (following := self._next(mixes[-1], budget)) is not None:
+            mixes.append(following)
+        return tuple(mixes)
 
     def _saved(self, group: ResidualGroup) -> float:
         return math.fsum(
-            self.noise[NoiseSource("input", node)] - self.noise[NoiseSource("input", node, planes=True)]
+            self.noise[NoiseSource("input", node)] - self.noise[NoiseSource("input", node, residual=True)]
             for node in group.nodes
         )
 
-    def _best(
-        self, by_node: Mapping[str, OptionalLayer], last: PrecisionMix, budget: float
-    ) -> tuple[tuple[str, ...], float, float] | None:
-        """Return the step with most gain per microsecond that fits: its layers, its gain, its microseconds."""
-        taken = [by_node[node] for node in last.floats]
-        before = self._gain(taken)
-        best: tuple[tuple[str, ...], float, float] | None = None
-        for each in self.layers:
-            if each.node in last.floats:
-                continue
-            for step in self._steps(each, last.floats):
-                gain, us = self._gain([*taken, *step]) - before, math.fsum(one.us for one in step)
-                fits = last.percent + 100 * us / self.whole_us <= budget and len(taken) + len(step) <= self.most
-                if fits and gain >= LEAST_GAIN and (best is None or gain / us > best[1] / best[2]):
-                    best = tuple(one.node for one in step), gain, us
+    def _next(self, last: PrecisionMix, budget: float) -> PrecisionMix | None:
+        """Return the mix with the further layers in float that gain most per microsecond; None where none fit."""
+        taken = [each for each in self.layers if each.node in last.floats]
+        before, best, most = self._gain(taken), None, 0.0
+        for step in (step for each in self.layers for step in self._steps(each, last.floats)):
+            gain, us = self._gain([*taken, *step]) - before, math.fsum(one.us for one in step)
+            percent = last.percent + 100 * us / self.whole_us
+            fits = percent <= budget and len(taken) + len(step) <= len(self.layers) - self.keep
+            if fits and gain >= LEAST_GAIN and (best is None or gain / us > most):
+                floats, most = (*last.floats, *(one.node for one in step)), gain / us
+                residual = tuple(node for node in last.residual if node not in floats)
+                best = PrecisionMix(floats, residual, percent, min(last.gain + gain, 1.0))
         return best
 
-    @property
-    def most(self) -> int:
-        """Number of layers that may become float."""
-        return len(self.layers) - self.keep
-
     def _steps(self, each: OptionalLayer, floats: tuple[str, ...]) -> list[tuple[OptionalLayer, ...]]:
-        """Return a layer alone, and together with any layer that makes its input float."""
+        """Return a layer alone, and together with any layer that makes its input float; none where it is in float."""
+        if each.node in floats:
+            return []
         before = [one for one in self.layers if each.layer.input in one.freed and one.node not in (*floats, each.node)]
-        alone: list[tuple[OptionalLayer, ...]] = [(each,)]
-        return alone if each.free else [*alone, *((one, each) for one in before)]
+        return [(each,)] if each.free else [(each,), *((one, each) for one in before)]
 
     def _gain(self, floats: Sequence[OptionalLayer]) -> float:
         """Return the share of the noise that goes when layers are float."""
@@ -270,3 +224,22 @@ def needed(mixes: Sequence[PrecisionMix], factor: float) -> PrecisionMix | None:
         factor: Noise that may be left, of that with every layer in int8.
     """
     return next((mix for mix in mixes if 1.0 - mix.gain <= factor), None)
+
+
+def build_mix(prepared: Prepared, whole: Result, mix: PrecisionMix) -> Result:
+    """Build the model of a mix.
+
+    Args:
+        prepared: The prepared model.
+        whole: The table with every layer in int8.
+        mix: What is not plain int8.
+
+    Raises:
+        TableError: The mix leaves no layer in int8.
+    """
+    table = with_residual_codes(whole.table, whole.plan, mix.residual) if mix.residual else whole.table
+    if mix.floats:
+        left = dict.fromkeys(mix.floats, REASON)
+        return left_in_float(prepared, whole, left, lambda plans: without_noise_of(table, plans, left))
+    built = build_model(prepared.model, whole.plan, table)
+    return replace(whole, table=with_weights(table, whole.plan, built), model=built.model)

@@ -6,77 +6,37 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from int8cal.evaluation.figures import output_of
-from int8cal.evaluation.gates import check_gates, on_outputs
-from int8cal.evaluation.result import Evaluation, MixedPoint, MixedPrecision, Saturation
+from int8cal.evaluation.gates import check_gates, on_outputs, parse_gate
+from int8cal.evaluation.result import Evaluation, MixedGate, MixedLayer, MixedPoint, MixedPrecision, Saturation, Size
 from int8cal.graph.costs import inference_us
-from int8cal.graph.injection import rounded_places
-from int8cal.graph.load import model_sha256
+from int8cal.probe.contributions import NoiseSource, RoundedLayer, measure_contributions
+from int8cal.probe.injection import ErrorSite, sites_of
 from int8cal.quantization.build import build_model
-from int8cal.quantization.contributions import Causes, measure_causes
-from int8cal.quantization.corrections.rescale import apply_factors
-from int8cal.quantization.corrections.residual_codes import residual_codes_of, with_residual_codes
-from int8cal.quantization.error_model import NoiseSource, Twin
-from int8cal.quantization.uint8_input import uint8_input_of
-from int8cal.search.goals.mixed import (
-    MixPlanner,
-    PrecisionMix,
-    ResidualGroup,
-    fewest,
-    needed,
-    open_layers,
-    residual_groups,
-)
-from int8cal.search.goals.mixed_report import describe_layers, outcome_of
-from int8cal.search.goals.mixer import MixBuilder
-from int8cal.search.goals.search_state import Figures
+from int8cal.quantization.corrections.equalization import Equalization, apply_factors
+from int8cal.quantization.corrections.residual_codes import with_residual_codes
+from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, needed, open_layers
+from int8cal.search.precision import residual_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    import onnx
-
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.calibration.engines import Collected
     from int8cal.evaluation.gates import ParsedGate
     from int8cal.evaluation.result import Gate, Metrics
     from int8cal.graph.plan import Plan
-    from int8cal.graph.prepared import Prepared
-    from int8cal.graph.select import Selection
-    from int8cal.job import QuantizationSettings
-    from int8cal.runtime.batching import SampleLike
-    from int8cal.search.goals.gate_evaluator import GateEvaluator
-    from int8cal.search.goals.search_state import SearchState
+    from int8cal.graph.prepare import Prepared
+    from int8cal.job import Job
+    from int8cal.numerics.affine import Affine
+    from int8cal.search.goals.gate_figures import Figures, GateEvaluator
+    from int8cal.search.precision import ResidualGroup
     from int8cal.search.search import Result
 
 _OF_LAYERS: tuple[Literal["input", "weights"], ...] = ("input", "weights")
 
 
 @dataclass(frozen=True)
-class GateGoal:
-    """What a search needs besides the model.
-
-    Attributes:
-        gates: Of the job; those about outputs are searched for.
-        settings: With a budget.
-        evaluator: Evaluates models.
-        state: Remembers figures.
-        publish: Puts a result on disk: each that is better than the first, which is there already.
-        threads: Of the runtime; 0 for all CPUs.
-    """
-
-    gates: Sequence[ParsedGate]
-    settings: QuantizationSettings
-    evaluator: GateEvaluator
-    state: SearchState
-    publish: Callable[[Result], None]
-    threads: int = 0
-
-
-@dataclass(frozen=True)
-class _Judged:
-    result: Result
+class _Evaluated:
     mix: PrecisionMix
     gates: tuple[Gate, ...]
     metrics: Metrics
@@ -89,36 +49,39 @@ class _Judged:
     def rank(self) -> tuple[float, ...]:
         """Larger is better: more gates that hold; then less time if all do, or else less noise."""
         passed = sum(gate.passed for gate in self.gates)
-        return (passed, -self.mix.percent if self.holds else _decibel(self.metrics))
+        if self.holds:
+            return (passed, -self.mix.percent)
+        return (passed, -math.inf if self.metrics.sqnr_db is None else self.metrics.sqnr_db)
 
 
+@dataclass
 class GateSearch:
     """Evaluates, and leaves layers out of int8 until the gates about outputs hold or the budget is spent.
 
     Args:
         prepared: The prepared model.
-        selection: What the user allows.
+        job: With gates and a budget.
         result: With every layer in int8.
-        samples: Calibration samples to measure the layers' noise on.
-        elements: Values per inference of every planned tensor.
-        goal: Gates, budget, and how to evaluator.
+        collected: The statistics, and samples to measure the layers' noise on.
+        evaluator: Evaluates models.
+        publish: Puts a result on disk: each that is better than the first, which is there already.
     """
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        selection: Selection,
-        result: Result,
-        samples: Sequence[SampleLike],
-        elements: Mapping[str, float],
-        goal: GateGoal,
-    ) -> None:
-        self.prepared, self.selection, self.result = prepared, selection, result
-        self.samples, self.elements, self.goal = samples, elements, goal
-        self.gates = on_outputs(goal.gates)
-        self.mixer = MixBuilder(prepared, selection, result)
-        self.judged: list[_Judged] = []
-        self.best: _Judged | None = None
+    prepared: Prepared
+    job: Job
+    result: Result
+    collected: Collected
+    evaluator: GateEvaluator
+    publish: Callable[[Result], None]
+
+    def __post_init__(self) -> None:
+        statistics = self.collected.statistics
+        self._elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
+        self._gates = on_outputs([parse_gate(text) for text in self.job.evaluation.gates])
+        self._budget = self.job.quantization.budget or 0.0
+        self._evaluated: list[_Evaluated] = []
+        # models are large: only the best is held
+        self._best_result = self.result
 
     def run(self) -> tuple[Result, MixedPrecision]:
         """Search, once.
@@ -129,148 +92,132 @@ class GateSearch:
         Raises:
             Int8calError: Of evaluating.
         """
-        budget = self.goal.settings.budget or 0.0
-        plain = self._judge(PrecisionMix())
-        sweep, percent = None, None
+        plain = self._evaluate(PrecisionMix())
+        planner, percent = None, None
         if not plain.holds:
-            sweep = self._sweep(plain)
-            mixes = sweep.mixes(budget)
-            found = fewest(len(mixes) - 1, lambda number: self._judge(mixes[number]).holds)
+            planner = self._planner(plain)
+            mixes = planner.mixes(self._budget)
+            found = fewest(len(mixes) - 1, lambda number: self._evaluate(mixes[number]).holds)
             if found is None:
-                percent = self._needed(plain, sweep.mixes(math.inf))
-        best = self.best or plain
-        curve = sorted(self.judged, key=lambda each: (each.mix.percent, len(each.mix.floats)))
+                percent = self._needed(plain, planner.mixes(math.inf))
+        best = self._best
+        curve = sorted(self._evaluated, key=lambda each: (each.mix.percent, len(each.mix.floats)))
         mixed = MixedPrecision(
-            budget_percent=budget,
-            fallback=self.goal.settings.fallback,
-            layers=()
-            if sweep is None
-            else describe_layers(self.result.plan, sweep, best.mix, budget, holds=best.holds),
-            curve=tuple(self._point(each, best) for each in curve),
+            budget_percent=self._budget,
+            fallback=self.job.quantization.fallback,
+            layers=_described(self.result.plan, planner, best, self._budget) if planner is not None else (),
+            curve=tuple(_point(each, best) for each in curve),
             needed_percent=percent,
-            outcome=outcome_of(best.mix, budget, percent, holds=best.holds),
+            outcome=outcome_of(best.mix, self._budget, percent, holds=best.holds),
         )
-        return self._with_lines(best.result, mixed), mixed
+        return self._with_lines(best, mixed), mixed
 
-    def _judge(self, mix: PrecisionMix) -> _Judged:
-        result = self.result
-        if mix.floats or mix.planes:
-            result = self.mixer.mixed(mix)
-        key = model_sha256(result.model)
-        figures = self.goal.state.get(key)
-        if figures is None:
-            evaluation = self.goal.evaluator.evaluate(result.model)
-            figures = Figures(evaluation.metrics, evaluation.outputs)
-            self.goal.state.put(key, figures)
-        judged = _Judged(result, mix, check_gates(self.gates, _evaluation(figures)), figures.metrics)
-        if self.best is None or judged.rank > self.best.rank:
-            if self.best is not None:
-                self.goal.publish(result)
-            self.best = judged
-        # models are large: only the best is held
-        self.judged = [replace(each, result=self.result) for each in self.judged] + [judged]
-        return judged
+    @property
+    def _best(self) -> _Evaluated:
+        return max(self._evaluated, key=lambda each: each.rank)
 
-    def _sweep(self, plain: _Judged) -> MixPlanner:
+    def _evaluate(self, mix: PrecisionMix) -> _Evaluated:
+        result = build_mix(self.prepared, self.result, mix) if mix.floats or mix.residual else self.result
+        figures = self.evaluator.figures(result.model)
+        evaluated = _Evaluated(mix, check_gates(self._gates, _evaluation(figures)), figures.metrics)
+        if self._evaluated and evaluated.rank > self._best.rank:
+            self.publish(result)
+            self._best_result = result
+        self._evaluated.append(evaluated)
+        return evaluated
+
+    def _planner(self, plain: _Evaluated) -> MixPlanner:
+        """Measure how much noise each layer makes, as it is and with residual codes, at the outputs that decide."""
         prepared, plan, table = self.prepared.model, self.result.plan, self.result.table
-        uint8 = uint8_input_of(prepared, plan, table.corrections)
-        fixed = frozenset[str]() if uint8 is None else uint8.nodes
-        opened = open_layers(prepared, plan, self.mixer.selection, self.elements, fixed)
-        already = residual_codes_of(plan, table)
-        affines = {name: entry.affine for name, entry in table.tensors.items()}
         built = build_model(prepared, plan, table)
-        twins = {
-            NoiseSource(what, each.node): Twin(
-                each.layer, built.layers[each.node], affines[each.layer.input], planes=each.node in already
-            )
-            for each in opened
-            for what in _OF_LAYERS
-        }
-        others = self._others(plan)
-        sources = [each.tensor for each in plan.tensors if each.source and each.tensor in others]
-        rounded = {NoiseSource("others", tensor): affines[tensor] for tensor in sources}
-        groups: tuple[ResidualGroup, ...] = ()
-        if self.goal.settings.fallback == "planes":
-            # signed codes come in one plane only
+        already = built.draft.residual
+        selection = table.settings.selection
+        opened = open_layers(prepared, plan, selection, self._elements, built.draft.pixel_nodes)
+        affines = {name: entry.affine for name, entry in table.tensors.items()}
+        sources: dict[NoiseSource, RoundedLayer | Affine] = {}
+        for each in opened:
+            affine = affines[each.layer.input]
+            rounded = RoundedLayer(each.layer, built.layers[each.node], affine, residual=each.node in already)
+            sources |= {NoiseSource(what, each.node): rounded for what in _OF_LAYERS}
+        groups: list[ResidualGroup] = []
+        if self.job.quantization.fallback == "planes":
+            # signed codes have no residual codes
             can = {each.node for each in opened if affines[each.layer.input].dtype.qmin == 0} - already
-            barred = frozenset(layer.node for layer in plan.layers) - can
-            groups = residual_groups(prepared, plan, self.elements, frozenset(barred))
+            groups = [each for each in residual_groups(plan, self._elements).values() if can.issuperset(each.nodes)]
         doubled = [node for group in groups for node in group.nodes]
-        if doubled:
-            wide = with_residual_codes(table, plan, doubled).tensors
-            twins |= {
-                NoiseSource("input", node, planes=True): replace(
-                    twin, affine=wide[twin.layer.input].affine, planes=True
-                )
-                for node in doubled
-                for twin in (twins[NoiseSource("input", node)],)
-            }
-        measured = measure_causes(
-            _equalized(prepared, plan, table),
+        wide = with_residual_codes(table, plan, doubled).tensors if doubled else {}
+        by_node = {each.node: each.layer for each in opened}
+        for node in doubled:
+            affine = wide[by_node[node].input].affine
+            rounded = RoundedLayer(by_node[node], built.layers[node], affine, residual=True)
+            sources[NoiseSource("input", node, residual=True)] = rounded
+        sites = sites_of(prepared, plan)
+        read = [each.tensor for each in plan.tensors if each.source and ErrorSite(each.tensor, "others") in sites]
+        sources |= {NoiseSource("others", tensor): affines[tensor] for tensor in read}
+        measured = measure_contributions(
+            apply_factors(prepared, plan, Equalization.of(table).exponents),
             plan,
             self.prepared.signature,
-            Causes(twins, rounded),
-            self.samples,
-            self.elements,
-            threads=self.goal.threads,
+            sources,
+            self.collected.kept,
+            self._elements,
+            threads=self.job.calibration.threads,
         )
-        whole = inference_us(prepared, plan, self.elements)
+        whole = inference_us(prepared, plan, self._elements)
         recurrent = bool(plan.recurrent) or len(opened) < len(plan.layers)
-        shares = measured.shares(_deciding(plain.gates, self.gates))
+        shares = measured.shares(_deciding(plain.gates, self._gates))
         return MixPlanner(opened, groups, shares, whole, keep=0 if recurrent else 1)
 
-    def _others(self, plan: Plan) -> set[str]:
-        places = rounded_places(self.prepared.model, plan)
-        return {place.tensor for place in places if place.readers == "others"}
-
-    def _needed(self, plain: _Judged, mixes: Sequence[PrecisionMix]) -> float | None:
+    def _needed(self, plain: _Evaluated, mixes: Sequence[PrecisionMix]) -> float | None:
         """Return the budget that the gates would need by estimate, from the noise that the best model still has."""
-        best = self.best or plain
-        factors = [_factor(gate, parsed, plain.metrics) for gate, parsed in zip(best.gates, self.gates, strict=True)]
-        if any(factor is None for factor in factors):
-            return None
-        allowed = min(factor for factor in factors if factor is not None)
+        best, allowed = self._best, math.inf
+        for gate, parsed in zip(best.gates, self._gates, strict=True):
+            factor = _factor(gate, parsed, plain.metrics)
+            if factor is None:
+                return None
+            allowed = min(allowed, factor)
         if best.metrics.sqnr_db is not None and plain.metrics.sqnr_db is not None:
             # what the best one really gained corrects the estimate
             left = 10 ** ((plain.metrics.sqnr_db - best.metrics.sqnr_db) / 10)
             allowed *= min(max(1.0 - best.mix.gain, 1e-9) / left, 1.0)
-        beyond = [mix for mix in mixes if mix.percent > (self.goal.settings.budget or 0.0)]
+        beyond = [mix for mix in mixes if mix.percent > self._budget]
         mix = needed(beyond, allowed)
         return None if mix is None else mix.percent
 
-    def _point(self, judged: _Judged, best: _Judged) -> MixedPoint:
-        mix = judged.mix
-        return MixedPoint(len(mix.floats), len(mix.planes), mix.percent, judged.gates, judged.metrics, mix == best.mix)
-
-    def _with_lines(self, result: Result, mixed: MixedPrecision) -> Result:
+    def _with_lines(self, best: _Evaluated, mixed: MixedPrecision) -> Result:
         taken = [
             f"{each.op_type} {each.node}: {each.decision}, {100 * each.contribution:.1f} % of the noise for "
             f"an estimated {each.estimated_percent:.1f} % of time"
             for each in mixed.layers
-            if each.in_float
+            if each.node in best.mix.floats
         ]
-        lines = (*self.result.decisions, f"mixed precision: {mixed.outcome}", *taken)
+        result = self._best_result
+        lines = (*result.decisions, f"mixed precision: {mixed.outcome}", *taken)
         table = result.table
-        if self.best is not None and not self.best.holds:
+        if not best.holds:
             table = replace(table, warnings=(*table.warnings, mixed.outcome))
         return replace(result, decisions=lines, table=table)
 
 
-def _equalized(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> onnx.ModelProto:
-    factors = table.corrections.get("equalization", {})
-    if not factors:
-        return prepared
-    return apply_factors(prepared, plan, {name: np.array(each, np.float64) for name, each in factors.items()})
+def _point(evaluated: _Evaluated, best: _Evaluated) -> MixedPoint:
+    mix, metrics = evaluated.mix, evaluated.metrics
+    return MixedPoint(
+        layers_left=len(mix.floats),
+        planes=len(mix.residual),
+        estimated_percent=mix.percent,
+        gates={gate.gate: MixedGate(gate.value, gate.passed) for gate in evaluated.gates},
+        sqnr_db=metrics.sqnr_db,
+        cosine=metrics.cosine,
+        agreement=metrics.agreement,
+        top1_drop=None if metrics.top1 is None else metrics.top1.drop,
+        kept=mix == best.mix,
+    )
 
 
 def _deciding(gates: Sequence[Gate], parsed: Sequence[ParsedGate]) -> frozenset[str]:
     """Name the outputs that gates which do not hold are about; none where one is about the whole model."""
     outputs = [output_of(each.name) for gate, each in zip(gates, parsed, strict=True) if not gate.passed]
     return frozenset() if None in outputs else frozenset(name for name in outputs if name is not None)
-
-
-def _decibel(metrics: Metrics) -> float:
-    return metrics.sqnr_db if metrics.sqnr_db is not None else -math.inf
 
 
 def _factor(gate: Gate, parsed: ParsedGate, plain: Metrics) -> float | None:
@@ -288,4 +235,52 @@ def _factor(gate: Gate, parsed: ParsedGate, plain: Metrics) -> float | None:
 
 
 def _evaluation(figures: Figures) -> Evaluation:
-    return Evaluation(0, figures.metrics, figures.outputs, (), None, Saturation("", None), (0, 0), None)
+    return Evaluation(figures.metrics, figures.outputs, (), None, Saturation("", None), Size(0, 0), None, samples=0)
+
+
+def _described(plan: Plan, planner: MixPlanner, best: _Evaluated, budget: float) -> tuple[MixedLayer, ...]:
+    """Say of every layer how much noise it makes, and what became of it in the best model; the loudest first."""
+    taken = best.mix
+    us = {each.node: each.us for each in planner.layers}
+    residual_us = {node: group.us / len(group.nodes) for group in planner.groups for node in group.nodes}
+    rows = []
+    for layer in plan.layers:
+        node = layer.node
+        percent = 100 * us.get(node, 0.0) / planner.whole_us
+        if node in taken.floats:
+            decision = "float"
+        elif node in taken.residual:
+            percent, decision = 100 * residual_us[node] / planner.whole_us, "int8 with residual codes of its input"
+        elif node not in us:
+            decision = "int8, since something else needs it so"
+        elif taken.percent + percent > budget:
+            decision = "int8, beyond the budget"
+        else:
+            decision = "int8, the gates hold without" if best.holds else "int8, little noise for its time"
+        noise = [planner.noise.get(NoiseSource(what, node), 0.0) for what in _OF_LAYERS]
+        rows.append(MixedLayer(node, layer.op_type, sum(noise), percent, decision))
+    return tuple(sorted(rows, key=lambda row: -row.contribution))
+
+
+def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, holds: bool) -> str:
+    """Say in one sentence how the search ended.
+
+    Args:
+        taken: What was kept.
+        budget: In percent.
+        needed: Budget that the gates would need by estimate.
+        holds: Whether the gates hold.
+    """
+    parts = ((len(taken.floats), "in float"), (len(taken.residual), "with residual codes"))
+    kept = " and ".join(f"{count} layer{'s' if count > 1 else ''} {how}" for count, how in parts if count)
+    if holds and not kept:
+        return "the gates hold with every layer in int8"
+    time = f"an estimated {taken.percent:.1f} % more time"
+    if holds:
+        return f"the gates hold with {kept}, {time}"
+    best = f"the best within it has {kept}, {time}" if kept else "nothing that fits into it is better than int8"
+    if needed is None:
+        more = "the estimate knows of no budget that would"
+    else:
+        more = f"about {needed:.0f} % would be needed by estimate"
+    return f"a budget of {budget:g} % does not suffice for the gates: {best}; {more}"

@@ -5,28 +5,25 @@ E[(W_hat - W) x] = (W_hat - W) E[x] per output channel, with E[x] from the stati
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.graph.index import Index
-from int8cal.graph.window import window_of
-from int8cal.quantization.corrections.rescale import input_channels_first
+from int8cal.graph.layers import window_of
+from int8cal.quantization.corrections.equalization import input_channels_first
+from int8cal.quantization.corrections.integers import Bias
 from int8cal.quantization.corrections.residual_codes import first_plane
-from int8cal.quantization.uint8_input import pixel_affine
-from int8cal.quantization.uint8_table import pixel_statistics
-from int8cal.search.steps.layers import propose_layers
+from int8cal.search.search import propose_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx
-
     from int8cal.calibration.statistics import TensorStatistics
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.corrections.correction import Draft
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
@@ -37,39 +34,30 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer biases corrected for the mean shift that rounded weights make."""
     if inputs.holdout.scorer is None:
         return
-    model, plan, figures = state.candidate.model, state.plan, state.candidate.tensors
-    if inputs.uint8 is not None:  # the statistics of the model behind the fold of pixels
-        affine = pixel_affine(inputs.uint8.layers)
-        figures = figures | pixel_statistics(inputs.uint8, affine, figures, state.built.wide)
-        model, plan = state.built.floats, state.built.plan
-    deltas = bias_deltas(model, plan, figures, state.built.layers)
+    deltas = bias_deltas(state.built.draft, state.candidate.tensors, state.built.layers)
     if deltas:
-        found = {node: delta.tolist() for node, delta in deltas.items()}
-        table = replace(state.table, corrections={**state.table.corrections, "bias": found})
-        yield from propose_layers(state, inputs, "bias correction", table, ("bias",))
+        bias = Bias({node: tuple(delta.tolist()) for node, delta in deltas.items()})
+        yield from propose_layers(state, inputs, "bias correction", state.table.corrected(bias), (Bias,))
 
 
 def bias_deltas(
-    model: onnx.ModelProto,
-    plan: Plan,
-    statistics: Mapping[str, TensorStatistics],
-    layers: Mapping[str, QuantizedLayer],
+    draft: Draft, statistics: Mapping[str, TensorStatistics], layers: Mapping[str, QuantizedLayer]
 ) -> dict[str, Float64]:
     """Compute what to add to each bias.
 
     Args:
-        model: The prepared (and equalized) model.
-        plan: Its plan.
-        statistics: Per planned tensor, equalized likewise.
+        draft: The float model that the integers stand for.
+        statistics: Per planned tensor of the prepared model, equalized likewise.
         layers: The layers' integers without correction.
 
     Returns:
         Node name -> (output channels,) in real units, for Conv and Gemm with a bias; others are left alone.
     """
-    index = Index(model)
+    index = Index(draft.model)
     result = {}
-    for layer in plan.layers:
-        seen = statistics[layer.input].channels
+    for layer in draft.plan.layers:
+        read = draft.read.get(layer.input)
+        seen = statistics[read.source if read else layer.input].channels
         if (
             layer.bias is None
             or layer.axis is None
@@ -83,13 +71,14 @@ def bias_deltas(
         shape = [1] * weight.ndim
         shape[layer.axis] = -1
         codes = integers.weight
-        if codes.shape != weight.shape:  # what the second plane of an input holds has the mean 0
+        if codes.shape != weight.shape:  # what residual codes of an input stand for has the mean 0
             codes = first_plane(codes, layer.reduction)
         shift = codes * integers.scales.reshape(shape) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
         delta = np.zeros(weight.shape[layer.axis])
-        for mean, rows in zip(seen.mean, input_channels_first(shift, layer), strict=True):
+        means = read.mean(seen) if read else seen.mean
+        for mean, rows in zip(means, input_channels_first(shift, layer), strict=True):
             delta -= rows.sum(axis=1) * mean
         result[layer.node] = delta
     return result

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from int8cal.graph.chains import Chain, find_chains
 from int8cal.graph.index import Index
-from int8cal.quantization.corrections.rescale import input_channels_first, scale_inputs, scale_outputs
+from int8cal.quantization.corrections.equalization import input_channels_first, scale_inputs, scale_outputs
 from int8cal.search.candidate import rescaled_candidate, with_ranges
 from int8cal.search.search import propose_candidate
 from int8cal.search.steps import widest_ranges
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.graph.plan import Plan
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposal, Proposals, State
@@ -41,7 +41,7 @@ PARTS = 4  # in which rescaled chains are offered, where all together do not hel
 
 
 @dataclass(frozen=True)
-class Equalization:
+class RescaledChain:
     """Factors of one chain: exponents (C,), and the gain at its readers' outputs in dB.
 
     Attributes:
@@ -70,13 +70,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer the channels rescaled where much is promised, and else part by part, what promises most first."""
     if inputs.holdout.scorer is None:
         return
-    promised = choose_factors(
-        inputs.prepared,
-        inputs.plan,
-        inputs.statistics,
-        least_gain_db=LEAST_PROMISED_DB,
-        fixed=inputs.job.quantization.ranges,
-    )
+    promised = choose_factors(inputs.prepared, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
     name = "channels rescaled where much is promised"
     state, kept = yield from propose_rescaled(state, inputs, name, promised)
     if kept or len(promised) < 2:
@@ -84,7 +78,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     place = {each.chain.tensor: position for position, each in enumerate(promised)}
     promising = sorted(promised, key=lambda each: -each.gain_db)
     size = -(-len(promising) // PARTS)
-    held: list[Equalization] = []
+    held: list[RescaledChain] = []
     for first in range(0, len(promising), size):
         tried = sorted([*held, *promising[first : first + size]], key=lambda each: place[each.chain.tensor])
         name = f"channels of {len(tried)} of {len(promised)} chains rescaled"
@@ -94,7 +88,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 
 
 def propose_rescaled(
-    state: State, inputs: Inputs, name: str, chosen: Sequence[Equalization], least_db: float = 0.0
+    state: State, inputs: Inputs, name: str, chosen: Sequence[RescaledChain], least_db: float = 0.0
 ) -> Generator[Proposal, State, tuple[State, bool]]:
     """Offer rescaled channels, with the job's ranges and, where it leaves the method open, with the widest.
 
@@ -115,15 +109,14 @@ def propose_rescaled(
 
 
 def choose_factors(
-    model: onnx.ModelProto, plan: Plan, statistics: Statistics, *, least_gain_db: float, fixed: Collection[str] = ()
-) -> tuple[Equalization, ...]:
+    model: onnx.ModelProto, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+) -> tuple[RescaledChain, ...]:
     """Choose powers of two per channel for each chain where they pay.
 
     Args:
         model: The prepared model.
         plan: Its plan.
         statistics: With per-channel figures of every chain's tensor.
-        least_gain_db: A chain is left alone below this predicted gain.
         fixed: Tensors whose range the user gives; their chains are left alone.
 
     Returns:
@@ -135,14 +128,11 @@ def choose_factors(
     weights = {node: index.constant(layer.weight).astype(np.float64) for node, layer in touched.items()}
     accepted = []
     for chain in chains:
-        tensor = statistics.tensors[chain.tensor]
-        if tensor.channels is None:
-            continue
         by_input = [input_channels_first(weights[layer.node], layer) for layer in chain.readers]
-        exponents, gain = best_exponents(tensor, tensor.channels, by_input)
-        if gain < least_gain_db:
+        exponents, gain = best_exponents(statistics.tensors[chain.tensor], by_input)
+        if gain < LEAST_PROMISED_DB:
             continue
-        accepted.append(Equalization(chain, exponents, gain))
+        accepted.append(RescaledChain(chain, exponents, gain))
         factors = np.exp2(exponents)
         if chain.layer is not None:
             weights[chain.node] = scale_outputs(weights[chain.node], chain.layer, factors)
@@ -200,18 +190,19 @@ def largest_weights(by_input: list[list[Float64]]) -> Float64:
     return np.max([[np.abs(rows).max(initial=0.0) for rows in reader] for reader in by_input], axis=0)  # type: ignore[no-any-return]
 
 
-def best_exponents(
-    tensor: TensorStatistics, channels: ChannelStatistics, by_input: list[list[Float64]]
-) -> tuple[Float64, float]:
+def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> tuple[Float64, float]:
     """Choose powers of two for a tensor.
 
     Args:
-        tensor, channels: Its statistics.
+        tensor: Its statistics; without per-channel figures nothing is gained.
         by_input: For each reader, see `input_channels_first`.
 
     Returns:
         Exponents (C,), all 0 where nothing is gained, and the predicted gain in dB.
     """
+    channels = tensor.channels
+    if channels is None:
+        return np.zeros(0), 0.0
     amax, power = channels.amax, channels.mean_square
     strength = largest_weights(by_input)
     none = np.zeros(len(amax))

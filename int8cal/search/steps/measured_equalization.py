@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.calibration.choose import choose
-from int8cal.calibration.ranges import group_histogram
+from int8cal.calibration.ranges import choose, group_histogram
 from int8cal.graph.index import Index
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
-from int8cal.quantization.corrections.rescale import STEPS, input_channels_first, scale_inputs
-from int8cal.quantization.layers import finite_weight, lay_out, layer_weights
+from int8cal.probe.injection import ErrorSite
+from int8cal.probe.layer_inputs import read_rows
+from int8cal.probe.probe import LayerProducts, Probe
+from int8cal.quantization.corrections.equalization import STEPS, input_channels_first, scale_inputs
+from int8cal.quantization.layers import finite_weight, lay_out
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import weight_range
-from int8cal.search.injected import Injected
-from int8cal.search.layer_rows import read_rows
 from int8cal.search.steps.equalization import (
-    Equalization,
+    RescaledChain,
     best_exponents,
     largest_weights,
     propose_rescaled,
@@ -48,14 +48,16 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.graph.chains import Chain
-    from int8cal.graph.plan import Layer, Plan
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, QuantizationSettings
     from int8cal.numerics.affine import Affine
+    from int8cal.probe.layer_inputs import LayerRows
+    from int8cal.probe.probe import Run
     from int8cal.quantization.layers import LayerWeights
     from int8cal.runtime.batching import SampleLike
     from int8cal.search.candidate import Inputs
-    from int8cal.search.layer_rows import LayerRows
     from int8cal.search.search import Proposals, State
 
 Float64 = npt.NDArray[np.float64]
@@ -65,12 +67,10 @@ ALPHAS = (0.25, 0.5, 0.75, 1.0)  # 1 leaves all range trouble to the weights
 SAMPLES = 8  # whose rows are enough to tell candidates apart
 FINALISTS = 2  # candidates whose error is followed to the model's outputs
 RUNS = 8  # with which it is
-LEAST_GAIN_DB = 0.1
-INSERTED_GAIN_DB = 1.0  # a Mul of its own takes time
+LEAST_GAIN_DB = 0.1  # a chain is left alone below it
+INSERTED_GAIN_DB = 1.0  # likewise, where a Mul is inserted: that takes time
 _OUTPUTS, _FEWEST = 64, 16  # output channels that stand for all
 _WEIGHTS = 1 << 17  # and how many weights they may have
-
-
 # By how much the holdout must find channels rescaled by measured strength better. Where all channels are made equally
 # large, all of them reach the end of the range, and unseen data is clipped more often: a small gain on samples that the
 # ranges have seen is none.
@@ -102,10 +102,7 @@ def measure_factors(
     samples: Sequence[SampleLike],
     calibration: CalibrationSettings,
     quantization: QuantizationSettings,
-    *,
-    least_gain_db: float = LEAST_GAIN_DB,
-    inserted_gain_db: float = INSERTED_GAIN_DB,
-) -> tuple[Equalization, ...]:
+) -> tuple[RescaledChain, ...]:
     """Choose factors per channel for each chain where they lower the measured error.
 
     Args:
@@ -113,11 +110,9 @@ def measure_factors(
         plan: Its plan.
         statistics: With per-channel histograms of every chain's tensors.
         signature: Of the model's inputs.
-        samples: To tune on; the first few are used.
+        samples: To fit on; the first few are used.
         calibration: Threshold method and threads.
         quantization: Type of activations, range of weights, target; a tensor with a user's range is left alone.
-        least_gain_db: A chain is left alone below this gain.
-        inserted_gain_db: Likewise, where a Mul has to be inserted.
 
     Returns:
         Accepted chains, in graph order.
@@ -127,37 +122,43 @@ def measure_factors(
         NonFiniteError: A weight holds NaN or infinity.
     """
     chains = list(usable_chains(model, plan, statistics, quantization.ranges))
-    if not chains or not samples:
+    if not chains:
         return ()
     layers = [layer for chain in chains for layer in chain.readers]
     rows = read_rows(model, signature, layers, samples[:SAMPLES], threads=calibration.threads)
-    search = _Search(Index(model), plan, statistics.tensors, chains, rows, calibration, quantization)
+    behind = {chain.layer.node: chain for chain in chains if chain.layer is not None}
+    search = _Search(Index(model), plan, statistics.tensors, behind, rows, calibration, quantization)
     chains = [chain for chain in chains if all(layer.node in rows for layer in chain.readers)]
     with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-equalize") as pool:
         finalists = list(pool.map(search.finalists, chains))
-    injected = Injected(model, plan, signature, layers, samples[:RUNS], threads=calibration.threads)
+    probe = Probe(
+        model, plan, signature, calibration.threads, behind_layers=True, shown=[layer.input for layer in layers]
+    )
+    runs = probe.runs(samples[:RUNS])
     found = []
     for chain, candidates in zip(chains, finalists, strict=True):
-        best = _least_added_error(search, injected, chain, candidates)
-        injected.close_layers()
-        if best is not None and best.gain_db >= (inserted_gain_db if chain.inserted else least_gain_db):
+        best = _least_added_error(search, probe, runs, chain, candidates)
+        if best is not None and best.gain_db >= (INSERTED_GAIN_DB if chain.inserted else LEAST_GAIN_DB):
             found.append(best)
     return tuple(found)
 
 
 def _least_added_error(
-    search: _Search, injected: Injected, chain: Chain, candidates: list[tuple[str, Float64]]
-) -> Equalization | None:
+    search: _Search, probe: Probe, runs: Sequence[Run], chain: Chain, candidates: list[tuple[str, Float64]]
+) -> RescaledChain | None:
     """Return the candidate with which a chain's rounding disturbs the model's outputs least."""
     if not candidates:
         return None
-    before = search.added_error(injected, chain, np.zeros(chain.channels))
-    after = [search.added_error(injected, chain, exponents) for _, exponents in candidates]
+    products = LayerProducts(probe.model, threads=probe.threads)
+    tried = (np.zeros(chain.channels), *(exponents for _, exponents in candidates))
+    before, *after = (
+        probe.relative_noise(runs, search.errors_of(products, runs, chain, exponents)) for exponents in tried
+    )
     least = int(np.argmin(after))
     if not 0 < after[least] < before:
         return None
     name, exponents = candidates[least]
-    return Equalization(chain, exponents, float(10 * np.log10(before / after[least])), f"{name}, measured")
+    return RescaledChain(chain, exponents, float(10 * np.log10(before / after[least])), f"{name}, measured")
 
 
 @dataclass(frozen=True)
@@ -193,20 +194,21 @@ def _rounded(values: Float64, source: LayerWeights) -> Float32:
     return (codes * scales[:, None, None]).astype(np.float32)
 
 
+@dataclass(frozen=True, eq=False)
 class _Search:
-    def __init__(
-        self,
-        index: Index,
-        plan: Plan,
-        tensors: Mapping[str, TensorStatistics],
-        chains: Sequence[Chain],
-        rows: Mapping[str, LayerRows],
-        calibration: CalibrationSettings,
-        quantization: QuantizationSettings,
-    ) -> None:
-        self.index, self.plan, self.tensors, self.rows = index, plan, tensors, rows
-        self.calibration, self.quantization = calibration, quantization
-        self.behind = {chain.layer.node: chain for chain in chains if chain.layer is not None}
+    """What the candidates of every chain are measured with.
+
+    Attributes:
+        behind: By node, the chain that begins at the layer.
+    """
+
+    index: Index
+    plan: Plan
+    tensors: Mapping[str, TensorStatistics]
+    behind: Mapping[str, Chain]
+    rows: Mapping[str, LayerRows]
+    calibration: CalibrationSettings
+    quantization: QuantizationSettings
 
     def finalists(self, chain: Chain) -> list[tuple[str, Float64]]:
         """Return the candidates that make the least error at the readers, and the one that recipe fast would take."""
@@ -222,36 +224,40 @@ class _Search:
             ranked.append((ratio, number, name, exponents))
         # the numbers tell equal ratios apart: exponents have no order
         best = [(name, exponents) for ratio, _, name, exponents in sorted(ranked)[:FINALISTS] if ratio < 1]
-        tensor = self.tensors[chain.tensor]
-        if best and tensor.channels is not None:
-            exponents, gain = best_exponents(tensor, tensor.channels, self._by_input(chain))
+        if best:
+            exponents, gain = best_exponents(self.tensors[chain.tensor], self._by_input(chain))
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
-    def added_error(self, injected: Injected, chain: Chain, exponents: Float64) -> float:
-        """Return what a chain's quantized input and weights do to the model's outputs."""
+    def errors_of(
+        self, products: LayerProducts, runs: Sequence[Run], chain: Chain, exponents: Float64
+    ) -> list[dict[ErrorSite, Float32]]:
+        """Return per run what a chain's quantized input and weights add to what its readers compute."""
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
-        errors: list[dict[str, Float32]] = [{} for _ in range(injected.runs)]
+        errors: list[dict[ErrorSite, Float32]] = [{} for _ in runs]
         for layer in chain.readers:
             weight = finite_weight(self.index, layer.weight, layer.node)
             rounded = self._rounded(layer, scale_inputs(weight.astype(np.float64), layer, 1 / factor))
             shape = (-1, *[1] * (weight.ndim - 2)) if layer.op_type == "Conv" else (-1,)
             columns = factor.astype(np.float32).reshape(shape)
-            for run, added in enumerate(errors):
-                values = injected.read(layer.node, run)
-                expected = injected.product(layer.node, values, weight)
+            for run, added in zip(runs, errors, strict=True):
+                values = run.values[layer.input]
+                expected = products.product(layer, values, weight)
                 near = fake_quantized(values * columns, affines[layer.input])
-                added[layer.node] = injected.product(layer.node, near, rounded) - expected
-        return injected.added_error(errors)
+                added[ErrorSite(layer.node, "output")] = products.product(layer, near, rounded) - expected
+        return errors
 
     def _rounded(self, layer: Layer, weight: Float64) -> Float32:
         """Return a layer's weight as its codes will stand for it."""
-        source = lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)
+        source = self._laid_out(layer, weight)
         threads = self.calibration.threads or cpu_count()
         with ThreadPoolExecutor(threads, "int8cal-equalize") as pool:  # rows do not depend on each other
             parts = [part for part in np.array_split(source.rows.values, threads) if len(part)]
             rounded = pool.map(_rounded, parts, itertools.repeat(source))
             return source.reduction.restore(np.concatenate(list(rounded)), source.shape)
+
+    def _laid_out(self, layer: Layer, weight: Float32 | Float64) -> LayerWeights:
+        return lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)
 
     def _candidates(self, chain: Chain) -> list[tuple[str, Float64]]:
         channels = self.tensors[chain.tensor].channels
@@ -273,24 +279,15 @@ class _Search:
 
     def _affines(self, chain: Chain, exponents: Float64) -> dict[str, Affine]:
         """Return what the threshold method chooses for each reader's input once the channels are scaled."""
-        scaled = {
-            name: self.tensors[name].equalized(exponents)
-            for name in chain.tensors
-            if self.plan.tensor(name) is not None
-        }
+        groups = {each.tensor: each.group for each in self.plan.tensors}
+        scaled = {name: self.tensors[name].equalized(exponents) for name in chain.tensors if name in groups}
+        activations, percentile = self.quantization.activations, self.calibration.percentile
         by_group: dict[str, Affine] = {}
-        result = {}
-        for layer in chain.readers:
-            point = self.plan.tensor(layer.input)
-            if point is None:  # what a layer reads is always planned
-                continue
-            if point.group not in by_group:
-                # only what passes values on shares a scale with a chain's tensor, and is one of its tensors too
-                seen = group_histogram(self.plan, {**self.tensors, **scaled}, point.group)
-                activations, percentile = self.quantization.activations, self.calibration.percentile
-                by_group[point.group] = choose(seen, self.calibration.method, activations, percentile).affine
-            result[layer.input] = by_group[point.group]
-        return result
+        for group in dict.fromkeys(groups[layer.input] for layer in chain.readers):
+            # only what passes values on shares a scale with a chain's tensor, and is one of its tensors too
+            seen = group_histogram(self.plan, {**self.tensors, **scaled}, group)
+            by_group[group] = choose(seen, self.calibration.method, activations, percentile).affine
+        return {layer.input: by_group[groups[layer.input]] for layer in chain.readers}
 
     def _errors(self, chain: Chain, exponents: Float64, readers: list[_Reader]) -> list[float]:
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
@@ -299,8 +296,7 @@ class _Search:
         ]
 
     def _reader(self, layer: Layer) -> _Reader:
-        span, target = weight_range(self.quantization), self.quantization.target
-        source = layer_weights(self.index, layer, span, target, double=False)
+        source = self._laid_out(layer, finite_weight(self.index, layer.weight, layer.node))
         outputs = len(source.rows.values)
         per_group = outputs // layer.group
         grouped = source.rows.values.astype(np.float64).reshape(layer.group, per_group, -1)
@@ -317,11 +313,7 @@ class _Search:
 
         That keeps the choice the same for any scaling of the outputs that the next layers undo.
         """
-        chain = self.behind.get(layer.node)
-        if chain is None:
-            return np.ones(outputs)
-        energy = np.zeros(outputs)
-        for reader in chain.readers:
-            weight = self.index.constant(reader.weight).astype(np.float64)
-            energy += [np.square(rows).sum() for rows in input_channels_first(weight, reader)]
+        chain, energy = self.behind.get(layer.node), np.zeros(outputs)
+        for by_input in () if chain is None else self._by_input(chain):
+            energy += [np.square(rows).sum() for rows in by_input]
         return energy if energy.any() else np.ones(outputs)

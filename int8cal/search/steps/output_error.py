@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
-from int8cal.graph.select import Selection
+from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
-from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 
 if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
-    from int8cal.numerics.affine import Affine
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
@@ -33,32 +31,28 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         holdout.fit,
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s,
-        threads=holdout.threads,
+        threads=job.calibration.threads,
     )
-    sweep = precision.sweep(_affines(state, inputs))
+    sweep = precision.sweep(state.table.affines(inputs.ranged_plan))
     ranges = state.candidate.ranges
     better, lines = precision.better_ranges(sweep, ranges, job.calibration, job.quantization)
     if lines:
         state = yield Remark(lines)
-        precision.sensitivity.close()  # scoring opens models of its own
+        precision.probe.close()  # scoring opens models of its own
         entries = state.table.tensors | better.entries
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
         if state.results[-1].kept:
-            sweep = precision.sweep(_affines(state, inputs))
-    precision.sensitivity.close()
+            sweep = precision.sweep(state.table.affines(inputs.ranged_plan))
+    precision.probe.close()
     allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations == "u8"
-    taken, lines = precision.upgrades(sweep, allowance, planes=unsigned)
+    taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
-    planes = [node for each in taken for node in each.planes]
-    if planes:
-        state = yield Proposal("second planes of inputs", with_residual_codes(state.table, state.plan, planes))
+    residual = [node for each in taken for node in each.residual]
+    if residual:
+        state = yield Proposal("second planes of inputs", with_residual_codes(state.table, state.plan, residual))
     left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
     if left and (proposal := _floats(state, inputs, left)) is not None:
         yield proposal
-
-
-def _affines(state: State, inputs: Inputs) -> dict[str, Affine]:
-    return {each.tensor: state.table.tensors[each.tensor].affine for each in inputs.ranged_plan.tensors}
 
 
 def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | None:
@@ -69,17 +63,16 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
         inputs: What stays the same.
         left: Node -> why.
     """
-    asked = inputs.job.quantization
-    smaller = make_plan(inputs.prepared, Selection(asked.include, asked.exclude, tuple(left.items()), asked.target))
+    settings = state.table.settings.with_left("left_for_accuracy", left)
+    smaller = make_plan(inputs.prepared, settings.selection)
     # without factors on either side: no chain of the smaller plan may have lost one
     lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
     lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
-    if lost & set(state.table.corrections.get("equalization", {})) or not known >= needed:
+    if lost & Equalization.of(state.table).values.keys() or not known >= needed:
         return None
     # raw pixels have entries that no plan of the prepared model knows, and lack some that it has
     tensors = {name: entry for name, entry in state.table.tensors.items() if name not in known - needed}
-    settings = {**state.table.settings, LEFT_FOR_ACCURACY: left}
     return Proposal("float between layers", replace(state.table, settings=settings, tensors=tensors), smaller)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from int8cal.graph.recurrent import KERNELS
+from int8cal.graph.layers import KERNELS
 from int8cal.quantization.build import build_model
-from int8cal.quantization.recurrent import FORMS_KEY, quantize_recurrent, why_no_kernel
-from int8cal.runtime.targets import table_target
+from int8cal.quantization.recurrent import quantize_recurrent, why_no_kernel
 from int8cal.search.search import Settled
 
 if TYPE_CHECKING:
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.calibration.table import CalibrationTable
+    from int8cal.graph.layers import KernelForm
     from int8cal.graph.plan import Plan
-    from int8cal.graph.recurrent import Form
+    from int8cal.quantization.table import CalibrationTable
     from int8cal.search.candidate import Inputs
     from int8cal.search.scorer import Scorer
     from int8cal.search.search import Proposals, State
@@ -47,17 +46,14 @@ def choose_forms(
 
     Args:
         prepared: The prepared model.
-        plan: Its plan.
+        plan: Its plan, with recurrent nodes.
         table: Every tensor's entry; its settings name the target.
         scorer: Scores an int8 model on the holdout; None where it cannot.
 
     Returns:
-        The table with its part settings.recurrent, and what was decided, a line per node. The same table where the
-        plan has no recurrent nodes.
+        The table with its part settings.recurrent, and what was decided, a line per node.
     """
-    if not plan.recurrent:
-        return table, ()
-    target = table_target(table.settings)
+    target = table.settings.target
     reasons = {layer.node: why_no_kernel(layer, target) for layer in plan.recurrent}
     able = [node for node, reason in reasons.items() if not reason]
     kernels: list[str] = []
@@ -65,15 +61,17 @@ def choose_forms(
     if able and scorer is None:
         reasons |= dict.fromkeys(able, "there is no holdout, or no float output, to score its kernel by")
     elif able and scorer is not None:
-        plain, score = (
-            scorer(build_model(prepared, plan, _with_forms(table, plan, tried)).model).db for tried in ((), able)
-        )
+
+        def score_with(nodes: Iterable[str]) -> float:
+            return scorer(build_model(prepared, plan, _with_forms(table, plan, nodes)).model).db
+
+        plain, score = score_with(()), score_with(able)
         best = plain
         if _is_good(score, plain):
             kernels, best = able, score
         else:
             for node in able:
-                score = scorer(build_model(prepared, plan, _with_forms(table, plan, [*kernels, node])).model).db
+                score = score_with((*kernels, node))
                 if _is_good(score, plain):
                     kernels, best = [*kernels, node], score
                 else:
@@ -83,14 +81,12 @@ def choose_forms(
     ranges = {node: each.range for node, each in quantize_recurrent(prepared, plan, chosen).items()}
     notes = []
     for layer in plan.recurrent:
+        weights = f"weights {ranges[layer.node]} per direction, gate and output"
         if layer.node in kernels:
-            how = f"integer: {KERNELS[layer.op_type]}, weights {ranges[layer.node]} per direction, gate and output"
-            notes.append(f"{layer.op_type} {layer.node} is {how}; {figures}")
+            how = f"integer: {KERNELS[layer.op_type]}, {weights}; {figures}"
         else:
-            how = (
-                f"weight-only: weights {ranges[layer.node]} per direction, gate and output, the cell computes in float"
-            )
-            notes.append(f"{layer.op_type} {layer.node} is {how}: {reasons[layer.node]}")
+            how = f"weight-only: {weights}, the cell computes in float: {reasons[layer.node]}"
+        notes.append(f"{layer.op_type} {layer.node} is {how}")
     return chosen, tuple(notes)
 
 
@@ -100,5 +96,7 @@ def _is_good(score: float, plain: float) -> bool:
 
 def _with_forms(table: CalibrationTable, plan: Plan, kernels: Iterable[str]) -> CalibrationTable:
     chosen = set(kernels)
-    forms: dict[str, Form] = {layer.node: "kernel" if layer.node in chosen else "weights" for layer in plan.recurrent}
-    return replace(table, settings={**table.settings, FORMS_KEY: forms})
+    forms: dict[str, KernelForm] = {
+        layer.node: "kernel" if layer.node in chosen else "weights" for layer in plan.recurrent
+    }
+    return replace(table, settings=table.settings.with_recurrent(forms))

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.index import Index
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
-from int8cal.quantization.corrections.codes_text import CORRECTION, codes_to_text
-from int8cal.quantization.corrections.residual_codes import residual_codes_of
+from int8cal.probe.layer_inputs import layer_inputs, take_moments
+from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
-from int8cal.quantization.moments import layer_inputs, take_moments
-from int8cal.runtime.targets import table_range, table_target
-from int8cal.search.holdout import LEAST_SCORED
-from int8cal.search.search import Remark
-from int8cal.search.steps.layers import propose_layers
+from int8cal.search.scorer import LEAST_SCORED
+from int8cal.search.search import Remark, propose_layers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from int8cal.calibration.table import CalibrationTable
-    from int8cal.graph.plan import Layer
     from int8cal.numerics.gram import Moments
-    from int8cal.numerics.weights import QuantizedLayer
-    from int8cal.quantization.build import Built
+    from int8cal.quantization.build import BuiltModel
     from int8cal.quantization.layers import LayerWeights
+    from int8cal.quantization.table import CalibrationTable
     from int8cal.runtime.batching import SampleLike
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
@@ -60,14 +56,14 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if not holdout.can_fit:
         return
     held_out = holdout.validation[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs' does
-    samples = (list(holdout.as_int8(state.built.model, each)) for each in (holdout.fit, held_out))
-    table, lines = refine_layers(state.built, state.table, *samples, threads=holdout.threads)
+    samples = (list(feeds_for(state.built.model, each)) for each in (holdout.fit, held_out))
+    table, lines = refine_layers(state.built, state.table, *samples, threads=inputs.job.calibration.threads)
     state = yield Remark(lines)
-    yield from propose_layers(state, inputs, "second-order rounding", table, (CORRECTION, "bias"))
+    yield from propose_layers(state, inputs, "second-order rounding", table, (Rounding, Bias))
 
 
 def refine_layers(
-    built: Built,
+    built: BuiltModel,
     table: CalibrationTable,
     fit: Sequence[SampleLike],
     validation: Sequence[SampleLike],
@@ -89,66 +85,51 @@ def refine_layers(
     Raises:
         StatisticsError: A kernel failed on a sample.
     """
-    layers = {layer.node: layer for layer in built.plan.layers}
+    layers = {layer.node: layer for layer in built.draft.plan.layers}
     inputs, without = layer_inputs(built.model, list(layers))
-    index = Index(built.floats)
-    weights, target = table_range(table.settings), table_target(table.settings)
-    planes = residual_codes_of(built.plan, table)
+    index = Index(built.draft.model)
     found: dict[str, Refined] = {}
-    for entry, (tuned, judged) in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):
-        layer = layers[entry.node]
-        source = layer_weights(index, layer, weights, target, double=entry.node in planes)
-        scale = table.tensors[layer.input].scale
-        found[entry.node] = _refined(layer, source, built.layers[entry.node], index, scale, tuned, judged)
+    for entry, moments in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):
+        layer, integers = layers[entry.node], built.layers[entry.node]
+        source = layer_weights(index, layer, built.draft)
+        before = source.reduction.rows(integers.weight).values
+        if not all(each.count for each in moments):
+            found[entry.node] = Refined(None, None, 0.0)
+            continue
+        codes, gain = _rounded(source, integers.scales, before, *moments)
+        delta = None
+        if layer.bias is not None:
+            bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
+            final = before if codes is None else codes
+            errors = final * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
+            delta = _bias_delta(errors, integers.scales, bias, table.tensors[layer.input].scale, *moments)
+        found[entry.node] = Refined(None if codes is None else codes_to_text(before, codes), delta, gain)
     return _with(table, found), _lines(found, without)
 
 
-def _refined(
-    layer: Layer,
-    source: LayerWeights,
-    integers: QuantizedLayer,
-    index: Index,
-    input_scale: float,
-    tuned: Moments,
-    judged: Moments,
-) -> Refined:
-    rows, scales = source.rows, integers.scales
-    start = source.reduction.rows(integers.weight).values
-    if not tuned.count or not judged.count:
-        return Refined(None, None, 0.0)
-    moments = mixed(tuned.gram, tuned.count, rows.channels, overwrite=True)
-    codes = round_second_order(rows, scales, source.dtype, source.links, moments, start)
-    before, after = (float(error_power(rows, scales, each, judged.gram).sum()) for each in (start, codes))
-    gain = 10.0 * float(np.log10(before / after)) if before > 0.0 and after > 0.0 else 0.0
-    kept = after < before
-    final = codes if kept else start
-    delta = _bias_delta(layer, source, final, integers, index, input_scale, tuned, judged)
-    return Refined(codes_to_text(start, codes) if kept else None, delta, gain)
+def _rounded(
+    source: LayerWeights, scales: Float64, before: Int8, fit: Moments, validation: Moments
+) -> tuple[Int8 | None, float]:
+    """Return the codes, None where those before make less error on the validation samples, and what they gain in dB."""
+    rows = source.rows
+    moments = mixed(fit.gram, fit.count, rows.channels, overwrite=True)
+    codes = round_second_order(rows, scales, source.dtype, source.links, moments, before)
+    old, new = (float(error_power(rows, scales, each, validation.gram).sum()) for each in (before, codes))
+    gain = 10.0 * float(np.log10(old / new)) if old > 0.0 and new > 0.0 else 0.0
+    return codes if new < old else None, gain
 
 
 def _bias_delta(
-    layer: Layer,
-    source: LayerWeights,
-    codes: Int8,
-    integers: QuantizedLayer,
-    index: Index,
-    input_scale: float,
-    tuned: Moments,
-    judged: Moments,
+    errors: Float64, scales: Float64, bias: Float64, input_scale: float, fit: Moments, validation: Moments
 ) -> Float64 | None:
     """Return what takes the mean shift of rounded weights back, where it does so on the validation samples too."""
-    if layer.bias is None:
+    shift, unseen = (mean_output(errors, each) * input_scale for each in (fit, validation))
+    if bias.size != shift.size:
         return None
-    errors = codes * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
-    shifts = [mean_output(errors, each) * input_scale for each in (tuned, judged)]
-    bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
-    if bias.size != shifts[0].size:
-        return None
-    delta = -shifts[0]
-    steps = np.tile(integers.scales, bias.size // len(integers.scales)) * input_scale
-    fits = bool((np.abs(bias + delta) < _BIAS_ROOM * steps).all())
-    better = float(((shifts[1] + delta) ** 2).sum()) < float((shifts[1] ** 2).sum())
-    return delta if fits and better else None
+    steps = np.tile(scales, bias.size // len(scales)) * input_scale
+    fits = bool((np.abs(bias - shift) < _BIAS_ROOM * steps).all())
+    better = float(((unseen - shift) ** 2).sum()) < float((unseen**2).sum())
+    return -shift if fits and better else None
 
 
 def mean_output(values: Float64, moments: Moments) -> Float64:
@@ -161,13 +142,10 @@ def mean_output(values: Float64, moments: Moments) -> Float64:
 
 
 def _with(table: CalibrationTable, found: dict[str, Refined]) -> CalibrationTable:
-    bias: dict[str, Any] = dict(table.corrections.get("bias", {}))
-    bias = {node: value for node, value in bias.items() if node not in found}
-    bias |= {node: each.delta.tolist() for node, each in found.items() if each.delta is not None}
+    bias = dict(Bias.of(table).without(found).values)
+    bias |= {node: tuple(each.delta.tolist()) for node, each in found.items() if each.delta is not None}
     rounding = {node: each.text for node, each in found.items() if each.text is not None}
-    parts = {name: value for name, value in table.corrections.items() if name not in ("bias", CORRECTION)}
-    parts |= {name: part for name, part in (("bias", bias), (CORRECTION, rounding)) if part}
-    return replace(table, corrections=parts)
+    return table.corrected(Bias(bias), Rounding(rounding))
 
 
 def _lines(found: dict[str, Refined], without: dict[str, str]) -> tuple[str, ...]:

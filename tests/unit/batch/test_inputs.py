@@ -1,13 +1,14 @@
 """What a job is made from: which changes count, and which do not."""
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from int8cal.batch import inputs
-from int8cal.batch.inputs import FileCache, describe_changes, inputs_from, inputs_of, with_contents
+from int8cal.batch.inputs import FileCache, describe_changes, inputs_of, with_contents
+from int8cal.batch.record import Record, read_record, write_record
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings
 
 
@@ -19,9 +20,10 @@ def changed(before, job):
     return describe_changes(before, inputs_of(job, FileCache()), job, FileCache())
 
 
-def test_nothing_changes_by_itself_and_a_document_reads_back(job):
+def test_nothing_changes_by_itself_and_a_record_reads_back(job, tmp_path):
     before = taken(job)
-    assert inputs_from(asdict(before)) == before
+    write_record(Record("a", "batch.yaml", "started", before), tmp_path)
+    assert read_record(tmp_path).inputs == before
     assert changed(before, job) == ()
 
 

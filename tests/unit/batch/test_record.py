@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.batch.inputs import Inputs, Source
+from int8cal.batch.inputs import JobInputs, Source
 from int8cal.batch.record import Record, read_record, write_record
 
-INPUTS = Inputs("m.onnx", "a" * 64, Source(3, 5, "l", "c"), Source(1, 2, "l"), {"data.samples": None}, {"numpy": "2"})
+INPUTS = JobInputs(
+    "m.onnx", "a" * 64, Source(3, 5, "l", "c"), Source(1, 2, "l"), {"data.samples": None}, {"numpy": "2"}
+)
 RECORDS = {
     "done": Record("one", "../batch.yaml", "done", INPUTS, {"report.json": "b" * 64}, seconds=1.5),
     "failed": Record("one", "../batch.yaml", "done", INPUTS, {"report.json": "b" * 64}, 7, "gate: no", 2),

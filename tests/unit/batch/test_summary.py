@@ -2,6 +2,7 @@ from pathlib import Path
 
 from int8cal.batch.jobs import JobResult
 from int8cal.batch.summary import junit_suite
+from int8cal.evaluation.result import Gate
 
 
 def outcomes(result, gates=()):
@@ -10,8 +11,8 @@ def outcomes(result, gates=()):
 
 def test_every_gate_of_a_job_is_a_case():
     gates = (
-        {"gate": "sqnr_db>=30", "value": 31.5, "passed": True, "ci95": [30.0, 33.0]},
-        {"gate": "top1.drop<=1", "value": None, "passed": False},
+        Gate(gate="sqnr_db>=30", value=31.5, passed=True, ci95=(30.0, 33.0)),
+        Gate(gate="top1.drop<=1", value=None, passed=False),
     )
     result = JobResult("bert", "gate failed", Path("out"), "bert.onnx", exit_code=7, gates=gates, seconds=2.5)
     assert outcomes(result) == [

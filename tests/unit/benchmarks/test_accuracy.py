@@ -15,6 +15,7 @@ from benchmarks.plot import Curve, curves
 from benchmarks.study import ALL, ModelStudy, Point, Task, join, load_study, middle
 from benchmarks.study_run import Settings, draw
 from benchmarks.study_tables import summary, tables
+from int8cal.quantization.corrections.equalization import Equalization
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_ranges_and_corrections_of_two_tables_are_told_apart(few):
     mixed = crossed(few.path, some, whole)
     assert mixed.SerializeToString() != int8cal.quantize(few.path, whole).SerializeToString()
     assert crossed(few.path, whole, whole).SerializeToString() == int8cal.quantize(few.path, whole).SerializeToString()
-    rescaled = replace(some, corrections={**some.corrections, "equalization": {"x": [1]}})
+    rescaled = some.corrected(Equalization({"x": (1,)}))
     assert crossed(few.path, rescaled, whole) is None
 
 

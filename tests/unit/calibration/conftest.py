@@ -8,10 +8,9 @@ import pytest
 from onnx import numpy_helper
 
 from int8cal.calibration.collector import Collector
-from int8cal.calibration.engines.local import collect
+from int8cal.calibration.engines import collect
 from int8cal.calibration.statistics import Statistics
 from int8cal.calibration.statistics_file import save_statistics
-from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
 from int8cal.data.sample import Sample
 from int8cal.graph.plan import Plan, QuantizedTensor
 from int8cal.graph.signature import signature_of
@@ -85,34 +84,6 @@ def make_plan(*points):
     )
 
 
-def make_table(**changes):
-    entry = TensorEntry("uint8", 0.5, 3, -1.5, 126.0, "mse", 100.0, (-1.0, 100.0), 0.125, "calibrated")
-    shared = TensorEntry(
-        "int8",
-        float(np.float32(0.1)),
-        0,
-        *(k * float(np.float32(0.1)) for k in (-127, 127)),
-        "kl",
-        13.0,
-        (-13.0, 2.0),
-        0.0,
-        "shared",
-    )
-    fields = {
-        "model": {"sha256": "ab" * 32, "name": "model.onnx"},
-        "data": {"fingerprint": "0" * 32, "samples": 7},
-        "settings": {"method": "auto", "percentile": 99.99, "exclude": ["op:Softmax"], "preprocess": None},
-        "tensors": {"x": entry, "conv/out:0": shared},
-        "weights": {
-            "W": WeightEntry("int8", 0, "s8", (float(np.float32(0.01)), 0.25)),
-            "G@Gemm_1": WeightEntry("int8", None, "s7", (2.0**-20,)),
-        },
-        "corrections": {"bias": {"Conv_0": [0.1, -1e-17]}, "equalization": {"r": [1, -2]}},
-        "warnings": ("tensor 'x': only zeros were observed",),
-    }
-    return CalibrationTable(**(fields | changes))
-
-
 @pytest.fixture
 def tools(tmp_path):
     """The builders above, for tests."""
@@ -124,7 +95,6 @@ def tools(tmp_path):
         count = staticmethod(count)
         statistics = staticmethod(make_statistics)
         plan = staticmethod(make_plan)
-        table = staticmethod(make_table)
         wrap = Network
 
         @staticmethod

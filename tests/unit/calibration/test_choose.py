@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from int8cal.calibration.choose import METHODS, candidates, choose, kl_range
+from int8cal.calibration.ranges import METHODS, candidates, choose
 from int8cal.numerics.affine import SMALLEST_SCALE, ZERO_SCALE
-from int8cal.numerics.thresholds.mse import points_of, squared_error
+from int8cal.numerics.kl import kl_range
+from int8cal.numerics.mse import points_of, squared_error
 
 RNG = np.random.default_rng(21)
 TENSORS = {
@@ -88,23 +89,23 @@ def test_exact_zeros_do_not_influence_kl(tools):
     values = np.maximum(RNG.normal(size=50_000), 0)
     without = tools.count(values[values > 0]).histogram
     histogram = tools.count(np.append(values, np.zeros(10**6))).histogram
-    (low, high), (other_low, other_high) = kl_range(histogram), kl_range(without)
+    (low, high), (other_low, other_high) = kl_range(histogram, symmetric=False), kl_range(without, symmetric=False)
     assert high == other_high
     assert (low, other_low) == (0.0, without.observed[0])
 
 
 def test_kl_clips_both_sides_at_one_threshold_within_the_observed_range(tools):
-    low, high = kl_range(tools.count(TENSORS["heavy"]).histogram)
+    low, high = kl_range(tools.count(TENSORS["heavy"]).histogram, symmetric=False)
     assert -low == pytest.approx(high)
     skewed = np.append(RNG.normal(size=50_000), -0.1) * np.where(RNG.normal(size=50_001) > 0, 1, 0.01)
     skewed = np.where(skewed < 0, skewed * 0.01, skewed)
     histogram = tools.count(skewed).histogram
-    assert kl_range(histogram)[0] == histogram.observed[0]
+    assert kl_range(histogram, symmetric=False)[0] == histogram.observed[0]
 
 
 def test_s8_searches_kl_with_128_levels_on_one_sided_tensors_too(tools):
     histogram = tools.count(np.abs(RNG.laplace(size=400_000))).histogram
-    assert kl_range(histogram, symmetric=True) != kl_range(histogram)
+    assert kl_range(histogram, symmetric=True) != kl_range(histogram, symmetric=False)
     chosen = choose(histogram, "kl", "s8", 99.9).affine
     assert chosen.high == pytest.approx(kl_range(histogram, symmetric=True)[1])
 

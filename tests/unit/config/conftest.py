@@ -21,7 +21,7 @@ def load(folder):
 
     def load(text: str, overrides: dict[str, object] | None = None, **kwargs):
         (folder / "job.yaml").write_text(text, encoding="utf-8")
-        return load_jobs(Path("job.yaml"), overrides, **kwargs)
+        return tuple(located.job for located in load_jobs(Path("job.yaml"), overrides, **kwargs))
 
     return load
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.config.available import require_available
-from int8cal.config.load import load_jobs
+from int8cal.config.load import load_jobs, require_available
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -16,12 +15,12 @@ def test_the_examples_are_there():
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
 def test_each_example_loads_and_is_available(path):
-    for job in load_jobs(path):
+    for job in (located.job for located in load_jobs(path)):
         require_available(job)
 
 
 def test_the_batch_example_makes_the_jobs_its_comments_promise():
-    jobs = load_jobs(CONFIGS / "batch.yaml")
+    jobs = tuple(located.job for located in load_jobs(CONFIGS / "batch.yaml"))
     assert [job.name for job in jobs] == [
         "model-auto",
         "model-percentile",
@@ -31,6 +30,6 @@ def test_the_batch_example_makes_the_jobs_its_comments_promise():
 
 
 def test_the_imagenet_example_preprocesses_both_data_sets_alike():
-    (job,) = load_jobs(CONFIGS / "imagenet-style.yaml")
+    (job,) = (located.job for located in load_jobs(CONFIGS / "imagenet-style.yaml"))
     assert job.evaluation.data is not None
     assert job.evaluation.data.preprocess == job.data.preprocess

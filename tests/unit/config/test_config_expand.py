@@ -60,7 +60,7 @@ def test_brackets_in_the_directory_of_the_file_are_no_glob(folder, models):
 
     models("runs [old]/a.onnx", "runs [old]/b.onnx")
     (folder / "runs [old]" / "job.yaml").write_text("model: '*.onnx'\ndata: d\n")
-    assert [job.name for job in load_jobs(Path("runs [old]/job.yaml"))] == ["a", "b"]
+    assert [located.job.name for located in load_jobs(Path("runs [old]/job.yaml"))] == ["a", "b"]
 
 
 def test_the_matrix_is_the_product_of_its_values_in_order(load):

@@ -1,12 +1,14 @@
 """Layers: command line beats YAML beats defaults, and paths keep their meaning."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from int8cal.config.layers import merge, nest
-from int8cal.config.load import job_from_options, load_jobs
+from int8cal.config.load import job_from_options, load_jobs, require_available
 from int8cal.errors import ConfigError
+from int8cal.job import CalibrationSettings, DataSettings, Job
 
 YAML = "model: m.onnx\ndata: {path: photos, samples: 9}\ncalibration: {method: kl, percentile: 99}\n"
 
@@ -80,7 +82,7 @@ def test_yaml_paths_are_relative_to_the_file_and_option_paths_to_the_working_dir
     (folder / "sub" / "job.yaml").write_text(
         "model: m.onnx\ndata: {path: d, labels: l.csv}\nevaluation: {data: v, labels: folders}\noutput: {dir: o}\n"
     )
-    (job,) = load_jobs(Path("sub/job.yaml"), {"evaluation.data.path": "here"})
+    (job,) = (located.job for located in load_jobs(Path("sub/job.yaml"), {"evaluation.data.path": "here"}))
     assert job.model == Path("sub/m.onnx")
     assert (job.data.path, job.data.labels) == ("sub/d", "sub/l.csv")
     assert job.evaluation.data is not None
@@ -94,12 +96,13 @@ def test_absolute_and_home_paths_stay(load, monkeypatch):
     assert (str(job.model), job.data.path) == ("/models/m.onnx", "/home/someone/photos")
 
 
-def test_a_python_callable_is_no_path_unless_a_file_has_its_name(folder):
+@pytest.mark.parametrize("name", ["pkg.mod:feeds", "mod:Photos.feeds", "bïlder:photos"])
+def test_a_python_callable_is_no_path_unless_a_file_has_its_name(folder, name):
     (folder / "sub").mkdir()
-    (folder / "sub" / "job.yaml").write_text("model: m.onnx\ndata: pkg.mod:feeds\n")
-    assert load_jobs(Path("sub/job.yaml"))[0].data.path == "pkg.mod:feeds"
-    (folder / "sub" / "pkg.mod:feeds").touch()
-    assert load_jobs(Path("sub/job.yaml"))[0].data.path == "sub/pkg.mod:feeds"
+    (folder / "sub" / "job.yaml").write_text(f"model: m.onnx\ndata: {name}\n", encoding="utf-8")
+    assert load_jobs(Path("sub/job.yaml"))[0].job.data.path == name
+    (folder / "sub" / name).touch()
+    assert load_jobs(Path("sub/job.yaml"))[0].job.data.path == f"sub/{name}"
 
 
 def test_evaluation_data_inherits_preprocessing_unless_it_has_its_own(load):
@@ -130,3 +133,17 @@ def test_key_paths_nest():
 def test_overrides_win_over_the_matrix(load):
     (job,) = load("model: a.onnx\ndata: d\nmatrix: {calibration.method: [kl]}\n", {"calibration.method": "mse"})
     assert job.calibration.method == "mse"
+
+
+JOB = Job(Path("m.onnx"), DataSettings("d"), name="m")
+
+
+def test_the_defaults_are_available():
+    require_available(JOB)
+
+
+def test_what_is_not_built_is_refused_with_what_is():
+    with pytest.raises(ConfigError) as caught:
+        require_available(replace(JOB, calibration=CalibrationSettings(engine="ray")))
+    assert str(caught.value) == 'config: m: calibration.engine "ray" is not available in this version; use local'
+    assert caught.value.exit_code == 2

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.config.json_schema import config_schema
-from int8cal.config.locate import read_document
-from int8cal.config.messages import validate
+from int8cal.config.layers import validate
 from int8cal.config.schema import ConfigFile, JobLayer
+from int8cal.config.yaml_file import read_yaml
 from int8cal.declared import all_declared
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
-from int8cal.job import Method, Recipe, TargetName
+from int8cal.job import Method, RecipeName, TargetName
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -35,10 +35,10 @@ def passes(schema):
 
 def loads(values):
     """Ask the loader what it says of a file's structure."""
-    from int8cal.config.locate import ErrorSite
+    from int8cal.config.yaml_file import SettingPlace
 
     def place(loc, at_key):
-        return ErrorSite("file", ".".join(map(str, loc)))
+        return SettingPlace("file", ".".join(map(str, loc)))
 
     try:
         config = validate(ConfigFile, values, place)
@@ -63,7 +63,7 @@ def test_it_is_a_schema_of_its_draft(schema):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_shipped_files_pass(passes, path):
-    assert passes(read_document(path).values)
+    assert passes(read_yaml(path).values)
 
 
 def test_every_key_is_described_and_knows_its_default(schema):
@@ -177,7 +177,7 @@ TEXTS = st.sampled_from(
     ["", " ", ".", "..", "...", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"]
 )
 CHOICES = st.sampled_from(
-    [*Method.__args__, *Recipe.__args__, *TargetName.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
+    [*Method.__args__, *RecipeName.__args__, *TargetName.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, CHOICES)
 NAMES = [*FIGURES, *SHORT, "outputs.a", "outputs..sqnr_db", *(f"outputs.a <= b.{name}" for name in OUTPUT_UNITS)]

@@ -48,13 +48,15 @@ def rgb() -> Signature:
 
 
 @pytest.fixture
-def feeds() -> Callable[..., Feeds]:
-    """open_feeds with the settings as keywords."""
+def feeds(monkeypatch) -> Callable[..., Feeds]:
+    """open_feeds with the settings as keywords, and with the working directory as `base`."""
 
     def open_(
         path: object, signature: Signature, *, base: Path | None = None, require_labels: bool = False, **settings: Any
     ) -> Feeds:
-        return open_feeds(DataSettings(str(path), **settings), signature, base=base, require_labels=require_labels)
+        if base is not None:
+            monkeypatch.chdir(base)
+        return open_feeds(DataSettings(str(path), **settings), signature, require_labels=require_labels)
 
     return open_
 

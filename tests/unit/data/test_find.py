@@ -9,6 +9,11 @@ from int8cal.data.find import find
 from int8cal.errors import DataError
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 def _touch(root, *names):
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -16,7 +21,7 @@ def _touch(root, *names):
 
 
 def _relative(found):
-    return [file.relative for file in found.files]
+    return [found.place(file) for file in found.files]
 
 
 def test_directory_is_searched_to_any_depth_in_sorted_order(tmp_path):
@@ -52,9 +57,9 @@ def test_empty_directory_is_an_error(tmp_path):
 
 def test_single_file(tmp_path):
     _touch(tmp_path, "a.npy", "b.npy")
-    found = find("a.npy", tmp_path)
-    assert [file.name for file in found.files] == ["a.npy"]
-    assert found.root == tmp_path
+    found = find("a.npy")
+    assert [file.as_posix() for file in found.files] == ["a.npy"]
+    assert found.root.resolve() == tmp_path.resolve()
 
 
 def test_single_file_of_another_kind_is_an_error(tmp_path):
@@ -65,43 +70,42 @@ def test_single_file_of_another_kind_is_an_error(tmp_path):
 
 def test_missing_path_says_what_can_be_given(tmp_path):
     with pytest.raises(DataError, match="nowhere: does not exist; give a directory"):
-        find("nowhere", tmp_path)
+        find("nowhere")
 
 
 def test_glob_keeps_its_fixed_folder_as_root(tmp_path):
     _touch(tmp_path, "photos/cat/1.png", "photos/dog/2.png", "photos/dog/.3.png", "photos/dog/4.npy")
-    found = find("photos/*/*.png", tmp_path)
-    assert [(file.name, file.relative, file.folder) for file in found.files] == [
-        ("photos/cat/1.png", "cat/1.png", "cat"),
-        ("photos/dog/2.png", "dog/2.png", "dog"),
+    found = find("photos/*/*.png")
+    assert [(file.as_posix(), found.place(file)) for file in found.files] == [
+        ("photos/cat/1.png", "cat/1.png"),
+        ("photos/dog/2.png", "dog/2.png"),
     ]
 
 
 def test_glob_may_match_folders(tmp_path):
     _touch(tmp_path, "test_data_set_0/input_0.pb", "test_data_set_1/input_0.pb", "other/input_0.pb")
-    assert len(find("test_data_set_*", tmp_path).files) == 2
+    assert len(find("test_data_set_*").files) == 2
 
 
 def test_recursive_glob(tmp_path):
     _touch(tmp_path, "a/b/c/1.npz", "2.npz")
-    assert _relative(find("**/*.npz", tmp_path)) == ["2.npz", "a/b/c/1.npz"]
+    assert _relative(find("**/*.npz")) == ["2.npz", "a/b/c/1.npz"]
 
 
 def test_glob_without_a_match_is_an_error(tmp_path):
     with pytest.raises(DataError, match=r"\*\.png: matches no file"):
-        find("*.png", tmp_path)
+        find("*.png")
 
 
 def test_existing_path_with_brackets_is_a_path_and_no_glob(tmp_path):
     _touch(tmp_path, "set[1]/a.png")
-    assert _relative(find("set[1]", tmp_path)) == ["a.png"]
+    assert _relative(find("set[1]")) == ["a.png"]
 
 
-def test_path_without_base_starts_in_the_working_directory(tmp_path, monkeypatch):
+def test_a_path_starts_in_the_working_directory(tmp_path):
     _touch(tmp_path, "calib/a.npz")
-    monkeypatch.chdir(tmp_path)
-    assert [file.name for file in find("calib").files] == ["calib/a.npz"]
-    assert [file.name for file in find("calib/*.npz").files] == ["calib/a.npz"]
+    assert [file.as_posix() for file in find("calib").files] == ["calib/a.npz"]
+    assert [file.as_posix() for file in find("calib/*.npz").files] == ["calib/a.npz"]
 
 
 def test_links_are_followed_and_circles_end(tmp_path):
@@ -133,11 +137,11 @@ def test_a_link_that_leads_back_to_itself_is_named(tmp_path):
 def test_a_pipe_is_no_sample(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros(3))
     os.mkfifo(tmp_path / "b.npy")
-    assert [file.path.name for file in find(str(tmp_path)).files] == ["a.npy"]
+    assert [file.name for file in find(str(tmp_path)).files] == ["a.npy"]
     with pytest.raises(DataError, match="no regular file"):
         find(str(tmp_path / "b.npy"))
 
 
 def test_a_link_to_nothing_is_not_passed_over(tmp_path):
     (tmp_path / "a.npy").symlink_to(tmp_path / "gone.npy")
-    assert [file.path.name for file in find(str(tmp_path)).files] == ["a.npy"]
+    assert [file.name for file in find(str(tmp_path)).files] == ["a.npy"]

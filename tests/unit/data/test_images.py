@@ -146,11 +146,8 @@ def test_model_with_two_inputs_takes_no_images(tmp_path, pair, feeds, paint):
     ("declared", "message"),
     [
         (Preprocess(mean=(0.1, 0.2)), "mean has 2 values, images have 3"),
-        (Preprocess(std=(1.0, 0.0, 1.0)), "no 0 for std"),
-        (Preprocess(scale=float("nan")), "finite"),
+        (Preprocess(std=(1.0, 2.0)), "std has 2 values, images have 3"),
         (Preprocess(color="GRAY"), "color GRAY does not give the 3"),
-        (Preprocess(resize=0), "resize is 0"),
-        (Preprocess(crop=(8, -8)), "crop is"),
     ],
 )
 def test_preprocessing_that_cannot_be_is_a_config_error(rgb, feeds, png, declared, message):
@@ -182,13 +179,13 @@ def test_exif_orientation_is_applied(tmp_path):
     exif = image.getexif()
     exif[0x0112] = 6
     image.save(tmp_path / "a.jpg", exif=exif)
-    assert decode(tmp_path / "a.jpg", "a.jpg").size == (10, 20)
+    assert decode(tmp_path / "a.jpg").size == (10, 20)
 
 
 def test_16_bit_greyscale_is_scaled_and_not_clipped(tmp_path):
     values = np.array([[0, 257, 32896, 65535]], np.uint16)
     Image.fromarray(values).save(tmp_path / "a.png")
-    assert np.asarray(decode(tmp_path / "a.png", "a.png")).tolist() == [[0, 1, 128, 255]]
+    assert np.asarray(decode(tmp_path / "a.png")).tolist() == [[0, 1, 128, 255]]
 
 
 def test_palette_cmyk_bilevel_and_alpha_become_plain_channels(tmp_path):
@@ -198,12 +195,12 @@ def test_palette_cmyk_bilevel_and_alpha_become_plain_channels(tmp_path):
     color.convert("CMYK").save(tmp_path / "cmyk.jpg")
     Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(tmp_path / "alpha.png")
     for name in ("palette.png", "transparent.png", "cmyk.jpg", "alpha.png"):
-        pixel = decode(tmp_path / name, name).getpixel((3, 3))
+        pixel = decode(tmp_path / name).getpixel((3, 3))
         assert np.abs(np.subtract(pixel, (255, 0, 0))).max() <= 2, name
     Image.new("1", (8, 8), 1).save(tmp_path / "bilevel.png")
     Image.new("LA", (8, 8), (200, 0)).save(tmp_path / "grey-alpha.png")
-    assert decode(tmp_path / "bilevel.png", "").getpixel((0, 0)) == 255
-    assert decode(tmp_path / "grey-alpha.png", "").getpixel((0, 0)) == 200
+    assert decode(tmp_path / "bilevel.png").getpixel((0, 0)) == 255
+    assert decode(tmp_path / "grey-alpha.png").getpixel((0, 0)) == 200
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut"])
@@ -231,8 +228,8 @@ def test_all_images_skipped_is_an_error(tmp_path, rgb, feeds):
 
 def test_content_counts_and_not_the_extension(tmp_path, paint):
     paint(tmp_path / "a.png").rename(tmp_path / "a.jpg")
-    assert decode(tmp_path / "a.jpg", "a.jpg").size == (8, 8)
+    assert decode(tmp_path / "a.jpg").size == (8, 8)
     Image.new("RGB", (8, 8)).save(tmp_path / "b.gif")
     (tmp_path / "b.gif").rename(tmp_path / "b.png")
     with pytest.raises(DataError, match="not a JPEG, PNG, BMP or WebP"):
-        decode(tmp_path / "b.png", "b.png")
+        decode(tmp_path / "b.png")

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.data.padding import Padding, record, recorded, tally
-from int8cal.data.positions import axes_of_positions, kept, with_other_padding
+from int8cal.data.padding import Padding, axes_of_positions, kept, record, recorded, tally, with_other_padding
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.data.trimming import Opened, Trimmer
 from int8cal.errors import ModelError, StatisticsError

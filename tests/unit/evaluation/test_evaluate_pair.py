@@ -1,11 +1,18 @@
+from functools import partial
+
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from int8cal.audit.worst_case import audit_saturation
 from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
-from int8cal.evaluation.evaluate import evaluate_pair, model_bytes
+from int8cal.evaluation import evaluate
+from int8cal.evaluation.evaluate import model_bytes
+from int8cal.evaluation.result import Size
 from int8cal.runtime.sessions import Session
+
+evaluate_pair = partial(evaluate.evaluate_pair, audit=audit_saturation)
 
 
 def outputs_of(model, samples):
@@ -218,8 +225,8 @@ def test_files_are_measured_with_their_external_data(tmp_path, fp32, int8, make_
     onnx.save(fp32, tmp_path / "a.onnx", save_as_external_data=True, location="a.data", size_threshold=1000)
     result = evaluate_pair(tmp_path / "a.onnx", tmp_path / "b.onnx", make_samples(2), latency=False)
     files = [(tmp_path / name).stat().st_size for name in ("a.onnx", "a.data", "b.onnx")]
-    assert result.size == (files[0] + files[1], files[2])
-    assert result.size[0] > inside + 20_000
+    assert result.size == Size(files[0] + files[1], files[2])
+    assert result.size.fp32_bytes > inside + 20_000
 
 
 def test_a_missing_file_is_a_model_error(tmp_path, int8, make_samples):

@@ -223,5 +223,5 @@ def test_a_node_that_computes_residual_codes_is_told_from_the_models_own():
         }
     """)
     added, own = audit_graph(model).nodes
-    assert (added.residual, added.reason) == (True, "it takes the first plane from x, for the second one")
+    assert (added.residual, added.reason) == (True, "it computes the residual codes of x")
     assert not own.residual

@@ -1,7 +1,7 @@
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, UNITS
+from int8cal.evaluation.figures import FIGURES
 from int8cal.evaluation.gates import (
     check_gates,
     figure_named,
@@ -20,21 +20,25 @@ from int8cal.evaluation.result import (
     Metrics,
     OutputMetrics,
     Saturation,
+    Size,
 )
 
 EVALUATION = Evaluation(
     samples=100,
     metrics=Metrics(
-        31.5,
-        0.999,
-        0.25,
-        0.98,
-        Drop(0.92, 0.91, 1.0, (-0.4, 2.4), 100),
-        None,
+        sqnr_db=31.5,
+        cosine=0.999,
+        max_abs_error=0.25,
+        agreement=0.98,
+        top1=Drop(0.92, 0.91, 1.0, (-0.4, 2.4), 100),
+        top5=None,
         sqnr_db_ci95=(30.5, 32.5),
         agreement_ci95=(0.93, 0.997),
     ),
-    outputs={"logits": OutputMetrics(31.0, 0.998, (30.0, 32.0)), "/head/a<=b. c": OutputMetrics(12.0, 0.9, None)},
+    outputs={
+        "logits": OutputMetrics(sqnr_db=31.0, cosine=0.998, sqnr_db_ci95=(30.0, 32.0)),
+        "/head/a<=b. c": OutputMetrics(sqnr_db=12.0, cosine=0.9, sqnr_db_ci95=None),
+    },
     layers=(
         LayerMetrics("a", "a", "Conv", 40.0, None),
         LayerMetrics("b", "b", "Conv", 18.0, None),
@@ -42,7 +46,7 @@ EVALUATION = Evaluation(
     ),
     fusion=Fusion(12, 3, ()),
     saturation=Saturation("portable", None),
-    size=(4000, 1000),
+    size=Size(4000, 1000),
     latency=Latency(2.0, 1.0, 2.1, (1.9, 2.3)),
 )
 
@@ -96,7 +100,16 @@ def test_a_figure_that_was_not_computed_fails_its_gate(text):
 
 
 def test_gates_without_fusion_or_latency_fail_rather_than_break():
-    bare = Evaluation(0, Metrics(*[None] * 6), {}, (), None, Saturation("portable", None), (0, 0), None)
+    bare = Evaluation(
+        Metrics(**dict.fromkeys(("sqnr_db", "cosine", "max_abs_error", "agreement", "top1", "top5"))),
+        {},
+        (),
+        None,
+        Saturation("portable", None),
+        Size(0, 0),
+        None,
+        samples=0,
+    )
     sizes = {"size.fp32_bytes", "size.int8_bytes"}
     verdicts = check_gates([parse_gate(f"{name}>=0") for name in FIGURES if name not in sizes], bare)
     assert all(gate.value is None and not gate.passed for gate in verdicts)
@@ -108,7 +121,7 @@ def test_gates_are_judged_in_the_order_given():
 
 
 def test_zero_is_a_value_and_not_a_missing_one():
-    still = Evaluation(1, EVALUATION.metrics, {}, (), Fusion(0, 0, ()), EVALUATION.saturation, (1, 1), None)
+    still = Evaluation(EVALUATION.metrics, {}, (), Fusion(0, 0, ()), EVALUATION.saturation, Size(1, 1), None, samples=1)
     assert check_gates([parse_gate("fusion.float<=0")], still)[0].passed
 
 
@@ -148,7 +161,7 @@ def test_a_bound_that_is_no_finite_number_is_refused(number):
 
 
 def test_every_figure_has_a_unit():
-    assert set(UNITS) == set(FIGURES)
+    assert all(figure.unit for figure in FIGURES.values())
 
 
 def test_a_gate_on_saturation_is_held_against_the_audit():

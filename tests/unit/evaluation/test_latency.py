@@ -1,9 +1,12 @@
 import numpy as np
+import onnx
 import pytest
 
-from int8cal.evaluation import turns
-from int8cal.evaluation.latency import measure_latency
-from int8cal.evaluation.turns import measure_turns
+from int8cal.evaluation import latency
+from int8cal.evaluation.latency import layer_costs, layer_links, measure_interleaved, measure_latencies
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
+from int8cal.runtime.profile import Profile
 
 
 class FakeClock:
@@ -28,11 +31,15 @@ class FakeSession:
 @pytest.fixture
 def clock(monkeypatch):
     fake = FakeClock()
-    monkeypatch.setattr(turns, "time", fake)
+    monkeypatch.setattr(latency, "time", fake)
     return fake
 
 
 FEEDS = ({"x": np.zeros(1)}, {"x": np.zeros(1)})
+
+
+def measure_latency(fp32, int8, feeds, **settings):
+    return measure_latencies([(fp32, int8)], feeds, **settings)[0]
 
 
 def test_latencies_are_milliseconds_and_the_speedup_their_ratio(clock):
@@ -59,7 +66,7 @@ def test_the_speedup_is_the_ratio_of_the_two_medians_shown(clock):
 
 def test_each_model_has_its_turn_of_many_runs_in_every_round(clock):
     first, second = FakeSession(clock, 0.01), FakeSession(clock, 0.02)
-    rounds = measure_turns((first, second), FEEDS, rounds=5, budget_s=4.0)
+    rounds = measure_interleaved((first, second), FEEDS, rounds=5, budget_s=4.0)
     assert np.array(rounds) == pytest.approx(np.tile([1e4, 2e4], (5, 1)))
     assert first.runs > 5 * 10
     assert clock.now <= 4.0 + 0.2
@@ -79,3 +86,43 @@ def test_the_speedup_has_an_interval_over_the_rounds_but_not_after_a_single_one(
     assert 1.5 < low < result.speedup < high < 3.5
     once = measure_latency(FakeSession(clock, 9.0), FakeSession(clock, 3.0), FEEDS, budget_s=3.0)
     assert once.speedup_ci95 is None
+
+
+# A profile's kernel times, summed up per layer.
+DOMAINS = ', "com.microsoft" : 1'
+TEXT = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { c = Conv(x, W) r = Relu(c) s = Sqrt(r) y = Conv(s, V) }"
+FP32 = """g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
+    xr = com.microsoft.ReorderInput(x) rr = com.microsoft.Conv(xr, W) r = com.microsoft.ReorderOutput(rr)
+    s = Sqrt(r) sr = com.microsoft.ReorderInput(s) yr = com.microsoft.Conv(sr, V) y = com.microsoft.ReorderOutput(yr)
+}"""
+FP32_TIMES = {"in1": 1.0, "Conv_c": 10.0, "out1": 2.0, "Sqrt_s": 4.0, "in2": 8.0, "Conv_y": 20.0, "out2": 16.0}
+
+
+def named(model, names):
+    for node, name in zip(model.graph.node, names, strict=True):
+        node.name = name
+    return model
+
+
+def profiled(bench, text, times, **weights):
+    return Profile(named(bench.text(text, domains=DOMAINS, **weights), times), times)
+
+
+def test_borders_count_with_the_layer_that_they_serve_and_other_nodes_with_none(bench):
+    model = bench.prepared(bench.text(TEXT, W=(4, 4, 1, 1), V=(4, 4, 1, 1))).model
+    plan = make_plan(model, Selection())
+    both = profiled(bench, FP32, FP32_TIMES)
+    (first, second) = layer_costs(plan, (both, model), (both, model))
+    assert (first.node, first.fp32_us, first.int8_us) == ("Conv_c", 13.0, 13.0)
+    assert (second.node, second.fp32_us, second.op_type) == ("Conv_y", 44.0, "Conv")
+
+
+def test_a_layer_that_the_profile_does_not_know_is_left_out(bench):
+    model = bench.prepared(bench.text(TEXT, W=(4, 4, 1, 1), V=(4, 4, 1, 1))).model
+    nothing = Profile(onnx.ModelProto(), {})
+    assert layer_costs(make_plan(model, Selection()), (nothing, model), (nothing, model)) == ()
+
+
+def test_layers_are_linked_through_what_lies_between_them(bench):
+    model = bench.prepared(bench.text(TEXT, W=(4, 4, 1, 1), V=(4, 4, 1, 1))).model
+    assert layer_links(model, make_plan(model, Selection())) == (("Conv_c", "Conv_y"),)

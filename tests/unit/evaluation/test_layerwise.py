@@ -7,9 +7,7 @@ from onnx import helper, numpy_helper, reference
 
 from int8cal.errors import ModelError
 from int8cal.evaluation import layerwise
-from int8cal.evaluation import taps as module
-from int8cal.evaluation.layerwise import EQUALIZATION_KEY, measure_layers
-from int8cal.evaluation.taps import find_layers, int8_with_taps
+from int8cal.evaluation.layerwise import EQUALIZATION_KEY, find_layers, int8_with_taps, measure_layers
 from int8cal.runtime.sessions import Session
 
 
@@ -98,7 +96,7 @@ def test_the_taps_leave_the_integer_kernels_alone(fp32, int8, tmp_path):
 def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
     ours, _ = measure_layers(fp32, int8, samples)
-    monkeypatch.setattr(module, "_codes", lambda *_: None)  # then the runtime does it
+    monkeypatch.setattr(layerwise, "_codes", lambda *_: None)  # then the runtime does it
     assert measure_layers(fp32, int8, samples)[0] == ours
 
 

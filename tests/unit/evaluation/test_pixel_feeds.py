@@ -1,13 +1,17 @@
 import json
+from functools import partial
 
 import numpy as np
 import onnx
 import pytest
 
+from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.errors import DataError, ModelError
-from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation import evaluate
 from int8cal.evaluation.pixel_feeds import feeds_for, pixels_of_model
+
+evaluate_pair = partial(evaluate.evaluate_pair, audit=audit_saturation)
 
 IMAGENET = Pixels("x", 1, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 

@@ -1,17 +1,20 @@
 """The int8 model in a second runtime: a session that is none of onnxruntime's stands for it, but for the last test."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
 
+from int8cal.audit.worst_case import audit_saturation
 from int8cal.errors import ModelError, NonFiniteError
-from int8cal.evaluation import runtimes
-from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation import evaluate, runtimes
 from int8cal.evaluation.result import Latency
 from int8cal.evaluation.runtimes import further, speed_warnings
-from int8cal.runtime.openvino_sessions import Executed
+from int8cal.runtime.openvino import Executed
 from int8cal.runtime.sessions import Session
+
+evaluate_pair = partial(evaluate.evaluate_pair, audit=audit_saturation)
 
 LAYERS = (Executed("conv", "Convolution", "u8", "brgconv_I8"), Executed("soft", "Softmax", "f32", "jit_f32"))
 

@@ -8,7 +8,7 @@ import pytest
 import int8cal
 from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.outputs import OutputComparison
-from int8cal.evaluation.result import Evaluation, Saturation
+from int8cal.evaluation.result import Evaluation, Saturation, Size
 from int8cal.numerics.metrics import EXACT_DB
 
 
@@ -43,7 +43,7 @@ def constant(x):
 
 def passed(comparison, gate):
     metrics, outputs = comparison.metrics(), comparison.outputs()
-    evaluation = Evaluation(4, metrics, outputs, (), None, Saturation("portable", None), (1, 1), None)
+    evaluation = Evaluation(metrics, outputs, (), None, Saturation("portable", None), Size(1, 1), None, samples=4)
     return check_gates([parse_gate(gate)], evaluation)[0].passed
 
 

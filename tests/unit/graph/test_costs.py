@@ -5,7 +5,6 @@ import onnx
 import pytest
 
 from int8cal.graph.costs import float_us, inference_us, products, residual_codes_us
-from int8cal.graph.index import Index
 
 MODELS = {
     # name -> (head, body, weights, elements of the input, products)
@@ -51,20 +50,20 @@ def planned(bench, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_products_are_counted(bench, name):
-    model, plan = planned(bench, name)
+    _, plan = planned(bench, name)
     *_, elements, expected = MODELS[name]
-    assert products(Index(model), plan.layers[0], elements) == expected
+    assert products(plan.layers[0], elements) == expected
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_estimates_are_positive_and_grow_with_the_tensors(bench, name):
     model, plan = planned(bench, name)
-    index, (layer,) = Index(model), plan.layers
+    (layer,) = plan.layers
     sizes = [{each.tensor: float(factor) * MODELS[name][3] for each in plan.tensors} for factor in (1, 10)]
     for integer in (True, False):
         small, large = (inference_us(model, plan, size, integer=integer) for size in sizes)
         assert 0 < small < large < np.inf
-    small, large = (residual_codes_us(index, layer, size[layer.input]) for size in sizes)
+    small, large = (residual_codes_us(layer, size[layer.input]) for size in sizes)
     assert 0 < small < large
 
 

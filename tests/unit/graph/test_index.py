@@ -1,10 +1,9 @@
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from int8cal.graph.folding.clips import value_ranges
-from int8cal.graph.index import Index, derived_constants, free_number, outer_references, walk
+from int8cal.graph.index import Index, connected, derived_constants, outer_references, walk
+from int8cal.graph.passes.clips import value_ranges
 from int8cal.protos import all_tensors, graphs_within
 
 DEEP = 3000
@@ -64,7 +63,7 @@ def test_a_node_whose_subgraph_reads_an_input_makes_no_constant():
     assert derived_constants(index_of(text)) == {"c"}
 
 
-def test_graphs_in_graphs_are_walked_however_deep_they_are(shallow_stack):
+def test_graphs_in_graphs_are_walked_as_deep_as_they_can_be():
     deep = nested(28)
     names = [node.name for node in walk(deep)]
     assert names == [name for level in reversed(range(28)) for name in (f"id{level}", f"if{level}")] + ["last"]
@@ -80,16 +79,12 @@ def test_a_subgraph_reads_from_outside_what_it_defines_later():
     assert outer_references(node) == {"a"}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 100])
-@pytest.mark.parametrize("first", [1, 2])
-def test_a_free_number_is_the_lowest_behind_those_that_are_taken(count, first):
-    taken = {f"name_{number}" for number in range(first, first + count)}
-    assert free_number("name_", taken, first) == first + count
-    assert free_number("other_", taken, first) == first
-
-
 def test_the_range_of_a_relu_is_known_behind_any_number_of_moves(shallow_stack):
     nodes = [helper.make_node("Relu", ["x"], ["t0"])]
     nodes += [helper.make_node("Identity", [f"t{number}"], [f"t{number + 1}"]) for number in range(DEEP)]
     model = helper.make_model(graph(nodes))
     assert value_ranges(Index(model))[f"t{DEEP}"] == (0.0, float("inf"))
+
+
+def test_names_that_pairs_connect_are_together_in_their_order():
+    assert connected("abcde", [("d", "b"), ("e", "d"), ("x", "a"), ("c", "x")]) == [["a"], ["b", "d", "e"], ["c"]]

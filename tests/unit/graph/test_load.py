@@ -6,9 +6,8 @@ from onnx import TensorProto, helper, numpy_helper
 from int8cal import protos
 from int8cal.errors import ModelError, OutputError
 from int8cal.graph.load import external_files, file_sha256, load_model, model_sha256, require_float, save_model
-from int8cal.graph.prepared import prepare
-from int8cal.runtime.sessions import Session
-from int8cal.runtime.simplify import simplify
+from int8cal.graph.prepare import prepare
+from int8cal.runtime.sessions import Session, simplify
 
 
 @pytest.fixture

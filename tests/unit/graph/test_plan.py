@@ -9,7 +9,7 @@ SHAPES = {"A": (4, 4, 1, 1), "B": (4, 4, 1, 1), "C": (4, 4, 1, 1)}
 
 def reasons(bench, *exclude):
     prepared = bench.prepared(bench.text(RESIDUAL, **SHAPES))
-    return {left.op_type: left.reason for left in bench.plan(prepared.model, exclude=exclude).left}
+    return {left.op_type: left.reason for left in bench.plan(prepared.model, exclude=exclude).unquantized}
 
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
@@ -32,7 +32,7 @@ def test_a_layer_that_stays_float_says_which_operand_keeps_it_there(bench, head,
     weights = {"T": (4, 3, 2, 2), "W": (7, 5), "V": (5, 5), "B": (4, 1), "K": (5,)}
     plan = bench.plan(bench.text(f"{head} {{ c = {product} y = Tanh(c) }}", **weights))
     assert plan.layers == ()
-    (left,) = plan.left
+    (left,) = plan.unquantized
     assert reason in left.reason
 
 

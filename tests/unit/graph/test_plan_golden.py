@@ -250,7 +250,7 @@ def render(graph, plan):
         facts += [] if point.source else ["passed on"]
         facts += [] if point.exclusive else ["also there in float"]
         lines.append(f"point {point.tensor}" + (f" ({', '.join(facts)})" if facts else ""))
-    lines += [f"float {left.op_type} {left.node}: {left.reason}" for left in plan.left]
+    lines += [f"float {left.op_type} {left.node}: {left.reason}" for left in plan.unquantized]
     lines.append("")
     for node in graph.node:
         inputs = ", ".join(constants.get(name, name or "-") for name in node.input)
@@ -292,7 +292,7 @@ def test_excluded_nodes_stay_float(bench, exclude):
         ("Conv_[cd]", "op:Ge*"): {"MatMul_m"},
     }
     assert quantized == expected[exclude]
-    reasons = {left.node: left.reason for left in plan.left}
+    reasons = {left.node: left.reason for left in plan.unquantized}
     for node in {"Conv_c", "Conv_d", "MatMul_m", "Gemm_y"} - quantized:
         assert reasons[node] == "excluded by the user"
 

@@ -5,11 +5,10 @@ from onnx import numpy_helper
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import Index
-from int8cal.graph.prepare import normalize
-from int8cal.graph.prepared import prepare
-from int8cal.graph.prepared import require_layers as require
+from int8cal.graph.prepare import normalize, prepare
+from int8cal.graph.prepare import require_layers as require
 from int8cal.graph.select import Selection
-from int8cal.runtime.simplify import simplify
+from int8cal.runtime.sessions import simplify
 
 NET = """g (float[N,4,8,8] x) => (float[N,8,6,6] y) {
     c = Conv(x, W, B)

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from int8cal.errors import UsageError
-from int8cal.graph.recurrent import KERNEL_TARGETS, KERNELS
+from int8cal.graph.layers import KERNEL_TARGETS, KERNELS
 
 HEAD = "g (float[6,1,5] x) => (float[A,B,C,D] y)"
 SHAPES = {"W": (1, 16, 5), "R": (1, 16, 4), "B": (1, 32)}
@@ -23,7 +23,7 @@ def only(plan):
 
 def reason(plan):
     assert plan.recurrent == ()
-    (left,) = plan.left
+    (left,) = plan.unquantized
     return left.reason
 
 

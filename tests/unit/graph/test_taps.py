@@ -1,8 +1,9 @@
 import numpy as np
+from onnx import helper
 
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.graph.taps import Tap, make_taps, tapped_model
+from int8cal.graph.taps import Tap, in_chunks, make_taps, tapped_model
 
 
 def test_taps_are_the_planned_tensors_with_the_channels_of_their_readers(bench):
@@ -18,14 +19,28 @@ def test_taps_are_the_planned_tensors_with_the_channels_of_their_readers(bench):
 def test_the_tapped_model_gives_the_tensors_and_leaves_the_model_alone(bench):
     model = bench.text("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) b = Neg(a) y = Abs(b) }")
     before = model.SerializeToString(deterministic=True)
-    tapped = tapped_model(model, (Tap("x"), Tap("a"), Tap("b")))
+    tapped = tapped_model(model, ("x", "a", "b"))
     assert model.SerializeToString(deterministic=True) == before
     feed = {"x": np.array([[1, -2, 0, 3]], np.float32)}
     values = bench.run(tapped, feed)
     assert list(values) == ["a", "b"]
-    np.testing.assert_array_equal(values["a"], bench.run(tapped_model(model, (Tap("a"),)), feed)["a"])
+    np.testing.assert_array_equal(values["a"], bench.run(tapped_model(model, ["a"]), feed)["a"])
 
 
 def test_a_model_whose_only_taps_are_inputs_keeps_its_outputs(bench):
     model = bench.text("g (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }", W=(4, 3))
-    assert [value.name for value in tapped_model(model, (Tap("x"),)).shell.graph.output] == ["y"]
+    assert [value.name for value in tapped_model(model, ["x"]).shell.graph.output] == ["y"]
+
+
+def test_tensors_that_nodes_compute_are_shown_beside_the_models_own_outputs(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) y = Abs(a) }")
+    size = helper.make_node("Size", ["a"], ["count"])
+    tapped = tapped_model(model, ("a", "count", "y"), [size], keep_outputs=True)
+    values = bench.run(tapped, {"x": np.ones((1, 4), np.float32)})
+    assert list(values) == ["y", "a", "count"]
+    assert values["count"] == 4
+
+
+def test_what_fits_together_is_in_one_chunk_and_what_is_too_large_alone():
+    assert [*in_chunks([3, 4, 5, 20, 1, 1], float, 9)] == [[3, 4], [5], [20], [1, 1]]
+    assert [*in_chunks([], float, 9)] == []

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
+from int8cal.calibration.ranges import TensorEntry
 from int8cal.numerics.affine import S8, U8, Affine
+from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
 
 
 def entry_of(affine):
@@ -25,7 +26,7 @@ def make_table(tensors, weights=None, **changes):
     table = CalibrationTable(
         {"sha256": "ab" * 32, "name": "m.onnx"},
         {"fingerprint": "0", "samples": 3},
-        {"target": "portable", "weights": "paired"},
+        TableSettings({"target": "portable", "weights": "paired"}),
         {name: entry_of(affine) for name, affine in tensors.items()},
         weights or {},
     )

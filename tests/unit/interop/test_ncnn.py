@@ -6,11 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from int8cal.calibration.table import WeightEntry
 from int8cal.errors import TableError
-from int8cal.interop.ncnn import parse_ncnn, read_ncnn, to_ncnn
-from int8cal.interop.ncnn_layers import NcnnLayer, layers_of_model, layers_of_table, renamed
+from int8cal.interop.ncnn import (
+    NcnnLayer,
+    layers_of_model,
+    layers_of_table,
+    parse_ncnn,
+    read_ncnn,
+    renamed,
+    to_ncnn,
+)
 from int8cal.numerics.affine import S8, U8, Affine
+from int8cal.quantization.table import WeightEntry
 
 ROOT = Path(__file__).parents[3]
 PARAM = ROOT / "tests" / "golden" / "sample.ncnn.param"  # pnnx 20261020 wrote it, of sample_data/model.onnx

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from int8cal.calibration.table import WeightEntry
 from int8cal.errors import TableError
 from int8cal.interop.openvino import foreign_model, read_openvino, to_openvino
 from int8cal.numerics.affine import S8, U8, Affine
 from int8cal.numerics.fakequantize import FakeQuantize
+from int8cal.quantization.table import WeightEntry
 
 FIVE = {"input_low": -1.0, "input_high": 3.0, "output_low": -1.0, "output_high": 3.0, "levels": 256}
 
@@ -110,11 +110,6 @@ def test_weights_that_are_not_symmetric_are_refused(ends):
     text = json.dumps({"tensors": {}, "weights": {"W": entry}})
     with pytest.raises(TableError, match="symmetric"):
         read_openvino(text.encode(), "f")
-
-
-def test_ranges_of_a_rescaled_model_are_refused(make):
-    with pytest.raises(TableError, match="rescaled the channels of 1 tensor"):
-        to_openvino(make.small(corrections={"equalization": {"t": [1.0]}}))
 
 
 def test_operations_of_a_model_are_nudged_as_well():

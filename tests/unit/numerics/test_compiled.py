@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import int8cal
 from int8cal.numerics import compiled as module
+from int8cal.numerics import exactsum, kernels, loglinear, mse
 from int8cal.numerics.compiled import compiled
+from int8cal.numerics.loglinear import SHIFT
 
 
 def test_without_numba_the_twin_stands_in(monkeypatch):
@@ -21,6 +24,32 @@ def test_without_numba_a_loop_without_a_twin_runs_as_it_is(monkeypatch):
     assert compiled(len) is len
 
 
+def test_loops_without_a_twin_give_the_same_bits_in_plain_python(monkeypatch):
+    rng = np.random.default_rng(5)
+    table = rng.poisson(0.2, (2, 67, 16)).astype(np.uint32)
+    values = rng.normal(size=300).astype(np.float32) * np.float32(2.0) ** rng.integers(-60, 60, 300).astype(np.float32)
+    bins, counts = np.unique(values.view(np.uint32) >> np.uint32(SHIFT), return_counts=True)
+    observed = (float(values.min()), float(values.max()))
+
+    def results():
+        limbs = exactsum.zeros(300)
+        exactsum.add(limbs, values.astype(np.float64))
+        exactsum.add(limbs, np.square(values, dtype=np.float64))
+        source = loglinear.histogram(bins.astype(np.int64), counts, 3, observed)
+        return [limbs, exactsum.canonical(limbs), *kernels.gather(table, 64, (2, 30)), *mse.points_of(source)]
+
+    compiled_ones = results()
+    for place, name, loop in (
+        (exactsum, "add", exactsum._add_loop),
+        (kernels, "gather", kernels._gather_loop),
+        (loglinear, "_resample", loglinear._resample_loop),
+        (mse, "_merge", mse._merge_loop),
+    ):
+        monkeypatch.setattr(place, name, loop)
+    for one, other in zip(compiled_ones, results(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def in_a_process(code, **variables):
     environment = os.environ | {"PYTHONPATH": str(Path(int8cal.__file__).parents[1])} | variables
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -28,7 +57,7 @@ def in_a_process(code, **variables):
 
 def test_where_compiling_is_switched_off_the_twins_run_without_a_warning():
     code = """
-import int8cal.numerics.warm_up as module
+import int8cal.calibration.engines as module
 from int8cal.numerics import kernels
 module.warm_up()
 print(kernels.observe is kernels.observe_twin)

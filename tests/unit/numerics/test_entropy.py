@@ -1,4 +1,4 @@
-"""NUMERICS 2: the entropy threshold, its vectors, and a naive transcription of the slides as the oracle."""
+"""The entropy threshold, its vectors, and a naive transcription of the slides as the oracle."""
 
 import math
 from itertools import pairwise
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from int8cal.numerics.thresholds.entropy import BINS, divergences, entropy_threshold
+from int8cal.numerics.kl import BINS, divergences, entropy_threshold
 
 
 def naive_quantize(reference, levels):

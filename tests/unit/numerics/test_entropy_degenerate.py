@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from int8cal.calibration.choose import choose
+from int8cal.calibration.ranges import choose
 from int8cal.numerics.loglinear import SHIFT, histogram
 
 

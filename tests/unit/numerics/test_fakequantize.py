@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 import pytest
+from affine_codes import dequantize, fake_quantize, quantize
 
 from int8cal.errors import NonFiniteError
-from int8cal.numerics.affine import S7, S8, U8, Affine, QType, dequantize, quantize
+from int8cal.numerics.affine import S7, S8, U8, Affine, QType
 from int8cal.numerics.fakequantize import (
     FakeQuantize,
     affine_of,
     fakequantize_of,
     fakequantize_of_weights,
-    symmetric_u8,
 )
 
 AFFINES = [
@@ -30,11 +30,11 @@ def same(low, high, levels):
 
 def test_the_definition_by_hand():
     operation = FakeQuantize(0.0, 3.0, 10.0, 40.0, 4)
-    assert operation([-1.0, 0.0, 0.4, 1.6, 2.9, 3.5]).tolist() == [10.0, 10.0, 10.0, 30.0, 40.0, 40.0]
+    assert fake_quantize(operation, [-1.0, 0.0, 0.4, 1.6, 2.9, 3.5]).tolist() == [10.0, 10.0, 10.0, 30.0, 40.0, 40.0]
 
 
 def test_halves_go_to_the_even_code():
-    assert same(0.0, 255.0, 256)([0.5, 1.5, 2.5]).tolist() == [0.0, 2.0, 2.0]
+    assert fake_quantize(same(0.0, 255.0, 256), [0.5, 1.5, 2.5]).tolist() == [0.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("affine", AFFINES)
@@ -43,14 +43,14 @@ def test_it_is_q_and_dq_of_its_affine_away_from_midpoints(affine):
     dtype = QType("int8", -128, 127) if affine.dtype is S8 else affine.dtype
     x = np.linspace(affine.low - 3, affine.high + 3, 4001) + 1e-7
     expected = dequantize(quantize(x, Affine(affine.scale, affine.zero_point, dtype)), affine)
-    np.testing.assert_allclose(fakequantize_of(affine)(x), expected, atol=1e-9)
+    np.testing.assert_allclose(fake_quantize(fakequantize_of(affine), x), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("zero_point", [0, 1, 2, 7])
 def test_midpoints_go_the_other_way_where_the_zero_point_is_odd(zero_point):
     affine = Affine(1.0, zero_point, U8)
     x = np.arange(3, 9) + 0.5
-    equal = fakequantize_of(affine)(x) == dequantize(quantize(x, affine), affine)
+    equal = fake_quantize(fakequantize_of(affine), x) == dequantize(quantize(x, affine), affine)
     assert equal.all() if zero_point % 2 == 0 else not equal.any()
 
 
@@ -72,11 +72,9 @@ def test_ends_stored_as_float32_do_not_count_as_a_nudge(affine):
     assert not nudged.changed
 
 
-def test_symmetric_u8_has_zero_point_128_where_the_low_end_is_128_127ths():
-    operation = symmetric_u8(3.0)
-    assert operation.input_low == pytest.approx(-1.0078740157480315 * 3.0, rel=1e-15)
-    assert operation.zero_point == pytest.approx(128, abs=1e-12)
-    assert same(-3.0, 3.0, 256).zero_point == 127.5
+def test_a_symmetric_range_has_zero_point_128_where_the_low_end_is_128_127ths():
+    operation = same(-(128 / 127) * 3.0, 3.0, 256)
+    assert -operation.input_low / operation.scale == pytest.approx(128, abs=1e-12)
     assert affine_of(operation).affine == Affine(float(np.float32(3 / 127)), 128, U8)
 
 

@@ -1,16 +1,16 @@
 import numpy as np
 import pytest
+from im2col import landings, patches, transposed_sizes
 
 from int8cal.numerics.gram import (
     MomentSums,
+    Window,
     convolution_reads,
     convolution_rows,
     matrix_rows,
     some_of,
     transposed_reads,
 )
-from int8cal.numerics.reference.transposed import convolve_transposed, transposed_rows
-from int8cal.numerics.reference.windows import Window, patches
 
 ALL = 1 << 30
 
@@ -49,9 +49,15 @@ def test_rows_of_a_transposed_convolution_give_its_sums(strides, added, group):
     x = rng.integers(0, 256, (2, 4, 5, 4), np.uint8)
     weight = rng.integers(-127, 128, (4, 3, 3, 2), np.int8)
     window = Window.of((3, 2), strides, (1, 2), (1, 0, 0, 1))
-    expected = convolve_transposed(x, weight, window, group=group, output_padding=added, zero_point=7).sums
+    outputs = transposed_sizes((5, 4), window, added)
+    expected = np.zeros((2, group * 3, *outputs), np.int64)
+    weights = weight.reshape(group, 4 // group, 3, 6)
+    for at, tap, place in landings((5, 4), window, outputs):
+        read = (x[(slice(None), slice(None), *at)].astype(np.int64) - 7).reshape(2, group, -1)
+        made = np.einsum("ngc,gco->ngo", read, weights[..., tap].astype(np.int64))
+        expected[(slice(None), slice(None), *place)] += made.reshape(2, -1)
     rows = convolution_rows(x, 7, transposed_reads(window, (5, 4), added, ALL), group)
-    by_group = transposed_rows(weight, group).reshape(group, 3, -1)
+    by_group = weights.transpose(0, 2, 3, 1).reshape(group, 3, -1)
     sums = np.einsum("grk,gok->gor", rows.astype(np.int64), by_group.astype(np.int64))
     found = sums.reshape(group * 3, 2, -1).transpose(1, 0, 2).reshape(expected.shape)
     np.testing.assert_array_equal(found, expected)

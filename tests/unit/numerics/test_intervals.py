@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.numerics.intervals import proportion_interval, ratio_interval, sqnr_interval, student_t95
+from int8cal.numerics.intervals import (
+    Z95,
+    paired_interval,
+    proportion_interval,
+    ratio_interval,
+    sqnr_interval,
+    student_t95,
+)
 from int8cal.numerics.metrics import EXACT_DB
 
 
@@ -128,3 +135,80 @@ def test_the_reported_ratio_lies_in_its_interval_and_a_single_round_has_none():
     assert high == 1.5
     assert ratio_interval([2.0], [1.0], 2.0) is None
     assert ratio_interval([2.0, 4.0], [1.0, 2.0], 2.0) == (2.0, 2.0)
+
+
+def test_interval_of_the_airway_example_is_the_published_one():
+    # Bentur et al. 2009, n = (1, 1, 7, 12); Fagerland, Lydersen, Laake (2014) print -0.517 to -0.026 for Tango's interval
+    assert paired_interval(1, 7, 21) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "n"), [(40, 20, 160), (12, 2, 50), (1, 0, 30), (3, 3, 1000), (0, 9, 25), (7, 6, 14)]
+)
+def test_interval_solves_the_score_equation(b, c, n):
+    # the same equation as a polynomial of degree four (Yang, Sun, Hardin 2012): its extreme real roots are the bounds
+    g = Z95**2
+    coefficients = [
+        n**2 * (n / g + 1) ** 2,
+        -n * (b - c) * (n / g + 1) * (4 * n / g + 1),
+        2 * n * (b - c) ** 2 * (3 * n / g + 2) / g - n**2 * ((b + c) / g + 1),
+        n * (b - c) * (2 * (b + c) / g + 1) - (b - c) ** 3 * (4 * n / g + 1) / g,
+        (b - c) ** 2 * ((b - c) ** 2 / g - (b + c)) / g,
+    ]
+    roots = np.roots(coefficients)
+    real = roots[np.abs(roots.imag) < 1e-7].real
+    assert paired_interval(b, c, n) == pytest.approx((real.min(), real.max()), abs=1e-9)
+
+
+def test_no_disagreement_is_not_certainty():
+    low, high = paired_interval(0, 0, 20)
+    assert high == -low == pytest.approx(Z95**2 / (20 + Z95**2))
+
+
+@given(st.integers(1, 300), st.data())
+def test_interval_holds_the_estimate_and_mirrors_when_the_models_swap(n, data):
+    b = data.draw(st.integers(0, n))
+    c = data.draw(st.integers(0, n - b))
+    low, high = paired_interval(b, c, n)
+    assert -1.0 <= low <= (b - c) / n <= high <= 1.0
+    assert paired_interval(c, b, n) == (-high, -low)
+
+
+def test_one_sample_and_total_failure_stay_inside_the_bounds():
+    assert paired_interval(5, 0, 5)[1] == 1.0
+    assert paired_interval(0, 1, 1)[0] == -1.0
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (-1, 0, 5), (3, 3, 5)])
+def test_impossible_counts_are_refused(counts):
+    with pytest.raises(ValueError, match="cannot be"):
+        paired_interval(*counts)
+
+
+def _coverage(n, p_first, p_second):
+    """Exact coverage of the score and of the Wald interval: the sum over all outcomes of the multinomial."""
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    score = wald = 0.0
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            rest = n - b - c
+            weight = math.exp(
+                logs[n] - logs[b] - logs[c] - logs[rest]
+                + b * math.log(p_first) + c * math.log(p_second) + rest * math.log(1 - p_first - p_second)
+            )  # fmt: skip
+            if weight < 1e-7:
+                continue
+            low, high = paired_interval(b, c, n)
+            score += weight * (low <= p_first - p_second <= high)
+            half = Z95 * math.sqrt(b + c - (b - c) ** 2 / n) / n
+            wald += weight * (abs((b - c) / n - (p_first - p_second)) <= half)
+    return score, wald
+
+
+@pytest.mark.parametrize("n", [30, 100])
+def test_interval_keeps_its_coverage_where_a_wald_interval_loses_it(n):
+    cases = [(0.01, 0.01), (0.02, 0.005), (0.05, 0.02), (0.05, 0.05), (0.1, 0.02), (0.1, 0.1)]
+    score, wald = zip(*(_coverage(n, *case) for case in cases), strict=True)
+    assert min(score) > 0.92
+    assert np.mean(score) > 0.945
+    assert min(wald) < 0.9

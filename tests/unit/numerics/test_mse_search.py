@@ -7,8 +7,16 @@ from hypothesis import strategies as st
 
 from int8cal.numerics.affine import S8, U8, affine_from_range
 from int8cal.numerics.loglinear import SHIFT, histogram
-from int8cal.numerics.thresholds.mse import ROUNDS, STAGES, mse_range, squared_error
-from int8cal.numerics.thresholds.points import RESOLUTION, WINDOWS, _merge, points_of
+from int8cal.numerics.mse import (
+    RESOLUTION,
+    ROUNDS,
+    STAGES,
+    WINDOWS,
+    _merge,
+    mse_range,
+    points_of,
+    squared_error,
+)
 
 TYPES = pytest.mark.parametrize(("dtype", "symmetric"), [(U8, False), (S8, True)], ids=["u8", "s8"])
 RNG = np.random.default_rng(31)

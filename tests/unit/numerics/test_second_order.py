@@ -85,7 +85,7 @@ def test_few_positions_leave_more_to_the_model_without_data():
 
 def test_mixing_keeps_the_scale_of_each_input():
     _, _, _, gram, _ = problem()
-    mixture = mixed(gram, 400, 5, share=0.5)
+    mixture = mixed(gram, 400, 5)
     np.testing.assert_allclose(np.diagonal(mixture[0]), np.diagonal(gram[0]) / 400)
 
 

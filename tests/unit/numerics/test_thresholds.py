@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
+from affine_codes import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from int8cal.calibration.collector import Collector
 from int8cal.graph.taps import Tap
-from int8cal.numerics.affine import S8, U8, affine_from_range, dequantize, quantize
-from int8cal.numerics.thresholds.mse import mse_range, points_of, squared_error
-from int8cal.numerics.thresholds.simple import max_range, percentile_range
+from int8cal.numerics.affine import S8, U8, affine_from_range
+from int8cal.numerics.mse import mse_range, points_of, squared_error
 
 RNG = np.random.default_rng(11)
 TENSORS = {
@@ -35,14 +35,14 @@ def true_error(values, limits, dtype, *, symmetric):
 
 
 def test_max_is_the_observed_range():
-    assert max_range(spectrum_of([-1.25, 0.0, 3.7])) == (-1.25, float(np.float32(3.7)))
+    assert spectrum_of([-1.25, 0.0, 3.7]).observed == (-1.25, float(np.float32(3.7)))
 
 
 @pytest.mark.parametrize("percent", [50.0, 90.0, 99.0, 99.9, 99.99, 100.0])
 @pytest.mark.parametrize("name", ["normal", "shifted", "heavy", "relu", "negative"])
 def test_percentile_is_numpy_s_within_a_bin(name, percent):
     values = TENSORS[name].astype(np.float32).astype(np.float64)
-    low, high = percentile_range(spectrum_of(values), percent)
+    low, high = spectrum_of(values).percentile_range(percent)
     outside = 100.0 - percent
     if values.min() >= 0:
         expected = (values.min(), np.percentile(values, percent, method="inverted_cdf"))
@@ -57,18 +57,18 @@ def test_percentile_is_numpy_s_within_a_bin(name, percent):
 def test_one_hundred_percent_is_the_observed_range():
     for values in TENSORS.values():
         source = spectrum_of(values)
-        assert percentile_range(source, 100.0) == source.observed
+        assert source.percentile_range(100.0) == source.observed
 
 
 def test_a_constant_tensor_has_its_value_as_percentile():
-    assert percentile_range(spectrum_of(np.full(10, 2.5)), 99.0) == (2.5, 2.5)
+    assert spectrum_of(np.full(10, 2.5)).percentile_range(99.0) == (2.5, 2.5)
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=50), st.floats(0.001, 100.0))
 def test_percentiles_stay_inside_the_observed_range(values, percent):
     source = spectrum_of(values)
-    low, high = percentile_range(source, percent)
+    low, high = source.percentile_range(percent)
     assert source.observed[0] <= low <= source.observed[1]
     assert source.observed[0] <= high <= source.observed[1]
 
@@ -76,7 +76,7 @@ def test_percentiles_stay_inside_the_observed_range(values, percent):
 @settings(deadline=None, derandomize=True, max_examples=60)
 @given(st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=50), st.floats(50.0, 100.0))
 def test_percentiles_are_ordered(values, percent):
-    low, high = percentile_range(spectrum_of(values), percent)
+    low, high = spectrum_of(values).percentile_range(percent)
     assert low <= high
 
 

@@ -8,7 +8,7 @@ from int8cal.numerics.weights import BIAS_LIMIT, guard_bias, guard_products, qua
 
 def test_grouped_conv_transpose_bias_takes_the_shared_scales():
     scales = np.array([0.5, 0.25])
-    codes = quantize_bias(np.array([1.0, 1.0, 2.0, 2.0]), 1.0, scales)
+    codes = quantize_bias(np.array([1.0, 1.0, 2.0, 2.0]), 1.0, np.tile(scales, 2))
     assert codes.tolist() == [2, 4, 4, 8]
     raised_scales, raised = guard_bias(scales, np.array([0.0, 1.0, 0.0, 2.0**32]), 1.0)
     assert raised.tolist() == [False, True]

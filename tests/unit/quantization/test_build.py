@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
-from int8cal.calibration.table import WeightEntry
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.quantization.build import affines_of, build_model, with_weights
+from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.integers import Bias
+from int8cal.quantization.table import TableSettings, WeightEntry
 
 HEAD = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 POOLED = "c = Conv(x, W, B) m = MaxPool <kernel_shape = [2, 2]> (c) y = Conv(m, V)"
@@ -35,7 +37,7 @@ def scale_in(model, name):
 def test_an_edit_of_one_member_holds_for_all_that_share_its_scale(pooled, member):
     prepared, plan, table, _ = pooled
     table = edited(table, **{member: 0.5})
-    affines = affines_of(plan, table)
+    affines = table.affines(plan)
     assert affines["c"] == affines["m"]
     built = build_model(prepared.model, plan, table).model
     assert scale_in(built, "c_scale") == scale_in(built, "m_scale") == 0.5
@@ -91,9 +93,9 @@ def test_the_tables_weight_scales_win_over_computed_ones(pooled):
 @pytest.mark.parametrize("other", ["s7", "paired"])
 def test_scales_of_another_range_are_computed_anew_and_say_so(pooled, other):
     prepared, plan, table, _ = pooled
-    table = replace(table, settings={**table.settings, "weights": "s8"})
+    table = replace(table, settings=TableSettings({**table.settings.recorded, "weights": "s8"}))
     complete = with_weights(table, plan, build_model(prepared.model, plan, table))
-    settings = {**table.settings, "weights": other}
+    settings = TableSettings({**table.settings.recorded, "weights": other})
     edited = build_model(prepared.model, plan, replace(complete, settings=settings))
     fresh = build_model(prepared.model, plan, replace(table, settings=settings))
     assert edited.model.SerializeToString() == fresh.model.SerializeToString()
@@ -126,25 +128,25 @@ def test_weight_scales_of_another_shape_are_refused(pooled, entry):
 
 
 @pytest.mark.parametrize(
-    ("corrections", "message"),
+    ("correction", "message"),
     [
-        ({"equalization": {"m": [1, 2]}}, "'m' has 2 exponents, the model expects 8"),
-        ({"equalization": {"x": [0, 0, 0, 0]}}, "'x' has 4 exponents, the model expects 0"),
-        ({"bias": {"Conv_z": [0.0]}}, "names 'Conv_z', which is not a quantized node with a bias"),
-        ({"bias": {"Conv_y": [0.0] * 3}}, "names 'Conv_y', which is not a quantized node with a bias"),
-        ({"bias": {"Conv_c": [0.0] * 3}}, "'Conv_c' has 3 values, the model expects 8"),
+        (Equalization({"m": (1, 2)}), "'m' has 2 exponents, the model expects 8"),
+        (Equalization({"x": (0, 0, 0, 0)}), "'x' has 4 exponents, the model expects 0"),
+        (Bias({"Conv_z": (0.0,)}), "names 'Conv_z', which is not a quantized node with a bias"),
+        (Bias({"Conv_y": (0.0,) * 3}), "names 'Conv_y', which is not a quantized node with a bias"),
+        (Bias({"Conv_c": (0.0,) * 3}), "'Conv_c' has 3 values, the model expects 8"),
     ],
 )
-def test_corrections_of_another_model_are_refused(pooled, corrections, message):
+def test_corrections_of_another_model_are_refused(pooled, correction, message):
     prepared, plan, table, _ = pooled
     with pytest.raises(TableError, match=message):
-        build_model(prepared.model, plan, replace(table, corrections=corrections))
+        build_model(prepared.model, plan, replace(table, corrections=(correction,)))
 
 
 def test_a_bias_correction_moves_the_bias_by_its_delta(pooled):
     prepared, plan, table, built = pooled
     delta = np.linspace(-1, 1, 8)
-    moved = build_model(prepared.model, plan, replace(table, corrections={"bias": {"Conv_c": delta.tolist()}}))
+    moved = build_model(prepared.model, plan, replace(table, corrections=(Bias({"Conv_c": tuple(delta)}),)))
     step = table.tensors["x"].scale * built.layers["Conv_c"].scales
     actual = (moved.layers["Conv_c"].bias.astype(float) - built.layers["Conv_c"].bias) * step
     assert np.all(np.abs(actual - delta) <= step)

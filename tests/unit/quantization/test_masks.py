@@ -70,7 +70,7 @@ def test_a_sum_of_codes_in_front_of_softmax_stays_float_and_says_why(bench):
     weights = {**CONV, "U": (5, 1, 1), "R": np.array([1, 5, 6], np.int64)}
     model = bench.text(f"g ({KEYS}, float[1,1,6] mask) => (float[1,4,6] y) {{ {text} }}", **weights)
     prepared = bench.prepared(model)
-    left = {each.op_type: each.reason for each in make_plan(prepared.model, Selection()).left}
+    left = {each.op_type: each.reason for each in make_plan(prepared.model, Selection()).unquantized}
     assert left["Add"] == "it may mask scores that Softmax reads"
     assert report_on(model, -1e9).evaluation.metrics.sqnr_db > 28
 

@@ -7,8 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-
-from int8cal.numerics.affine import quantize
+from affine_codes import quantize
 
 
 def dense_conv(x, w, group, *, strides, dilations, pads):

@@ -7,17 +7,16 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from recurrent_cells import Cell, dynamic_products, float_products, run_cell
 
-from int8cal.calibration.table import CalibrationTable
 from int8cal.errors import ModelError, NonFiniteError, TableError
 from int8cal.evaluation.fusion import audit_fusion
 from int8cal.graph.load import require_float
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.numerics.reference.cells import Cell, dynamic_products, float_products, run_cell
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.recurrent import FORMS_KEY
-from int8cal.search.steps.recurrent import ENOUGH_DB, LOSS_DB, choose_forms
+from int8cal.quantization.table import CalibrationTable, TableSettings
+from int8cal.search.steps.recurrent import ENOUGH_DB, LOSS_DB, choose_forms, propose
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 TOLERANCE = 3e-6
@@ -35,7 +34,7 @@ def built(bench, model, form="kernel", weights="paired", **settings):
     prepared = bench.prepared(model)
     plan = make_plan(prepared.model, Selection())
     forms = {layer.node: form for layer in plan.recurrent}
-    table = CalibrationTable({}, {}, {"weights": weights, FORMS_KEY: forms, **settings}, {}, {})
+    table = CalibrationTable({}, {}, TableSettings({"weights": weights, "recurrent": forms, **settings}), {}, {})
     return prepared, plan, table, build_model(prepared.model, plan, table)
 
 
@@ -76,7 +75,7 @@ def test_weights_alone_compute_the_float_cell_of_what_the_codes_stand_for(bench,
     model = net(bench, op, count=count, attributes=f', direction = "{direction}"')
     *_, result = built(bench, model, "weights")
     (each,) = result.recurrent.values()
-    products = [float_products(each.gates[name].values) for name in ("W", "R")]
+    products = [float_products(gates.codes * gates.scales[..., None]) for gates in (each.gates["W"], each.gates["R"])]
     x = bench.samples(model, 1)[0].feed["x"]
     expected = run_cell(cell(op, model, products, direction), x)
     actual = bench.run(result.model, {"x": x}, optimization)
@@ -137,7 +136,7 @@ def test_an_edited_scale_is_used(bench):
 def test_an_edited_form_has_scales_of_its_own_range(bench):
     prepared, plan, table, plain = built(bench, net(bench), "weights")
     complete = with_weights(table, plan, plain)
-    edited = replace(complete, settings={**complete.settings, FORMS_KEY: dict.fromkeys(plain.recurrent, "kernel")})
+    edited = replace(complete, settings=complete.settings.with_recurrent(dict.fromkeys(plain.recurrent, "kernel")))
     result = build_model(prepared.model, plan, edited)
     kernel = built(bench, net(bench), "kernel")[3]
     assert result.model.SerializeToString() == kernel.model.SerializeToString()
@@ -155,7 +154,7 @@ def test_a_wrong_number_of_scales_is_refused(bench):
 
 def test_a_table_without_the_part_leaves_the_node_in_float(bench):
     prepared, plan, table, _ = built(bench, net(bench))
-    older = replace(table, settings={key: value for key, value in table.settings.items() if key != FORMS_KEY})
+    older = replace(table, settings=TableSettings({"weights": "paired"}))
     result = build_model(prepared.model, plan, older)
     assert (ops(result.model), result.recurrent) == (["LSTM"], {})
 
@@ -171,7 +170,7 @@ def test_a_table_without_the_part_leaves_the_node_in_float(bench):
 )
 def test_forms_that_cannot_be_are_refused(bench, op, forms, target, message):
     with pytest.raises(TableError, match=message):
-        built(bench, net(bench, op), **{FORMS_KEY: forms, "target": target})
+        built(bench, net(bench, op), recurrent=forms, target=target)
 
 
 @pytest.mark.parametrize("name", ["W", "R"])
@@ -261,7 +260,7 @@ def test_an_int8_model_is_not_quantized_again(bench):
 def forms_for(bench, model, scorer, **settings):
     prepared, plan, table, _ = built(bench, model, "weights", **settings)
     chosen, notes = choose_forms(prepared.model, plan, table, scorer)
-    return chosen.settings[FORMS_KEY], notes
+    return chosen.settings.recurrent, notes
 
 
 def score_by(costs, plain=30.0):
@@ -324,5 +323,5 @@ def test_other_targets_get_models_of_onnx_alone(bench):
 def test_a_model_without_recurrent_nodes_gets_no_part(bench):
     model = bench.text("g (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }", W=(4, 3))
     prepared = bench.prepared(model)
-    plan, table = make_plan(prepared.model, Selection()), CalibrationTable({}, {}, {}, {}, {})
-    assert choose_forms(prepared.model, plan, table, None) == (table, ())
+    state = SimpleNamespace(plan=make_plan(prepared.model, Selection()))
+    assert list(propose(state, None)) == []

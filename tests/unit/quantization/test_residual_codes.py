@@ -10,7 +10,7 @@ from onnx import helper
 
 from int8cal.errors import TableError
 from int8cal.evaluation.fusion import audit_fusion
-from int8cal.evaluation.taps import find_layers
+from int8cal.evaluation.layerwise import find_layers
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
@@ -18,9 +18,9 @@ from int8cal.numerics.affine import S7, S8, U8, Affine
 from int8cal.numerics.pairs import Rows, link, unsafe_pairs
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.residual_codes import (
-    CORRECTION,
     FACTOR,
     HEADROOM,
+    ResidualCodes,
     can_have_residual_codes,
     first_plane,
     round_planes,
@@ -28,6 +28,7 @@ from int8cal.quantization.corrections.residual_codes import (
     with_room,
 )
 from int8cal.quantization.layers import layer_weights
+from int8cal.quantization.table import TableSettings
 
 IMAGE = "g (float[N,{},9,8] x) => (float[A,C,D,E] y)"
 MODELS = {
@@ -171,11 +172,11 @@ def test_the_layer_stays_on_integers_and_the_difference_alone_is_float(bench, na
 def test_no_pair_can_saturate(bench, name, target):
     model = model_of(bench, name)
     prepared, plan, table, _ = bench.quantized(model)
-    table = replace(table, settings={"target": target, "weights": "paired"})
+    table = replace(table, settings=TableSettings({"target": target, "weights": "paired"}))
     table = with_residual_codes(table, plan, [plan.layers[0].node])
     built = build_model(prepared.model, plan, table)
     (layer,) = plan.layers
-    source = layer_weights(Index(prepared.model), layer, "paired", target, double=True)
+    source = layer_weights(Index(prepared.model), layer, built.draft)
     codes = source.reduction.rows(built.layers[layer.node].weight).values
     assert not unsafe_pairs(codes, source.links).any()
     assert source.links.any() or source.span != "paired"
@@ -197,12 +198,12 @@ def test_the_first_plane_has_the_codes_of_a_layer_without_a_second_one(bench):
     model = model_of(bench, "conv")
     prepared, plan, table, single = bench.quantized(model, weights="s8")
     _, _, _, double = doubled(bench, model, weights="s8")
-    source = layer_weights(Index(prepared.model), plan.layers[0], "s8", "portable", double=True)
+    source = layer_weights(Index(prepared.model), plan.layers[0], double.draft)
     np.testing.assert_array_equal(
         first_plane(double.layers["Conv_y"].weight, source.reduction), single.layers["Conv_y"].weight
     )
     np.testing.assert_array_equal(double.layers["Conv_y"].scales, single.layers["Conv_y"].scales)
-    assert table.corrections == {}
+    assert table.corrections == ()
 
 
 @pytest.mark.parametrize("name", ["matmul of rows", "conv"])
@@ -342,7 +343,7 @@ def test_an_edited_table_that_cannot_be_meant_is_refused(bench, part, match):
     )
     prepared, plan, table, _ = bench.quantized(model)
     with pytest.raises(TableError, match=match) as caught:
-        build_model(prepared.model, plan, replace(table, corrections={CORRECTION: part}))
+        build_model(prepared.model, plan, replace(table, corrections=(ResidualCodes(part),)))
     assert (caught.value.exit_code, bool(caught.value.do)) == (6, True)
 
 

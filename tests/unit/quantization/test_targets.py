@@ -7,6 +7,8 @@ from onnx import TensorProto, numpy_helper
 
 import int8cal
 from int8cal.errors import TableError, UsageError
+from int8cal.quantization.corrections.residual_codes import ResidualCodes
+from int8cal.quantization.table import TableSettings
 from int8cal.runtime.sessions import Session
 
 RESIDUAL = """net (float[N,4,8,8] x) => (float[N,5] y) {
@@ -76,8 +78,8 @@ def test_tensorrt_gets_int8_with_zero_point_0_and_float_biases_alone(model, reci
     assert biases
     assert all(constants[name].dtype == np.float32 for name in biases)
     assert {entry.dtype for entry in table.tensors.values()} == {"int8"}
-    assert table.settings["activations"] == "s8"
-    assert table.corrections.get("remainder", {}) == {}
+    assert table.settings.recorded["activations"] == "s8"
+    assert not ResidualCodes.of(table)
     # weights have a scale per output channel, activations one
     for node in nodes:
         scale = constants[node.input[1]]
@@ -102,7 +104,7 @@ def test_openvino_quantizes_what_layers_read_and_nothing_else(model):
     assert quantized_tensors(int8) == {"x", "ar", "sr", "f"}
     assert {entry.dtype for entry in table.tensors.values()} == {"uint8"}
     assert {entry.range for entry in table.weights.values()} <= {"paired", "s7", "s8"}
-    assert table.settings["weights"] == "paired"
+    assert table.settings.weights == "paired"
 
 
 @pytest.mark.parametrize(("target", "least"), [("openvino", 30), ("tensorrt", 25)])
@@ -116,7 +118,7 @@ def test_the_model_is_the_same_function(model, target, least):
 
 @pytest.mark.parametrize("target", ["openvino", "tensorrt"])
 def test_a_table_gives_the_same_bytes_again(model, target, tmp_path):
-    from int8cal.calibration.table_file import load_table, save_table
+    from int8cal.quantization.table_file import load_table, save_table
 
     table, int8 = quantized(model, target=target)
     save_table(table, tmp_path / "t.json")
@@ -150,7 +152,9 @@ def test_an_edited_table_may_not_smuggle_in_a_zero_point(model):
         int8cal.quantize(model, replace(table, tensors={**table.tensors, "ar": entry}))
     portable, _ = quantized(model)
     with pytest.raises(TableError):
-        int8cal.quantize(model, replace(portable, settings={**portable.settings, "target": "tensorrt"}))
+        int8cal.quantize(
+            model, replace(portable, settings=TableSettings({**portable.settings.recorded, "target": "tensorrt"}))
+        )
 
 
 def test_openvino_runs_both_on_integers(model):

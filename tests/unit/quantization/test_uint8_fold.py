@@ -14,7 +14,7 @@ from int8cal.graph.select import Selection
 from int8cal.job import Preprocess, QuantizationSettings
 from int8cal.numerics.affine import U8, Affine
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
-from int8cal.quantization.uint8_input import pixel_affine, plan_uint8_input
+from int8cal.quantization.corrections.uint8_input import plan_uint8_input
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CONV = "g (float[N,3,7,6] x) => (float[A,B,C,D] y) {{ y = Conv <{}> (x, W{}) }}"
@@ -26,6 +26,12 @@ def settled(bench, model, preprocess, exclude=()):
     return prepared, plan, plan_uint8_input(prepared, plan, preprocess, QuantizationSettings(uint8_input=True))
 
 
+def folded(made, affine=None):
+    prepared, plan, uint8 = made
+    readers = uint8.readers(prepared.model, plan)
+    return fold_pixels(prepared.model, plan, readers, affine or readers.affine, uint8.ones)
+
+
 def image(shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 
@@ -33,22 +39,23 @@ def image(shape, seed=0):
 def both(bench, made, codes, affine=None):
     """Outputs of the FP32 model on preprocessed pixels, and of the folded one on (p - zero point) * scale."""
     prepared, plan, uint8 = made
-    affine = affine or pixel_affine(uint8.layers)
+    readers = uint8.readers(prepared.model, plan)
+    affine = affine or readers.affine
     pixels = uint8.pixels
     shape = [1] * codes.ndim
     if pixels.axis is not None:
         shape[pixels.axis] = -1
     x = codes * pixels.gain.reshape(shape) + pixels.offset.reshape(shape)
-    folded, plan_of_it, wide = fold_pixels(prepared.model, plan, uint8, affine)
-    onnx.checker.check_model(folded, full_check=True)
-    assert {each.tensor for each in plan_of_it.tensors} == {
+    found = fold_pixels(prepared.model, plan, readers, affine, uint8.ones)
+    onnx.checker.check_model(found.model, full_check=True)
+    assert {each.tensor for each in found.plan.tensors} == {
         *(each.tensor for each in plan.tensors),
-        *uint8.tensors,
-        *wide,
+        *readers.tensors,
+        *found.wide,
     }
     mapped = (codes.astype(np.float64) - affine.zero_point) * affine.scale
     first = bench.run(prepared.model, {pixels.input: x.astype(np.float32)})
-    second = bench.run(folded, {pixels.input: mapped.astype(np.float32)})
+    second = bench.run(found.model, {pixels.input: mapped.astype(np.float32)})
     name = prepared.signature.outputs[0].name
     return first[name], second[name]
 
@@ -75,8 +82,9 @@ def test_without_the_extra_channel_padding_stands_for_the_residual(bench):
     plain = replace(uint8, ones=None)
     first, second = both(bench, (prepared, plan, plain), image((1, 3, 7, 6)))
     close(first[:, :, 1:-1, 1:-1], second[:, :, 1:-1, 1:-1])
+    readers = uint8.readers(prepared.model, plan)
     # at the border: the image continued with r in place of 0
-    rest = uint8.layers[0].residual(pixel_affine(uint8.layers).zero_point)
+    rest = readers.layers[0].residual(readers.affine.zero_point)
     assert 0.1 < np.abs(rest).max() < 0.3
     x = image((1, 3, 7, 6)) * uint8.pixels.gain.reshape(-1, 1, 1) + uint8.pixels.offset.reshape(-1, 1, 1)
     framed = np.broadcast_to(rest.reshape(1, 3, 1, 1), (1, 3, 9, 8)).copy()
@@ -88,9 +96,9 @@ def test_without_the_extra_channel_padding_stands_for_the_residual(bench):
 def test_a_mean_of_127_needs_no_help_at_the_border(bench):
     model = bench.text(CONV.format("pads = [1, 1, 1, 1]", ""), W=(5, 3, 3, 3))
     prepared, plan, uint8 = settled(bench, model, Preprocess(mean=(127.0,), std=(128.0,)))
-    affine = pixel_affine(uint8.layers)
-    assert affine.zero_point == 127
-    assert not uint8.layers[0].residual(127).any()
+    readers = uint8.readers(prepared.model, plan)
+    assert readers.affine.zero_point == 127
+    assert not readers.layers[0].residual(127).any()
     close(*both(bench, (prepared, plan, replace(uint8, ones=None)), image((1, 3, 7, 6))))
 
 
@@ -99,11 +107,11 @@ def test_pixels_as_they_are_leave_the_weights_as_they_are(bench):
         "g (float[N,1,7,6] x) => (float[A,B,C,D] y) { y = Conv <pads = [1, 1, 1, 1]> (x, W) }", W=(2, 1, 3, 3)
     )
     prepared, plan, uint8 = settled(bench, model, None)
-    assert pixel_affine(uint8.layers) == Affine(1.0, 0, U8)
+    assert uint8.readers(prepared.model, plan).affine == Affine(1.0, 0, U8)
     assert uint8.ones is None
-    folded, same_plan, wide = fold_pixels(prepared.model, plan, uint8, pixel_affine(uint8.layers))
-    assert folded == prepared.model
-    assert (same_plan.tensors, same_plan.layers, wide) == (plan.tensors, plan.layers, {})
+    found = folded((prepared, plan, uint8))
+    assert found.model == prepared.model
+    assert (found.plan.tensors, found.plan.layers, found.wide) == (plan.tensors, plan.layers, {})
 
 
 NUMBER = st.floats(0.05, 20.0).flatmap(lambda value: st.sampled_from([value, -value]))
@@ -189,8 +197,7 @@ def test_a_normalization_inside_the_graph_disappears(bench, head, pads):
         d=np.float32([0.25, 0.5, 0.75]).reshape(1, 3, 1, 1),
     )
     made = settled(bench, model, preprocess)
-    folded, _, _ = fold_pixels(made[0].model, made[1], made[2], pixel_affine(made[2].layers))
-    assert {node.op_type for node in folded.graph.node} <= {"Identity", "Pad", "Conv"}
+    assert {node.op_type for node in folded(made).model.graph.node} <= {"Identity", "Pad", "Conv"}
     first, second = both(bench, made, image((1, 3, 7, 6)))
     # float32 rounds p - mean differently from p / scale - mean: the gain is known to seven digits
     np.testing.assert_allclose(second, first, rtol=1e-5, atol=2e-5 * np.abs(first).max())
@@ -216,10 +223,10 @@ def test_each_reader_of_the_input_is_folded_and_they_share_the_extra_channel(ben
         V=(4, 3, 1, 1),
     )
     prepared, plan, uint8 = settled(bench, model, IMAGENET)
-    assert len(uint8.layers) == 3
-    folded, _, wide = fold_pixels(prepared.model, plan, uint8, pixel_affine(uint8.layers))
-    assert list(wide.values()) == ["x"]
-    assert [node.op_type for node in folded.graph.node].count("Pad") == 1
+    assert len(uint8.readers(prepared.model, plan).layers) == 3
+    found = folded((prepared, plan, uint8))
+    assert list(found.wide.values()) == ["x"]
+    assert [node.op_type for node in found.model.graph.node].count("Pad") == 1
     close(*both(bench, (prepared, plan, uint8), image((1, 3, 6, 6))))
 
 
@@ -247,7 +254,7 @@ def test_a_zero_point_that_is_the_extra_channel_s_code_is_refused(bench):
     model = bench.text(CONV.format("pads = [1, 1, 1, 1]", ""), W=(5, 3, 3, 3))
     prepared, plan, uint8 = settled(bench, model, IMAGENET)
     with pytest.raises(TableError, match="are both"):
-        fold_pixels(prepared.model, plan, uint8, Affine(1.0, uint8.ones, U8))
+        folded((prepared, plan, uint8), Affine(1.0, uint8.ones, U8))
 
 
 def test_a_scale_that_takes_weights_out_of_float32_is_refused(bench):
@@ -259,12 +266,13 @@ def test_a_scale_that_takes_weights_out_of_float32_is_refused(bench):
 def test_the_extra_channel_s_weights_fit_beside_the_others(bench):
     model = bench.text(CONV.format("pads = [1, 1, 1, 1]", ""), W=(5, 3, 3, 3))
     prepared, plan, uint8 = settled(bench, model, IMAGENET)
-    folded, plan, _ = fold_pixels(prepared.model, plan, uint8, pixel_affine(uint8.layers))
-    (layer,) = plan.layers
-    weight = np.abs(onnx.numpy_helper.to_array(next(t for t in folded.graph.initializer if t.name == layer.weight)))
+    found = folded((prepared, plan, uint8))
+    (layer,) = found.plan.layers
+    tensor = next(tensor for tensor in found.model.graph.initializer if tensor.name == layer.weight)
+    weight = np.abs(onnx.numpy_helper.to_array(tensor))
     own, extra = weight[:, :3].max(axis=(1, 2, 3)), weight[:, 3].max(axis=(1, 2))
     assert weight.shape == (5, 4, 3, 3)
     assert (extra <= own * 1.000001).all()
     # one code nearer, and some output channel's scale would have to grow
-    distance = abs(uint8.ones - pixel_affine(uint8.layers).zero_point)
+    distance = abs(uint8.ones - uint8.readers(prepared.model, plan).affine.zero_point)
     assert (extra * distance / (distance - 1) > own).any()

@@ -8,26 +8,25 @@ import numpy as np
 import onnx
 import pytest
 
-from int8cal.calibration.table import CalibrationTable
-from int8cal.calibration.table_file import parse_table, table_to_json
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.data.sample import Sample
 from int8cal.errors import ConfigError, DataError, ModelError, TableError, UsageError
 from int8cal.evaluation.layerwise import measure_layers
-from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, QuantizationSettings
 from int8cal.progress import Clock
 from int8cal.quantization import build
 from int8cal.quantization.build import build_model
-from int8cal.quantization.uint8_input import describe, pixel_affine, plan_uint8_input, uint8_input_of
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.uint8_input import Uint8Input, describe, plan_uint8_input, with_raw_pixels
+from int8cal.quantization.derived_tables import without_noise_of
+from int8cal.quantization.table import CalibrationTable, TableSettings
+from int8cal.quantization.table_file import parse_table, table_to_json
 from int8cal.runtime.targets import weight_range
 from int8cal.search.candidate import Inputs
-from int8cal.search.holdout import Holdout
-from int8cal.search.recipes import RECIPES
-from int8cal.search.run import run_recipe
-from int8cal.search.scorer import Scorer
+from int8cal.search.recipes import RECIPES, run_recipe
+from int8cal.search.scorer import Holdout, Scorer
 
 IMAGENET = Preprocess(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 NET = """g (float[N,3,8,8] x) => (float[A,B] y) {
@@ -69,7 +68,7 @@ def pixel_samples(pixels, shape, count=12, seed=2):
 
 
 def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
-    """The stations of pipeline.calibrate_model: (prepared, plan, samples, corrected, int8 model)."""
+    """The stations of pipeline.calibrate_model: (prepared, plan, samples, result, int8 model)."""
     quantization = QuantizationSettings(uint8_input=uint8, **settings)
     prepared = bench.prepared(model)
     plan = make_plan(prepared.model, Selection((), ()))
@@ -80,15 +79,16 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     blank = CalibrationTable(
         {"sha256": prepared.sha256, "name": "net"},
         {"samples": len(samples)},
-        {"weights": weight_range(quantization)},
+        TableSettings({"weights": weight_range(quantization)}),
         {},
         {},
     )
-    pixels, rule = taken if uint8 else None, RECIPES["fast"]
+    blank, notes = with_raw_pixels(blank, taken if uint8 else None, prepared.model, plan, statistics.tensors)
+    rule = RECIPES["fast"]
     job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), quantization)
-    scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+    scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
     holdout = Holdout(prepared.signature, (), scorer)
-    corrected = run_recipe(Inputs(prepared.model, plan, statistics, job, blank, holdout, rule, pixels), Clock())
+    corrected = run_recipe(Inputs(prepared.model, plan, statistics, job, blank, holdout, rule, notes), Clock())
     return prepared, plan, samples, corrected, corrected.model
 
 
@@ -116,21 +116,21 @@ def test_the_model_takes_pixels_and_has_no_q_at_its_input(bench, text):
         got = bench.run(int8, {"x": pixels.codes(feed, "")}, optimization)["y"]
         expected = bench.run(prepared.model, {"x": feed})["y"]
         assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
-    assert "raw pixels at x" in corrected.decisions[-2]
+    (pixels_note,) = [each for each in corrected.decisions if "raw pixels at x" in each]
     assert set(corrected.tensors).isdisjoint({"x", "t"})
     assert {node.op_type for node in int8.graph.node}.isdisjoint({"Sub", "Div", "Identity"})
     folded = ["Sub_s", "Div_t"] if text == INSIDE else []
-    assert corrected.table.corrections["uint8_input"]["folded"] == folded
-    assert all(name in corrected.decisions[-2] for name in folded)
+    assert list(Uint8Input.of(corrected.table).folded) == folded
+    assert all(name in pixels_note for name in folded)
 
 
 @pytest.mark.parametrize("text", [NET, LAST, INSIDE], ids=["channels first", "channels last", "normalized inside"])
 def test_codes_in_place_of_values_change_no_bit(bench, monkeypatch, text):
     prepared, plan, samples, corrected, int8 = made(bench, net(bench, text), IMAGENET)
-    monkeypatch.setattr(build, "take_codes", lambda model, *_: model)
+    monkeypatch.setattr(build, "take_codes", lambda model, _: model)
     floats = build_model(prepared.model, plan, corrected.table).model
     entry = corrected.table.tensors["x"]
-    pixels = Pixels.from_dict(corrected.table.corrections["uint8_input"])
+    pixels = Uint8Input.of(corrected.table).pixels
     for sample in samples:
         codes = pixels.codes(sample.feed["x"], "")
         values = ((codes.astype(np.float64) - entry.zero_point) * entry.scale).astype(np.float32)
@@ -145,7 +145,7 @@ def test_the_error_is_no_larger_than_with_a_float_input(bench):
         model = net(bench, LAST if seed % 2 else NET, seed=seed)
         prepared, _, samples, _, floats = made(bench, model, IMAGENET, uint8=False)
         *_, pixels = made(bench, model, IMAGENET)
-        scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+        scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
         gains.append(scorer(pixels).db - scorer(floats).db)
     # a network this small has luck: single ones differ by up to 2 dB either way
     assert np.mean(gains) > -0.5
@@ -155,7 +155,7 @@ def test_the_error_is_no_larger_than_with_a_float_input(bench):
 @pytest.mark.parametrize("text", [NET, LAST, INSIDE], ids=["channels first", "channels last", "normalized inside"])
 def test_the_table_gives_the_same_bytes_again(bench, text, scale):
     prepared, plan, _, corrected, int8 = made(bench, net(bench, text, scale), IMAGENET)
-    assert ("equalization" in corrected.table.corrections) == (scale > 1)
+    assert bool(Equalization.of(corrected.table)) == (scale > 1)
     table = parse_table(table_to_json(corrected.table), "t.json")
     again = build_model(prepared.model, plan, table).model
     assert again.SerializeToString(deterministic=True) == int8.SerializeToString(deterministic=True)
@@ -163,12 +163,23 @@ def test_the_table_gives_the_same_bytes_again(bench, text, scale):
 
 def test_equalization_of_the_first_layer_still_pays(bench):
     prepared, _, samples, corrected, int8 = made(bench, net(bench, scale=64.0), IMAGENET)
-    assert "equalization" in corrected.table.corrections
-    assert Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)(int8).db > 25
+    assert Equalization.of(corrected.table)
+    assert Scorer(prepared.model, prepared.signature, samples, threads=1)(int8).db > 25
     layers, reasons = measure_layers(prepared.model, int8, samples, threads=1)
     assert {layer.tensor for layer in layers} >= {"r", "e"}
     assert all(layer.sqnr_db > 20 for layer in layers)
     assert "layers.missing" not in reasons
+
+
+def test_layers_may_stay_float_for_gates_where_channels_were_rescaled(bench):
+    prepared, plan, samples, corrected, _ = made(bench, net(bench, scale=64.0), IMAGENET)
+    assert Equalization.of(corrected.table)
+    left = {plan.layers[-1].node: "so that the gates hold"}
+    smaller = make_plan(prepared.model, Selection((), (), tuple(left.items())))
+    table = without_noise_of(corrected.table, (plan, smaller), left)
+    assert table.tensors.keys() < corrected.table.tensors.keys()
+    built = build_model(prepared.model, smaller, table)
+    assert Scorer(prepared.model, prepared.signature, samples, threads=1)(built.model).db > 25
 
 
 def test_the_table_says_what_the_input_is(bench):
@@ -180,13 +191,13 @@ def test_the_table_says_what_the_input_is(bench):
     assert all(name in corrected.table.tensors for name in ("x", "x_with_ones"))
     assert entry.low <= entry.observed[0] <= entry.observed[1] <= entry.high
     assert corrected.table.tensors["x_with_ones"].source == "shared"
-    assert corrected.table.corrections["uint8_input"] == {
+    assert Uint8Input.of(corrected.table).to_json() == {
         "input": "x",
         "axis": 1,
         "scale": 1 / 255,
         "mean": [0.485, 0.456, 0.406],
         "std": [0.229, 0.224, 0.225],
-        "ones": corrected.table.corrections["uint8_input"]["ones"],
+        "ones": Uint8Input.of(corrected.table).ones,
         "folded": [],
     }
     # the table's scale is the one that the model holds
@@ -210,7 +221,7 @@ def test_an_edited_input_scale_keeps_the_function(bench, name):
     document = json.loads(table_to_json(corrected.table))
     document["tensors"][name] |= {"scale": 0.25 * document["tensors"][name]["scale"], "zero_point": 100}
     edited = build_model(prepared.model, plan, parse_table(json.dumps(document), "t.json")).model
-    scorer = Scorer(prepared.model, prepared.signature, samples, feeds_for, threads=1)
+    scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
     assert scorer(edited).db > scorer(int8).db - 3
 
 
@@ -250,7 +261,6 @@ def test_floats_stay_floats_unless_asked(bench):
     prepared = bench.prepared(net(bench))
     plan = make_plan(prepared.model, Selection((), ()))
     assert plan_uint8_input(prepared, plan, IMAGENET, QuantizationSettings()) is None
-    assert uint8_input_of(prepared.model, plan, {}) is None
 
 
 def test_an_excluded_first_layer_is_named_with_the_reason(bench):
@@ -304,16 +314,16 @@ def test_values_that_are_no_pixels_are_refused(bench):
 )  # fmt: skip
 def test_a_malformed_record_is_the_table_s_fault(bench, change, words):
     prepared, plan, _, corrected, _ = made(bench, net(bench), IMAGENET)
-    record = corrected.table.corrections["uint8_input"] | change
+    record = Uint8Input.of(corrected.table).to_json() | change
     with pytest.raises(TableError, match=words):
-        uint8_input_of(prepared.model, plan, {"uint8_input": record})
+        Uint8Input.read(record, "").readers(prepared.model, plan)
 
 
 def test_a_record_for_another_selection_is_refused(bench):
     prepared, _, _, corrected, _ = made(bench, net(bench), IMAGENET)
     plan = make_plan(prepared.model, Selection((), ("Conv_c",)))
     with pytest.raises(TableError, match="Conv_c"):
-        uint8_input_of(prepared.model, plan, corrected.table.corrections)
+        Uint8Input.of(corrected.table).readers(prepared.model, plan)
 
 
 def test_nothing_is_said_about_padding_where_no_convolution_reads_the_image(bench):
@@ -321,4 +331,7 @@ def test_nothing_is_said_about_padding_where_no_convolution_reads_the_image(benc
     prepared = bench.prepared(bench.text(text, G=(16, 2), b=(2,)))
     plan = make_plan(prepared.model, Selection())
     uint8 = plan_uint8_input(prepared, plan, Preprocess(mean=(0.3,)), QuantizationSettings(uint8_input=True))
-    assert describe(uint8, pixel_affine(uint8.layers)) == "raw pixels at x: scale, mean and std folded into Gemm_y"
+    assert (
+        describe(uint8, uint8.readers(prepared.model, plan))
+        == "raw pixels at x: scale, mean and std folded into Gemm_y"
+    )

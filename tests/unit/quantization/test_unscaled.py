@@ -9,7 +9,9 @@ from int8cal.errors import TableError
 from int8cal.graph.chains import find_chains
 from int8cal.numerics.affine import SMALLEST_SCALE
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.unscaled import unscaled
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.integers import Bias
+from int8cal.quantization.derived_tables import unscaled
 
 NET = """net (float[N,3,8,8] x) => (float[N,2,8,8] y)
 { a = Conv (x, W1)
@@ -22,7 +24,7 @@ EXPONENTS = [3.0, 0.0, -2.0, 1.5]
 def case(bench):
     prepared, plan, table, _ = bench.quantized(bench.text(NET, W1=(4, 3, 1, 1), W2=(2, 4, 1, 1)))
     (chain,) = find_chains(prepared.model, plan)
-    rescaled = replace(table, corrections={"equalization": {chain.tensor: EXPONENTS}, "bias": {}})
+    rescaled = replace(table, corrections=(Equalization({chain.tensor: EXPONENTS}), Bias()))
     return prepared.model, plan, with_weights(rescaled, plan, build_model(prepared.model, plan, rescaled)), table
 
 
@@ -46,13 +48,13 @@ def test_weights_are_those_of_the_fp32_model(case):
 
 def test_other_corrections_stay_to_be_told(case):
     model, plan, table, _ = case
-    assert unscaled(model, plan, table)[0].corrections == {"bias": {}}
+    assert unscaled(model, plan, table)[0].corrections == (Bias(),)
 
 
 def test_factors_of_one_change_nothing(case):
     model, plan, _, table = case
     (name,) = [chain.tensor for chain in find_chains(model, plan)]
-    result, wider = unscaled(model, plan, replace(table, corrections={"equalization": {name: [0.0] * 4}}))
+    result, wider = unscaled(model, plan, replace(table, corrections=(Equalization({name: (0.0,) * 4}),)))
     assert (wider, result.tensors) == ({}, table.tensors)
 
 

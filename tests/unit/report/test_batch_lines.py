@@ -5,7 +5,7 @@ import json
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.report.batch_lines import batch_file_lines, load_batch_file
+from int8cal.report.file_lines import batch_file_lines, load_batch_file
 from int8cal.report.screen import Screen
 
 FIGURES = {"sqnr_db": 31.5, "top1.drop": 1.0, "size.fp32_bytes": 4000, "size.int8_bytes": 1000, "latency.speedup": 2.0}

@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from int8cal.calibration.table import WeightEntry
-from int8cal.evaluation.result import FloatNode, Gate, LayerWeights, OutputMetrics
+from int8cal.evaluation.result import FloatNode, Gate, LayerScales, OutputMetrics
 from int8cal.numerics.metrics import EXACT_DB
+from int8cal.quantization.table import WeightEntry
 from int8cal.report.html import report_to_html
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -69,7 +69,7 @@ def evil_report(report):
         evaluation=replace(
             evaluation,
             layers=layers,
-            outputs={EVIL: OutputMetrics(None, None)},
+            outputs={EVIL: OutputMetrics(sqnr_db=None, cosine=None)},
             fusion=replace(evaluation.fusion, nodes=(FloatNode(EVIL, EVIL, EVIL),)),
             saturation=replace(evaluation.saturation, target=EVIL, unsafe_channels=None),
             reasons={EVIL: EVIL, "layers": EVIL, "saturation": EVIL, "outputs": EVIL, "gates": EVIL},
@@ -164,7 +164,7 @@ def test_the_same_report_gives_the_same_page(build):
 
 def test_a_hundred_tensors_stay_below_a_megabyte_and_a_thousand_below_a_few(build):
     assert len(report_to_html(build(100)).encode()) < 1_000_000
-    weights = [LayerWeights(f"n{i}", "Conv", f"w{i}", "", entry) for i, entry in enumerate(many_scales(1000))]
+    weights = [LayerScales(f"n{i}", "Conv", f"w{i}", "", entry) for i, entry in enumerate(many_scales(1000))]
     large = replace(build(1000), weights=tuple(weights))
     large = replace(large, histograms=large.histograms[:500])
     assert len(report_to_html(large).encode()) < 5_000_000

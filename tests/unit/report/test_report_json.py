@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from made_reports import json_of
 
 from int8cal.evaluation.result import FloatNode, Fusion, Metrics, OutputMetrics
-from int8cal.report.document import report_to_json
-from int8cal.report.reasons import find_reason
+from int8cal.report.document import find_reason, report_to_json
 
 
 def with_metrics(report, **changes):
@@ -155,7 +154,7 @@ def test_names_that_are_not_valid_unicode_can_still_be_written(report):
 
 
 def test_outputs_keep_the_order_of_the_graph(report):
-    outputs = {name: OutputMetrics(1.0, 1.0) for name in ("z", "a", "m")}
+    outputs = {name: OutputMetrics(sqnr_db=1.0, cosine=1.0) for name in ("z", "a", "m")}
     assert list(json_of(replace(report, evaluation=replace(report.evaluation, outputs=outputs)))["outputs"]) == [
         "z",
         "a",

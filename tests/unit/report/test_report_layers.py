@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from int8cal.calibration.table import TensorEntry, WeightEntry
-from int8cal.evaluation.result import FloatNode, Fusion, LayerMetrics, LayerSaturation, LayerWeights, Saturation
+from int8cal.calibration.ranges import TensorEntry
+from int8cal.evaluation.result import (
+    FloatNode,
+    Fusion,
+    LayerMetrics,
+    LayerSaturation,
+    LayerScales,
+    Saturation,
+)
+from int8cal.quantization.table import WeightEntry
 from int8cal.report.document import document_of
-from int8cal.report.page_layers import layer_rows
+from int8cal.report.tables import layer_rows
 
 
 @pytest.fixture
@@ -22,17 +30,27 @@ def rows(report):
                 report.evaluation, layers=layers, fusion=fusion, saturation=Saturation("portable", 1, 8, 1, saturated)
             ),
             tensors={"clip_out": TensorEntry("uint8", 1.0, 0, -1.0, 2.0, "kl", 2.0, (-1.0, 2.0), 0.0, "calibrated")},
-            weights=(LayerWeights("conv", "Conv", "w", "clip_out", WeightEntry("int8", 0, "s7", (0.5, 2.0))),)
+            weights=(LayerScales("conv", "Conv", "w", "clip_out", WeightEntry("int8", 0, "s7", (0.5, 2.0))),)
             if weights
             else (),
         )
-        return {row.node: row for row in layer_rows(document_of(whole), {"add_out": 4})}
+        return {row.layer.node: row for row in layer_rows(document_of(whole), {"add_out": 4})}
 
     return rows
 
 
 def found(node, verdict, unsafe=0):
-    return LayerSaturation(node, "Conv", "w", verdict, "", 8, unsafe, unsafe, None)
+    return LayerSaturation(
+        node=node,
+        op_type="Conv",
+        weight="w",
+        verdict=verdict,
+        why="",
+        channels=8,
+        unsafe_channels=unsafe,
+        unsafe_pairs=unsafe,
+        worst_sum=None,
+    )
 
 
 def test_a_layer_is_float_where_the_node_of_its_weights_is(rows):
@@ -63,8 +81,8 @@ def test_a_layer_that_can_saturate_says_in_how_many_channels(rows):
 
 def test_ranges_and_weights_are_those_of_the_table_where_there_is_one(rows):
     clip, add = rows(None)["clip"], rows(None)["add"]
-    assert (clip.range_text, clip.dtype, clip.method, clip.width) == ("-1 to 2", "uint8", "kl", 3.0)
-    assert (clip.weight_text, clip.spread, clip.weights) == ("int8 s7", 4.0, 0)
-    assert (add.range_text, add.dtype, add.width, add.weight_text, add.spread) == ("", "", None, "", None)
+    assert (clip.layer.low, clip.layer.high, clip.layer.dtype, clip.layer.method) == (-1.0, 2.0, "uint8", "kl")
+    assert (clip.weights.dtype, clip.weights.range, clip.weights.spread, clip.weights_at) == ("int8", "s7", 4.0, 0)
+    assert (add.layer.low, add.layer.high, add.layer.dtype, add.weights) == (None, None, "", None)
     assert (clip.histogram, add.histogram) == (None, 4)
-    assert rows(None, weights=False)["clip"].weight_text == ""
+    assert rows(None, weights=False)["clip"].weights is None

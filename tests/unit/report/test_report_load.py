@@ -6,8 +6,8 @@ import pytest
 from made_reports import json_of
 
 from int8cal.errors import ConfigError
-from int8cal.report.document import document_of, report_to_json
-from int8cal.report.load import load_report
+from int8cal.report.document import as_json, document_of, report_to_json
+from int8cal.report.files import load_report
 
 
 @pytest.fixture
@@ -31,9 +31,7 @@ def test_a_report_in_which_nothing_was_measured_is_read_back(empty_report, write
 def test_a_report_without_exact_outputs_is_read(report, write):
     document = json_of(report)
     del document["metrics"]["exact_outputs"]
-    loaded = load_report(write(document))
-    assert loaded.metrics.exact_outputs == ()
-    assert "exact_outputs" not in loaded.as_json()["metrics"]
+    assert load_report(write(document)).metrics.exact_outputs == ()
 
 
 def test_parts_beyond_the_contract_may_be_missing(report, write):
@@ -102,7 +100,10 @@ def test_a_report_from_before_there_were_intervals_is_read(report, write):
         del document[part][key]
     del document["outputs"]["logits"]["sqnr_db_ci95"]
     del document["gates"][0]["ci95"]
-    assert json.loads(json.dumps(load_report(write(document)).as_json())) == document
+    loaded = load_report(write(document))
+    found = (loaded.metrics.sqnr_db_ci95, loaded.metrics.agreement_ci95, loaded.latency.speedup_ci95)
+    assert found == (None, None, None)
+    assert (loaded.outputs["logits"].sqnr_db_ci95, loaded.gates[0].ci95) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def with_weights(document):
 
 def test_scales_are_read_where_there_are_some(report, write):
     document = with_weights(json_of(report))
-    assert json.loads(json.dumps(load_report(write(document)).as_json())) == document
+    assert as_json(load_report(write(document)).weights) == document["weights"]
 
 
 @pytest.mark.parametrize(
@@ -162,5 +163,5 @@ def test_keys_that_this_version_does_not_know_are_passed_over(report, write):
 
 def test_what_is_read_cannot_be_changed(report, write):
     loaded = load_report(write(json_of(report)))
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(AttributeError, match="cannot assign"):
         loaded.metrics.sqnr_db = 99.0

@@ -9,8 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.evaluation.result import FloatNode, Gate, LayerMetrics
-from int8cal.report.markdown import MARKER, report_to_markdown
-from int8cal.report.markdown_text import LIMIT, bullets, code, escape, joined, length, long_table, table
+from int8cal.report.markdown import (
+    LIMIT,
+    MARKER,
+    bullets,
+    code,
+    escape,
+    joined,
+    length,
+    long_table,
+    report_to_markdown,
+    table,
+)
 
 
 def with_evaluation(report, **changes):

@@ -6,20 +6,29 @@ from dataclasses import replace
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.result import Gate, Metrics, MixedLayer, MixedPoint, MixedPrecision
+from int8cal.evaluation.result import MixedGate, MixedLayer, MixedPoint, MixedPrecision
+from int8cal.report.charts import curve_picture
 from int8cal.report.document import document_of, report_to_json
+from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html
-from int8cal.report.load import load_report
 from int8cal.report.markdown import report_to_markdown
-from int8cal.report.mixed import mixed_view
+from int8cal.report.tables import curve_heads, curve_rows
 from int8cal.report.terminal import report_lines, summary_lines
 
 GATE = "sqnr_db>=30"
 
 
 def point(layers, percent, sqnr, *, kept=False, planes=0):
-    gate = Gate(GATE, sqnr, sqnr is not None and sqnr >= 30)
-    return MixedPoint(layers, planes, percent, (gate,), Metrics(sqnr, 0.99, 0.1, 1.0, None, None), kept)
+    return MixedPoint(
+        layers_left=layers,
+        planes=planes,
+        estimated_percent=percent,
+        gates={GATE: MixedGate(sqnr, sqnr is not None and sqnr >= 30)},
+        sqnr_db=sqnr,
+        cosine=0.99,
+        agreement=1.0,
+        kept=kept,
+    )
 
 
 MIXED = MixedPrecision(
@@ -50,10 +59,10 @@ def test_every_view_tells_it(report):
 
 
 def test_the_picture_shows_every_model_and_which_was_kept(report):
-    view = mixed_view(document_of(report).mixed_precision)
-    assert view.chart is not None
-    assert [dot.chosen for dot in view.chart.dots] == [False, True, False]
-    xs, ys = [dot.x for dot in view.chart.dots], [dot.y for dot in view.chart.dots]
+    chart = curve_picture(document_of(report).mixed_precision.curve)
+    assert chart is not None
+    assert [dot.chosen for dot in chart.dots] == [False, True, False]
+    xs, ys = [dot.x for dot in chart.dots], [dot.y for dot in chart.dots]
     assert xs == sorted(xs)
     assert ys == sorted(ys, reverse=True)
     curve = report_to_html(report).partition("Mixed precision</h3>")[2].partition("</figure>")[0]
@@ -62,16 +71,16 @@ def test_the_picture_shows_every_model_and_which_was_kept(report):
 
 def test_there_is_no_picture_without_an_sqnr(report):
     silent = replace(report, mixed=replace(MIXED, curve=(point(0, 0.0, None), point(1, 5.5, None, kept=True))))
-    assert mixed_view(document_of(silent).mixed_precision).chart is None
+    assert curve_picture(document_of(silent).mixed_precision.curve) is None
     assert "not measured" in report_to_markdown(silent)
-    assert mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=()))).mixed_precision).points == []
+    assert curve_rows(document_of(replace(report, mixed=replace(MIXED, curve=()))).mixed_precision) == []
 
 
-def test_second_planes_have_a_column_where_there_are_any(report):
+def test_residual_codes_have_a_column_where_there_are_any(report):
     curve = (point(0, 0.0, 25.0), point(0, 2.0, 31.0, planes=2, kept=True))
-    view = mixed_view(document_of(replace(report, mixed=replace(MIXED, curve=curve))).mixed_precision)
-    assert view.heads[1] == "second planes"
-    assert [row[1] for row in view.points] == ["0", "2"]
+    found = document_of(replace(report, mixed=replace(MIXED, curve=curve))).mixed_precision
+    assert curve_heads(found)[1] == "residual codes"
+    assert [row[1] for row in curve_rows(found)] == ["0", "2"]
 
 
 def test_it_reads_back(report, tmp_path):

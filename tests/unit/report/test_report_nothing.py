@@ -29,7 +29,7 @@ def zero(report):
         metrics=replace(
             report.evaluation.metrics, sqnr_db=None, cosine=None, max_abs_error=0.0, agreement=1.0, sqnr_db_ci95=None
         ),
-        outputs={"y": OutputMetrics(None, None)},
+        outputs={"y": OutputMetrics(sqnr_db=None, cosine=None)},
         reasons={**report.evaluation.reasons, "metrics": why, "outputs.y": why},
     )
     return replace(report, evaluation=evaluation)

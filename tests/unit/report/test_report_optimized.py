@@ -17,7 +17,7 @@ def optimized(report):
     return replace(
         report,
         evaluation=replace(report.evaluation, fusion=Fusion(3, 2, nodes)),
-        optimize=Optimization(41.4, 46.1, 40.2, (), {"/stem/Conv": REASON}),
+        optimize=Optimization(41.4, 46.1, 40.2, {"/stem/Conv": REASON}, ()),
     )
 
 

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from int8cal.calibration.table import WeightEntry
-from int8cal.evaluation.result import LayerWeights, TensorHistogram
-from int8cal.report.plots import GROUPS, histogram_data, ranges_of, weight_rows, weight_scale, weights_data
+from int8cal.evaluation.result import LayerScales, TensorHistogram
+from int8cal.quantization.table import WeightEntry
+from int8cal.report.document import document_of
+from int8cal.report.plots import (
+    GROUPS,
+    histogram_data,
+    ranges_of,
+    scales_text,
+    weight_rows,
+    weight_scale,
+    weights_data,
+)
 
 
 def histogram(edges, counts, low, high, **candidates):
@@ -14,7 +24,7 @@ def histogram(edges, counts, low, high, **candidates):
 
 
 def weights(*scales, node="conv"):
-    return LayerWeights(node, "Conv", "w", "y", WeightEntry("int8", 0, "s8", scales))
+    return LayerScales(node, "Conv", "w", "y", WeightEntry("int8", 0, "s8", scales))
 
 
 def test_equally_wide_bins_need_only_their_ends():
@@ -39,7 +49,7 @@ def test_what_cannot_be_drawn_gives_no_chart(edges, counts, high):
 def test_the_chosen_range_is_first_and_ranges_without_end_are_left_out():
     drawn = histogram([0, 1, 2], [5, 5], 0.0, 1.0, kl=(0.0, 1.0), max=(-9.0, 9.0), bad=(0.0, math.inf))
     assert histogram_data(drawn)["lines"] == [["kl", 0.0, 1.0, True], ["max", -9.0, 9.0, False]]
-    assert [(each.method, each.chosen) for each in ranges_of(drawn)] == [("kl", True), ("max", False)]
+    assert [(method, chosen) for method, _, chosen in ranges_of(drawn)] == [("kl", True), ("max", False)]
 
 
 def test_a_range_shared_with_others_stands_beside_what_the_method_says_of_this_tensor_alone():
@@ -61,14 +71,21 @@ def test_many_channels_are_told_in_groups_that_keep_the_smallest_and_the_largest
     assert len(data["low"]) == -(-count // data["step"])
 
 
-def test_weights_share_one_axis_and_the_most_uneven_comes_first():
-    given = [weights(1.0, 2.0, node="even"), weights(0.01, 0.1, 10.0, node="uneven"), weights(node="none")]
-    rows = weight_rows(given, weight_scale(given))
-    assert [(row.node, row.anchor) for row in rows] == [("uneven", 1), ("even", 0)]
-    assert 0 < rows[0].low < rows[0].middle < rows[1].low < rows[1].high < rows[0].high < 100
-    assert rows[0].spread == "×1e+03"  # noqa: RUF001 (a ratio)
+def test_weights_share_one_axis_and_the_most_uneven_comes_first(report):
+    given = (weights(1.0, 2.0, node="even"), weights(0.01, 0.1, 10.0, node="uneven"), weights(node="none"))
+    document = document_of(replace(report, weights=given))
+    rows, scale = weight_rows(document), weight_scale(document)
+    assert [(row.node, number) for number, row in rows] == [("uneven", 1), ("even", 0)]
+    (_, uneven), (_, even) = rows
+    places = [uneven.scale_min, uneven.scale_median, even.scale_min, even.scale_max, uneven.scale_max]
+    at = [scale.at(place) for place in places]
+    assert at == sorted(set(at))
+    assert 0 < at[0] < at[-1] < 100
+    assert uneven.spread == pytest.approx(1000)
+    assert scales_text(uneven) == "3 scales (axis 0), 0.01 to 10, median 0.1"
 
 
-def test_without_weights_there_is_no_axis():
-    assert weight_scale([]) is None
-    assert weight_rows([weights()], None) == []
+def test_without_weights_there_is_no_axis(report):
+    document = document_of(replace(report, weights=(weights(),)))
+    assert weight_scale(document) is None
+    assert weight_rows(document) == []

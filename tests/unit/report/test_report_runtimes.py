@@ -17,8 +17,8 @@ from int8cal.evaluation.result import (
     RuntimeResult,
 )
 from int8cal.report.document import document_of, report_to_json
+from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html
-from int8cal.report.load import load_report
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.terminal import report_lines, summary_lines
@@ -28,8 +28,8 @@ from int8cal.report.terminal import report_lines, summary_lines
 def beside(report):
     other = RuntimeResult(
         "openvino",
-        Metrics(25.125, 0.9987, 1.25, 0.99, None, None),
-        {"logits": OutputMetrics(25.125, 0.9987)},
+        Metrics(sqnr_db=25.125, cosine=0.9987, max_abs_error=1.25, agreement=0.99, top1=None, top5=None),
+        {"logits": OutputMetrics(sqnr_db=25.125, cosine=0.9987)},
         Fusion(50, 1, (FloatNode("Softmax_7", "Softmax", "runs jit_avx512_f32"),)),
         Latency(4.5, 2.25, 2.0),
         RuntimeAgreement(40.5, 0.9999, 0.25, 0.9955),

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.calibration.collector import Collector
+from int8cal.calibration.ranges import TensorEntry
 from int8cal.calibration.statistics import Statistics, TensorStatistics
-from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
-from int8cal.evaluation.result import LayerSaturation, LayerWeights, Saturation
+from int8cal.evaluation.result import LayerSaturation, LayerScales, Saturation
 from int8cal.graph.taps import Tap
+from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
 from int8cal.report.document import document_of
 from int8cal.report.file_lines import statistics_lines, table_lines
 from int8cal.report.screen import Screen
@@ -84,7 +85,17 @@ def test_colour_only_adds_to_the_text(build):
 
 def test_a_layer_says_that_it_can_saturate(report):
     layer = report.evaluation.layers[0]
-    unsafe = LayerSaturation(layer.node, "Conv", "w", "unsafe", "", 8, 3, 4, 140)
+    unsafe = LayerSaturation(
+        node=layer.node,
+        op_type="Conv",
+        weight="w",
+        verdict="unsafe",
+        why="",
+        channels=8,
+        unsafe_channels=3,
+        unsafe_pairs=4,
+        worst_sum=140,
+    )
     evaluation = replace(report.evaluation, saturation=Saturation("portable", 3, 8, 4, (unsafe,)))
     lines = report_lines(document_of(replace(report, evaluation=evaluation)))
     (line,) = [line for line in lines if "can saturate" in line]
@@ -94,7 +105,7 @@ def test_a_layer_says_that_it_can_saturate(report):
 
 def test_weights_of_a_report_are_drawn_on_one_axis(report):
     weights = tuple(
-        LayerWeights(name, "Conv", "w", "", WeightEntry("int8", 0, "s7", scales))
+        LayerScales(name, "Conv", "w", "", WeightEntry("int8", 0, "s7", scales))
         for name, scales in (("even", (1.0, 1.0)), ("uneven", (0.1, 1.0, 10.0)))
     )
     lines = report_lines(document_of(replace(report, weights=weights)), Screen(width=100, blocks=False))
@@ -105,7 +116,7 @@ def test_weights_of_a_report_are_drawn_on_one_axis(report):
 
 def test_narrow_screens_leave_columns_out_for_the_sake_of_names():
     entry = TensorEntry("uint8", 0.5, 3, -1.5, 126.0, "kl", 130.0, (-2.0, 130.0), 0.001, "calibrated")
-    table = CalibrationTable({"name": "m"}, {"samples": 2}, {}, {"a" * 40: entry}, {})
+    table = CalibrationTable({"name": "m"}, {"samples": 2}, TableSettings(), {"a" * 40: entry}, {})
     narrow, wide, piped = (
         table_lines(table, "t", screen)
         for screen in (Screen(width=80), Screen(width=140), Screen(width=60, whole_names=True))
@@ -153,7 +164,7 @@ def test_nodes_that_a_table_leaves_out_are_counted_and_listed_where_all_rows_are
         "left_without_range": {"/a": "no scale", "/b": "no range"},
         "preprocess": {"resize": 8},
     }
-    table = CalibrationTable({"name": "m"}, {"samples": 0}, settings, {}, {}, warnings=("word " * 40,))
+    table = CalibrationTable({"name": "m"}, {"samples": 0}, TableSettings(settings), {}, {}, warnings=("word " * 40,))
     short, whole = (table_lines(table, "t", Screen(width=80, rows=rows)) for rows in (30, None))
     told = "settings     method ncnn, left_without_range 2 nodes, preprocess.resize 8"
     assert told in short

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from int8cal.evaluation.result import Latency
-from int8cal.report.charts import BOTTOM, LEFT, RIGHT, TOP
+from int8cal.report.charts import BOTTOM, LEFT, RIGHT, TOP, speed_picture
 from int8cal.report.document import document_of
-from int8cal.report.speed import speed_picture
 
 
 def drawn(report, **changes):

@@ -30,7 +30,7 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
     nodes = (
         FloatNode("a", "FusedMatMul", "its output is not quantized"),
         FloatNode("b", "NhwcFusedConv", "a constant input is float"),
-        FloatNode("c", "Sub", "it takes the first plane from x, for the second one", residual=True),
+        FloatNode("c", "Sub", "it computes the residual codes of x", residual=True),
         FloatNode("d", "Sub", "no integer kernel for Sub in the CPU provider"),
         FloatNode("e", "FastGelu", "no integer kernel for FastGelu in the CPU provider"),
     )
@@ -41,7 +41,7 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
             "FastGelu: several nodes of the model, which onnxruntime merged into one",
             "FusedMatMul: a MatMul of the model with what onnxruntime merged into it",
             "NhwcFusedConv: a Conv of the model with what onnxruntime merged into it",
-            "Sub: 1 node that int8cal added, for a second plane of codes",
+            "Sub: 1 node that int8cal added, for residual codes",
         ]
     assert not any("onnxruntime merged" in line for line in summary_lines(report))
 
@@ -121,9 +121,9 @@ def test_an_exact_output_has_no_interval(report):
 
 def test_the_sqnr_of_several_outputs_says_of_which_it_is_and_which_are_exact(report):
     outputs = {
-        "logits": OutputMetrics(24.61, 0.99),
-        "boxes": OutputMetrics(40.0, 0.999),
-        "ids": OutputMetrics(EXACT_DB, 1.0),
+        "logits": OutputMetrics(sqnr_db=24.61, cosine=0.99),
+        "boxes": OutputMetrics(sqnr_db=40.0, cosine=0.999),
+        "ids": OutputMetrics(sqnr_db=EXACT_DB, cosine=1.0),
     }
     metrics = replace(report.evaluation.metrics, sqnr_db=24.61, exact_outputs=("ids",))
     several = replace(report, evaluation=replace(report.evaluation, metrics=metrics, outputs=outputs))

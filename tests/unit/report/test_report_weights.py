@@ -6,14 +6,15 @@ from dataclasses import replace
 import pytest
 from made_reports import json_of
 
-from int8cal.calibration.table import CalibrationTable, TensorEntry, WeightEntry
+from int8cal.calibration.ranges import TensorEntry
 from int8cal.errors import ConfigError
-from int8cal.evaluation.result import LayerWeights
-from int8cal.graph.plan import Layer, Plan
-from int8cal.graph.recurrent import Recurrent
-from int8cal.report.document import document_of, report_to_json
-from int8cal.report.load import load_report
-from int8cal.report.weights import weights_json, weights_of
+from int8cal.evaluation.result import LayerScales
+from int8cal.graph.layers import Layer, Recurrent
+from int8cal.graph.plan import Plan
+from int8cal.quantization.table import CalibrationTable, TableSettings, WeightEntry
+from int8cal.report.document import document_of, report_to_json, scales_of
+from int8cal.report.files import load_report
+from int8cal.report.plots import weights_of
 
 SCALES = (0.5, 0.125, 4.0, 1.0)
 
@@ -24,12 +25,14 @@ def entry(*scales):
 
 def plan_of(*layers):
     recurrent = (Recurrent("lstm", "LSTM", "W", "R", 8, ""),)
-    return Plan(tensors=(), layers=layers, integer_nodes=frozenset(), left=(), recurrent=recurrent)
+    return Plan(tensors=(), layers=layers, integer_nodes=frozenset(), unquantized=(), recurrent=recurrent)
 
 
 def test_every_layer_finds_its_scales_also_where_two_share_a_weight():
     layers = [Layer(node, "Conv", weight, None, 0, "x", f"{node}_out", 4) for node, weight in ("aw", "bw", "cv")]
-    table = CalibrationTable({}, {}, {}, {}, {"w@a": entry(1.0), "w@b": entry(2.0), "v": entry(3.0), "W": entry(4.0)})
+    table = CalibrationTable(
+        {}, {}, TableSettings(), {}, {"w@a": entry(1.0), "w@b": entry(2.0), "v": entry(3.0), "W": entry(4.0)}
+    )
     found = weights_of(plan_of(*layers), table)
     assert [(each.node, each.tensor, each.entry.scales) for each in found] == [
         ("a", "a_out", (1.0,)),
@@ -40,15 +43,15 @@ def test_every_layer_finds_its_scales_also_where_two_share_a_weight():
 
 
 def test_the_document_says_how_far_scales_are_apart():
-    found = weights_json(LayerWeights("conv", "Conv", "w", "y", entry(*SCALES)))
-    assert (found["scales"], found["scale_min"], found["scale_median"], found["scale_max"]) == (4, 0.125, 0.75, 4.0)
+    found = scales_of(LayerScales("conv", "Conv", "w", "y", entry(*SCALES)))
+    assert (found.scales, found.scale_min, found.scale_median, found.scale_max) == (4, 0.125, 0.75, 4.0)
 
 
 def test_layers_say_type_and_range_where_a_table_is_known(report, tmp_path):
     first, second = report.evaluation.layers[:2]
     known = TensorEntry("uint8", 0.5, 3, -1.5, 126.0, "kl", 130.0, (-2.0, 130.0), 0.001, "calibrated")
     whole = replace(
-        report, tensors={first.tensor: known}, weights=(LayerWeights("c", "Conv", "w", first.tensor, entry(*SCALES)),)
+        report, tensors={first.tensor: known}, weights=(LayerScales("c", "Conv", "w", first.tensor, entry(*SCALES)),)
     )
     layers = json_of(whole)["layers"]
     assert {key: layers[0][key] for key in ("dtype", "low", "high", "method")} == {

@@ -5,22 +5,21 @@ import os
 import pytest
 
 from int8cal.errors import OutputError
-from int8cal.report import write
+from int8cal.report import files
 from int8cal.report.document import report_to_json
 from int8cal.report.html import report_to_html
-from int8cal.report.load import load_report
 from int8cal.report.markdown import report_to_markdown
 
 
 def test_the_three_reports_are_written_and_nothing_else(report, tmp_path):
-    write.write_reports(report, tmp_path / "new" / "out")
-    files = {path.name: path.read_bytes().decode() for path in (tmp_path / "new" / "out").iterdir()}
-    assert files == {
+    files.write_reports(report, tmp_path / "new" / "out")
+    written = {path.name: path.read_bytes().decode() for path in (tmp_path / "new" / "out").iterdir()}
+    assert written == {
         "report.json": report_to_json(report),
         "report.md": report_to_markdown(report),
         "report.html": report_to_html(report),
     }
-    assert load_report(tmp_path / "new" / "out" / "report.json").samples == 900
+    assert files.load_report(tmp_path / "new" / "out" / "report.json").samples == 900
 
 
 def test_a_view_that_fails_leaves_the_old_reports(report, tmp_path, monkeypatch):
@@ -29,9 +28,9 @@ def test_a_view_that_fails_leaves_the_old_reports(report, tmp_path, monkeypatch)
     def fail(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(write, "report_to_json", fail)
+    monkeypatch.setattr(files, "report_to_json", fail)
     with pytest.raises(KeyboardInterrupt):
-        write.write_reports(report, tmp_path)
+        files.write_reports(report, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
     assert (tmp_path / "report.json").read_text() == "old"
 
@@ -44,11 +43,11 @@ def test_an_interruption_before_the_move_leaves_the_old_report(report, tmp_path,
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(KeyboardInterrupt):
-        write.write_reports(report, tmp_path)
+        files.write_reports(report, tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("report.html", "old")]
 
 
 def test_a_file_in_the_place_of_the_directory_is_an_output_error(report, tmp_path):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OutputError, match="cannot be made"):
-        write.write_reports(report, tmp_path / "out")
+        files.write_reports(report, tmp_path / "out")

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from int8cal.graph.signature import signature_of
-from int8cal.runtime.batching import batch_size, make_feed, run_each, run_samples
+from int8cal.runtime.batching import batch_size, fed, make_feed, run_each, run_samples
 from int8cal.runtime.sessions import Session
 
 
@@ -94,3 +94,9 @@ def test_samples_are_read_one_group_ahead_at_most():
     runs = run_samples(*opened("3"), stream())
     next(runs)
     assert read == ["0", "1", "2"]
+
+
+def test_what_a_group_was_fed_has_no_rows_that_fill_up_its_batch():
+    np.testing.assert_array_equal(fed(samples(2))["x"], [[0, 0], [1, 1]])
+    scalar = FakeSample({"x": np.float32(3)}, "one")
+    assert fed([scalar]) == {"x": 3}

@@ -43,7 +43,7 @@ FEED = {"x": np.random.default_rng(4).normal(size=(2, 3, 8, 8)).astype(np.float3
 
 
 def test_values_are_those_of_the_ordinary_outputs():
-    tapped = tapped_model(network(), TAPS)
+    tapped = tapped_model(network(), [tap.tensor for tap in TAPS])
     opened = open_taps(network(), TAPS)
     expected = Session(tapped).run(FEED)
     found = opened.session.run(FEED)

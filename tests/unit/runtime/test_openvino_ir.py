@@ -6,14 +6,25 @@ from onnx import TensorProto, helper, numpy_helper
 
 from int8cal.errors import ModelError, TableError
 from int8cal.numerics.affine import S7, S8, U8, Affine
-from int8cal.numerics.fakequantize import affine_of, fakequantize_of, fakequantize_of_weights, symmetric_u8
-from int8cal.runtime.openvino_ir import Operations, fake_quantized, operations_of
+from int8cal.numerics.fakequantize import (
+    FakeQuantize,
+    affine_of,
+    fakequantize_of,
+    fakequantize_of_weights,
+)
+from int8cal.runtime.openvino import Operations, fake_quantized, operations_of
 from int8cal.runtime.sessions import Session
 
 openvino = pytest.importorskip("openvino", reason="the extra openvino: pip install 'int8cal[openvino]'")
 
 AFFINES = [Affine(0.5, 0, U8), Affine(float(np.float32(0.013)), 77, U8), Affine(0.0625, 128, U8), Affine(0.1, 0, S8)]
 NET = "net (float[N,3,6,6] x) => (float[N,4,6,6] y) { c = Conv <pads = [1,1,1,1]> (x, W, B)\n y = Relu (c) }"
+
+
+def symmetric_u8(high):
+    """Return the range whose zero point is 128: its low end is -(128/127) * high."""
+    low = -(128 / 127) * high
+    return FakeQuantize(low, high, low, high, 256)
 
 
 def identity():

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from int8cal.errors import ModelError, StatisticsError, UsageError
-from int8cal.runtime.openvino_sessions import OpenVinoSession, require_openvino
+from int8cal.runtime.openvino import OpenVinoSession, require_openvino
 from int8cal.runtime.sessions import Session
 
 

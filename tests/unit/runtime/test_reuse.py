@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from int8cal.errors import StatisticsError
-from int8cal.runtime.reuse import ReusedOutputs
+from int8cal.runtime.batching import ReusedOutputs
 from int8cal.runtime.sessions import Session
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from int8cal.runtime.simplify import simplify
+from int8cal.runtime.sessions import simplify
 
 
 def test_folding_keeps_names_and_outputs(bench):

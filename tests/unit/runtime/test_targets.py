@@ -2,15 +2,14 @@ from typing import get_args
 
 import pytest
 
-from int8cal.config.available import AVAILABLE
 from int8cal.job import QuantizationSettings, TargetName
 from int8cal.numerics.pairs import link
-from int8cal.runtime.targets import TARGETS, any_two_meet, links_of, table_range, weight_range
+from int8cal.quantization.table import TableSettings
+from int8cal.runtime.targets import TARGETS, any_two_meet, links_of, weight_range
 
 
 def test_every_target_has_a_name_of_the_contract_and_every_built_one_is_offered():
-    assert set(TARGETS) <= set(get_args(TargetName))
-    assert AVAILABLE["quantization", "target"] == tuple(TARGETS)
+    assert set(TARGETS) == set(get_args(TargetName))
     assert all(name == target.name for name, target in TARGETS.items())
 
 
@@ -32,9 +31,9 @@ def test_a_target_decides_the_weight_range_unless_the_user_does(target, weights)
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_table_without_a_range_gets_the_targets_own(target):
-    assert table_range({"target": target}) == TARGETS[target].weights
-    assert table_range({"target": target, "weights": "s7"}) == "s7"
-    assert table_range({}) == "paired"
+    assert TableSettings({"target": target}).weights == TARGETS[target].weights
+    assert TableSettings({"target": target, "weights": "s7"}).weights == "s7"
+    assert TableSettings({}).weights == "paired"
 
 
 def test_only_targets_that_can_saturate_have_pairs():

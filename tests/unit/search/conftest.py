@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
-from int8cal.quantization.blank_table import blank_table
+from int8cal.quantization.table import blank_table
 from int8cal.search.candidate import Inputs
-from int8cal.search.holdout import Holdout
 from int8cal.search.recipes import Recipe
-from int8cal.search.scorer import Scorer
+from int8cal.search.scorer import Holdout, Scorer
 
 
 @pytest.fixture

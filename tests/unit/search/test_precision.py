@@ -8,14 +8,14 @@ import pytest
 
 import int8cal
 from int8cal.calibration.ranges import choose_ranges
-from int8cal.calibration.table_file import table_to_json
 from int8cal.data.sample import Sample
 from int8cal.errors import TableError
 from int8cal.graph.costs import inference_us
 from int8cal.graph.index import Index
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.quantization.corrections.residual_codes import CORRECTION, FACTOR
-from int8cal.quantization.left_out import LEFT_FOR_ACCURACY
+from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCodes
+from int8cal.quantization.table import TableSettings
+from int8cal.quantization.table_file import table_to_json
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of
 
 MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"
@@ -109,13 +109,13 @@ def test_a_dominating_input_gets_a_second_plane_and_pays_for_it(bench):
     precision, ranges, _ = measured(bench, mlp(bench), feeds(8, 32))
     sweep = precision.sweep(affines(ranges))
     taken, lines = precision.upgrades(sweep, math.inf)
-    assert next(each.planes for each in taken if each.planes) == ("Gemm_h",)
+    assert next(each.residual for each in taken if each.residual) == ("Gemm_h",)
     assert all(each.us > 0 and each.gain > 0 for each in taken)
     assert len(lines) == 2
     nothing, lines = precision.upgrades(sweep, 0.0)
     assert nothing == ()
     assert all(line.endswith(("beyond the allowance", "too little")) for line in lines)
-    assert precision.upgrades(sweep, math.inf, planes=False) == ((), ())
+    assert precision.upgrades(sweep, math.inf, residual=False) == ((), ())
 
 
 def test_the_allowance_is_not_exceeded(bench):
@@ -134,7 +134,7 @@ def test_no_second_plane_where_integer_nodes_read_the_first(bench):
     model = bench.text(text, W=(4, 4, 1, 1), V=(4, 4, 1, 1))
     precision, ranges, _ = measured(bench, model, feeds(8, 4, 8, 8))
     taken, _ = precision.upgrades(precision.sweep(affines(ranges)), math.inf)
-    assert not any(each.planes for each in taken)
+    assert not any(each.residual for each in taken)
 
 
 def test_optional_nodes_that_hand_on_to_each_other_are_one_region(bench):
@@ -208,16 +208,19 @@ def flow(bench):
 
 def test_the_default_flow_takes_planes_when_it_may_and_none_without_an_allowance(flow):
     table = int8cal.calibrate(*flow, latency_allowance=1000)
-    assert table.corrections[CORRECTION]["Gemm_h"] == FACTOR
-    assert table.settings["latency_allowance"] == 1000
+    assert ResidualCodes.of(table).values["Gemm_h"] == FACTOR
+    assert table.settings.recorded["latency_allowance"] == 1000
     frugal = int8cal.calibrate(*flow, latency_allowance=0)
-    assert CORRECTION not in frugal.corrections
-    assert LEFT_FOR_ACCURACY not in frugal.settings
+    assert not ResidualCodes.of(frugal)
+    assert "left_for_accuracy" not in frugal.settings.recorded
 
 
 def test_the_same_data_gives_the_same_table_on_any_number_of_threads(flow):
     tables = [int8cal.calibrate(*flow, latency_allowance=1000, threads=threads) for threads in (1, 1, 2)]
-    texts = [table_to_json(replace(table, settings={**table.settings, "threads": 0})) for table in tables]
+    texts = [
+        table_to_json(replace(table, settings=TableSettings({**table.settings.recorded, "threads": 0})))
+        for table in tables
+    ]
     assert texts[0] == texts[1] == texts[2]
     models = [int8cal.quantize(flow[0], table).SerializeToString(deterministic=True) for table in tables]
     assert models[0] == models[1] == models[2]
@@ -226,23 +229,23 @@ def test_the_same_data_gives_the_same_table_on_any_number_of_threads(flow):
 @pytest.mark.parametrize("count", [1, 3, 10])
 def test_few_samples_fit_nothing(flow, count):
     table = int8cal.calibrate(flow[0], flow[1][:count], latency_allowance=1000)
-    assert CORRECTION not in table.corrections
+    assert not ResidualCodes.of(table)
 
 
 def test_a_range_that_the_user_gave_is_as_wide_in_two_planes(flow):
     table = int8cal.calibrate(*flow, latency_allowance=1000, ranges={"x": (-3.0, 3.0)})
     entry = table.tensors["x"]
-    assert "Gemm_h" in table.corrections[CORRECTION]
+    assert "Gemm_h" in ResidualCodes.of(table).values
     np.testing.assert_allclose([entry.low, entry.high], [-3.0, 3.0], atol=entry.scale)
 
 
 def test_signed_activations_get_no_second_plane(flow):
-    assert CORRECTION not in int8cal.calibrate(*flow, latency_allowance=1000, activations="s8").corrections
+    assert not ResidualCodes.of(int8cal.calibrate(*flow, latency_allowance=1000, activations="s8"))
 
 
 def test_an_excluded_layer_gets_no_second_plane(flow):
     table = int8cal.calibrate(*flow, latency_allowance=1000, exclude=["Gemm_h"])
-    assert set(table.corrections[CORRECTION]) == {"Gemm_z"}
+    assert set(ResidualCodes.of(table).values) == {"Gemm_z"}
 
 
 @pytest.mark.parametrize("pixels", [False, True])
@@ -253,7 +256,7 @@ def test_optional_nodes_stay_float_where_it_is_allowed_and_the_table_says_so(ben
     # weights without rounding errors: all the noise is that of activations
     model = bench.text(RESIDUAL, **{name: rng.choice([-0.5, 0.5], size=shape) for name, shape in shapes.items()})
     table = int8cal.calibrate(model, data, latency_allowance=1000, uint8_input=pixels)
-    assert {"Add_a", "Add_b"} <= set(table.settings[LEFT_FOR_ACCURACY])
+    assert {"Add_a", "Add_b"} <= set(table.settings.left("left_for_accuracy"))
     built = int8cal.quantize(model, table)
     types = [node.op_type for node in built.graph.node]
     assert "QuantizeLinear" not in types[types.index("GlobalAveragePool") : types.index("Flatten")]
@@ -269,7 +272,7 @@ def test_models_whose_outputs_cannot_be_compared_are_scored_in_front_of_what_dec
         text += "f = Cast <to = 1> (n) y = ReduceSum <keepdims = 0> (f, axis) }"
         model = bench.text(text, W=(32, 32), B=(32,), V=(32, 8), axis=np.array([0]))
     table = int8cal.calibrate(model, feeds(70, 32), latency_allowance=1000)
-    assert table.corrections[CORRECTION]["Gemm_h"] == FACTOR
+    assert ResidualCodes.of(table).values["Gemm_h"] == FACTOR
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -279,6 +282,6 @@ def test_a_layer_that_takes_raw_pixels_has_no_second_plane(bench, channels):
     text = f"g (float[N,{channels},8,8] x) => (float[A,C,D,E] y) {{ h = Conv(x, W, B) y = Tanh(h) }}"
     model = bench.text(text, W=(4, channels, 3, 3), B=(4,))
     table = int8cal.calibrate(model, data, uint8_input=True)
-    table = replace(table, corrections={**table.corrections, CORRECTION: {"Conv_h": FACTOR}})
+    table = table.corrected(ResidualCodes({"Conv_h": FACTOR}))
     with pytest.raises(TableError, match="names 'Conv_h', which is no layer with an input of its own in float"):
         int8cal.quantize(model, table)

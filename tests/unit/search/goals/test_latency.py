@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.search.goals.latency import LayerCost, is_faster, is_hopeless, proposals, reason, search
+from int8cal.evaluation.latency import LayerCost
+from int8cal.search.goals.latency import is_faster, is_hopeless, proposals, reason, search
 
 CHAIN = (("a", "b"), ("b", "c"), ("c", "d"))
 

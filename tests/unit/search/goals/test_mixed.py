@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from int8cal.graph.plan import Layer
-from int8cal.quantization.error_model import NoiseSource
+from int8cal.graph.layers import Layer
+from int8cal.probe.contributions import NoiseSource
 from int8cal.search.goals.mixed import (
     MOST_EVALUATIONS,
     MixPlanner,
     OptionalLayer,
     PrecisionMix,
-    ResidualGroup,
     fewest,
     needed,
 )
+from int8cal.search.precision import ResidualGroup
 
 
 def layer(node, reads, *, us=1.0, freed=(), exact=(), free=False):
@@ -73,14 +73,14 @@ def test_what_does_not_fit_is_left_out_and_something_cheaper_still_fits():
     assert [mix.floats for mix in mixes] == [(), ("cheap",)]
 
 
-def test_second_planes_come_first_and_make_way_for_float():
+def test_residual_codes_come_first_and_make_way_for_float():
     layers = [layer("a", "t", free=True, us=10.0), layer("b", "u", free=True, us=10.0)]
     figures = {NoiseSource("input", "a"): 0.6, NoiseSource("input", "b"): 0.3, NoiseSource("weights", "a"): 0.1}
-    figures |= {NoiseSource("input", "a", planes=True): 0.02, NoiseSource("input", "b", planes=True): 0.01}
+    figures |= {NoiseSource("input", "a", residual=True): 0.02, NoiseSource("input", "b", residual=True): 0.01}
     mixes = MixPlanner(layers, (ResidualGroup(("b",), 1.0), ResidualGroup(("a",), 1.0)), figures, 100.0, keep=0).mixes(
         math.inf
     )
-    assert [(mix.floats, mix.planes) for mix in mixes] == [
+    assert [(mix.floats, mix.residual) for mix in mixes] == [
         ((), ()),
         ((), ("a",)),
         ((), ("a", "b")),

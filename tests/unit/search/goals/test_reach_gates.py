@@ -8,8 +8,10 @@ import pytest
 import int8cal
 from int8cal.errors import UsageError
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
-from int8cal.search.goals.gate_evaluator import GateEvaluator
-from int8cal.search.goals.search_state import Figures, SearchState
+from int8cal.quantization.corrections.residual_codes import ResidualCodes
+from int8cal.search.goals.gate_figures import Figures, GateEvaluator
+from int8cal.search.goals.mixed import PrecisionMix
+from int8cal.search.goals.reach_gates import outcome_of
 
 NET = "g (float[N,6,16] x) => (float[N,6,8] y)"
 BODY = "a = MatMul(x, A) b = Tanh(a) c = MatMul(b, C) d = Sigmoid(c) y = MatMul(d, E)"
@@ -37,11 +39,11 @@ def plain_db(case):
     return report.evaluation.metrics.sqnr_db
 
 
-@pytest.mark.parametrize(("fallback", "setting"), [("float", "settings"), ("planes", "corrections")])
-def test_the_table_alone_gives_a_model_for_which_the_gate_holds(case, plain_db, fallback, setting):
+@pytest.mark.parametrize("fallback", ["float", "planes"])
+def test_the_table_alone_gives_a_model_for_which_the_gate_holds(case, plain_db, fallback):
     table, reached = calibrated(case, f"sqnr_db>={plain_db + 3}", 1000.0, fallback=fallback)
     assert reached >= plain_db + 3
-    assert getattr(table, setting)["left_for_gates" if fallback == "float" else "remainder"]
+    assert table.settings.left("left_for_gates") if fallback == "float" else ResidualCodes.of(table)
     assert table.warnings == ()
 
 
@@ -63,44 +65,97 @@ def test_gates_without_a_budget_are_refused(case):
         int8cal.calibrate(model, data, gates=["sqnr_db>=1"])
 
 
-def test_the_judge_gives_the_figures_of_an_evaluation(case, bench, monkeypatch):
+def test_the_evaluator_gives_the_figures_of_an_evaluation(case, bench, monkeypatch):
     model, data = case
     samples = bench.samples(model, 12)
     int8 = int8cal.quantize(model, int8cal.calibrate(model, data, threads=1))
     expected = int8cal.evaluate(model, int8, data, threads=1, latency=False).evaluation.metrics
     evaluator = GateEvaluator(model, lambda: samples, threads=1)
-    assert evaluator.evaluate(int8).metrics == expected
-    monkeypatch.setattr("int8cal.search.goals.gate_evaluator.KEPT_BYTES", 100)
+    assert evaluator.figures(int8).metrics == expected
+    monkeypatch.setattr("int8cal.search.goals.gate_figures.KEPT_BYTES", 100)
     again = GateEvaluator(model, lambda: samples, threads=1)
-    assert again.evaluate(int8).metrics == expected
+    assert again.figures(int8).metrics == expected
     assert again.fingerprint() == evaluator.fingerprint()
     assert GateEvaluator(model, lambda: samples[1:], threads=1).fingerprint() != evaluator.fingerprint()
 
 
-METRICS = Metrics(31.5, 0.99, 0.25, 1.0, Drop(0.9, 0.8, 10.0, (5.0, 15.0), 40), None, (30.0, 33.0), (0.9, 1.0))
-FIGURES = Figures(METRICS, {"logits": OutputMetrics(31.5, 0.99, (30.0, 33.0)), "empty": OutputMetrics(None, None)})
+METRICS = Metrics(
+    sqnr_db=31.5,
+    cosine=0.99,
+    max_abs_error=0.25,
+    agreement=1.0,
+    top1=Drop(0.9, 0.8, 10.0, (5.0, 15.0), 40),
+    top5=None,
+    sqnr_db_ci95=(30.0, 33.0),
+    agreement_ci95=(0.9, 1.0),
+)
+FIGURES = Figures(
+    METRICS,
+    {
+        "logits": OutputMetrics(sqnr_db=31.5, cosine=0.99, sqnr_db_ci95=(30.0, 33.0)),
+        "empty": OutputMetrics(sqnr_db=None, cosine=None),
+    },
+)
 
 
-def test_figures_are_remembered_for_the_same_model_and_samples_only(tmp_path):
-    path = tmp_path / "net.search.json"
-    SearchState(path, {"model": "a"}).put("x", FIGURES)
-    assert SearchState(path, {"model": "a"}).get("x") == FIGURES
-    assert SearchState(path, {"model": "a"}).get("y") is None
-    assert SearchState(path, {"model": "b"}).get("x") is None
+class Counted(GateEvaluator):
+    """Does not measure, but counts how often it would."""
+
+    measured = 0
+
+    def _measure(self, int8):
+        self.measured += 1
+        return FIGURES
+
+
+@pytest.fixture
+def memory(case, bench, tmp_path):
+    model, _ = case
+    samples = bench.samples(model, 2)
+
+    def evaluator(sha256="a", count=2):
+        path = tmp_path / "net.search.json"
+        return Counted(model, lambda: samples[:count], sha256=sha256, path=path, threads=1)
+
+    return model, tmp_path / "net.search.json", evaluator
+
+
+def test_figures_are_remembered_for_the_same_model_and_samples_only(memory, bench):
+    model, _, evaluator = memory
+    first, second = evaluator(), evaluator()
+    assert first.figures(model) == first.figures(model) == second.figures(model) == FIGURES
+    assert (first.measured, second.measured) == (1, 0)
+    second.figures(bench.text(f"{NET} {{ {BODY} }}", **{**WEIGHTS, "A": np.ones((16, 12))}))
+    assert second.measured == 1
+    for other in (evaluator("b"), evaluator(count=1)):
+        assert other.figures(model) == FIGURES
+        assert other.measured == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "int8cal/search"}', '{"format": 3, "key": {}}'])
-def test_a_damaged_memory_is_measured_again(tmp_path, text):
-    path = tmp_path / "net.search.json"
+def test_a_damaged_memory_is_measured_again(memory, text):
+    model, path, evaluator = memory
     path.write_text(text, encoding="utf-8")
-    assert SearchState(path, {}).get("x") is None
+    again = evaluator()
+    assert again.figures(model) == FIGURES
+    assert again.measured == 1
 
 
-def test_figures_in_a_damaged_row_are_measured_again(tmp_path):
-    path = tmp_path / "net.search.json"
-    SearchState(path, {}).put("x", FIGURES)
+def test_figures_in_a_damaged_row_are_measured_again(memory):
+    model, path, evaluator = memory
+    evaluator().figures(model)
     document = json.loads(path.read_text(encoding="utf-8"))
-    del document["measured"]["x"]["metrics"]["top1"]["fp32"]
+    (row,) = document["measured"].values()
+    del row["metrics"]["top1"]["fp32"]
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert SearchState(path, {}).get("x") is None
-    assert np.isfinite(METRICS.sqnr_db)
+    again = evaluator()
+    again.figures(model)
+    assert again.measured == 1
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_time_is_said_to_be_an_estimate(holds):
+    taken = PrecisionMix(floats=("a", "b"), residual=("c",), percent=58.4)
+    text = outcome_of(taken, 60.0, 90.0, holds=holds)
+    assert "2 layers in float and 1 layer with residual codes, an estimated 58.4 % more time" in text
+    assert holds or text.endswith("about 90 % would be needed by estimate")

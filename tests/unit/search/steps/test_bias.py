@@ -7,6 +7,7 @@ from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.numerics.weights import QuantizedLayer
+from int8cal.quantization.corrections.correction import Draft
 from int8cal.search.steps.bias import bias_deltas, tap_coverage
 
 CASES = [
@@ -90,7 +91,8 @@ def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, head,
     shape[layer.axis] = -1
     scales = np.linspace(0.1, 0.3, floats.shape[layer.axis])  # coarse, so that the shift is far above float noise
     codes = np.rint(floats / scales.reshape(shape)).astype(np.int8)
-    deltas = bias_deltas(prepared.model, plan, statistics.tensors, {layer.node: QuantizedLayer(codes, scales, None, 0)})
+    draft = Draft(prepared.model, plan, plan, bench.table(prepared, plan), {})
+    deltas = bias_deltas(draft, statistics.tensors, {layer.node: QuantizedLayer(codes, scales, None, 0)})
     rounded = bench.text(f"g ({head}) {{ {node} }}", **{**weights, "W": codes * scales.reshape(shape)})
     shifts = [bench.run(rounded, s.feed)["y"] - bench.run(model, s.feed)["y"] for s in samples]
     axes = tuple(axis for axis in range(shifts[0].ndim) if axis != 1)
@@ -100,4 +102,4 @@ def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, head,
 def test_layers_without_a_bias_are_left_alone(bench):
     model = bench.text("g (float[N,4] x) => (float[A,B] y) { y = MatMul(x, W) }", W=(4, 6))
     prepared, plan, _, built = bench.quantized(model)
-    assert bias_deltas(prepared.model, plan, bench.statistics(prepared, plan).tensors, built.layers) == {}
+    assert bias_deltas(built.draft, bench.statistics(prepared, plan).tensors, built.layers) == {}

@@ -5,8 +5,8 @@ from onnx import numpy_helper
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.graph.taps import Tap, tapped_model
-from int8cal.quantization.corrections.rescale import apply_factors, scaled_tensors
+from int8cal.graph.taps import tapped_model
+from int8cal.quantization.corrections.equalization import apply_factors, scaled_tensors
 from int8cal.search.steps.equalization import choose_factors
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
@@ -82,8 +82,8 @@ def test_the_tensors_between_are_the_ones_that_scale(bench):
         "r": list(exponents),
     }
     feed = bench.samples(prepared.model, 1)[0].feed
-    taps = (Tap("c"), Tap("r"))
-    before, after = (bench.run(tapped_model(model, taps), feed) for model in (prepared.model, scaled))
+    tensors = ("c", "r")
+    before, after = (bench.run(tapped_model(model, tensors), feed) for model in (prepared.model, scaled))
     for name in ("c", "r"):
         np.testing.assert_array_equal(after[name], before[name] * np.exp2(exponents).reshape(1, -1, 1, 1))
 
@@ -112,9 +112,7 @@ def imbalanced(name, seed=3):
 def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, name):
     exponents, weights = imbalanced(name)
     prepared, plan = ready(bench, name, **weights)
-    (found,) = choose_factors(
-        prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)), least_gain_db=3.0
-    )
+    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)))
     restored = exponents + found.exponents
     # what random weights and data differ by is left
     assert np.std(restored) < np.std(exponents) * 0.75
@@ -122,7 +120,7 @@ def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, nam
     scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
     balanced = type(prepared)(scaled, prepared.signature, prepared.sha256, prepared.name, prepared.where)
     statistics = bench.statistics(balanced, plan, bench.samples(scaled, 64))
-    assert choose_factors(scaled, plan, statistics, least_gain_db=3.0) == ()
+    assert choose_factors(scaled, plan, statistics) == ()
 
 
 def test_equalization_helps_where_it_predicts_to(bench):
@@ -130,7 +128,7 @@ def test_equalization_helps_where_it_predicts_to(bench):
     _, weights = imbalanced(name)
     prepared, plan = ready(bench, name, **weights)
     samples = bench.samples(prepared.model, 16)
-    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, samples), least_gain_db=3.0)
+    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, samples))
     scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
     noise = []
     for model in (prepared.model, scaled):
@@ -149,9 +147,7 @@ def test_dead_channels_stay_where_they_are(bench):
     weights["B"][2] = 0
     weights["V"][5] = 0
     prepared, plan = ready(bench, "gemm gemm", **weights)
-    (found,) = choose_factors(
-        prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)), least_gain_db=3.0
-    )
+    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)))
     assert found.exponents[[2, 5]].tolist() == [0, 0]
     assert len(exponents) == len(found.exponents)
     for tensor in apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents}).graph.initializer:

@@ -7,8 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from int8cal.calibration.choose import choose
-from int8cal.calibration.table_file import load_table, save_table
+from int8cal.calibration.ranges import choose
 from int8cal.errors import TableError
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.chains import find_chains
@@ -16,9 +15,9 @@ from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.rescale import apply_factors, as_numbers, scaled_tensors
-from int8cal.quantization.left_out import without_layers
-from int8cal.search.injected import Injected
+from int8cal.quantization.corrections.equalization import Equalization, apply_factors, as_numbers, scaled_tensors
+from int8cal.quantization.derived_tables import without_layers
+from int8cal.quantization.table_file import load_table, save_table
 from int8cal.search.scorer import Scorer
 from int8cal.search.steps.equalization import choose_factors
 from int8cal.search.steps.measured_equalization import measure_factors
@@ -92,8 +91,7 @@ def judged(bench, prepared, plan, samples, chosen, statistics):
             tensors[name] = replace(
                 tensors[name], scale=affine.scale, zero_point=affine.zero_point, low=affine.low, high=affine.high
             )
-    corrections = {"equalization": {name: as_numbers(values) for name, values in factors.items()}}
-    table = replace(table, tensors=tensors, corrections=corrections)
+    table = replace(table, tensors=tensors, corrections=(Equalization.chosen(factors),))
     # samples that the ranges have seen: with so few, what others clip would decide
     scorer = Scorer(prepared.model, prepared.signature, samples)
     return scorer(build_model(prepared.model, plan, table).model).db, table
@@ -109,7 +107,7 @@ def test_outlier_channels_of_a_normalization_are_rescued(bench, block, written_o
     samples = bench.samples(prepared.model, 16)
     statistics = bench.statistics(prepared, plan, samples)
     plain, _ = judged(bench, prepared, plan, samples, (), statistics)
-    fast = choose_factors(prepared.model, plan, statistics, least_gain_db=3.0)
+    fast = choose_factors(prepared.model, plan, statistics)
     assert {len(item.chain.readers) for item in fast} >= {1, 3}
     assert {item.chain.inserted for item in fast if item.gain_db > 10} == {inserted}
     assert all((item.exponents == np.rint(item.exponents)).all() for item in fast)
@@ -146,7 +144,7 @@ def test_a_range_of_the_users_is_for_the_tensor_as_it_is(bench):
     )
     assert found
     assert "n0" not in {item.chain.tensor for item in found}
-    fast = choose_factors(prepared.model, plan, statistics, least_gain_db=3.0, fixed=quantization.ranges)
+    fast = choose_factors(prepared.model, plan, statistics, fixed=quantization.ranges)
     assert {item.chain.tensor for item in fast} == {"m0", "n1", "m1"}
 
 
@@ -158,7 +156,7 @@ def test_the_table_alone_gives_the_same_bytes(bench, block, tmp_path):
         chain.tensor: as_numbers(rng.integers(-32, 33, chain.channels) / 16)
         for chain in find_chains(prepared.model, plan)
     }
-    table = replace(bench.table(prepared, plan), corrections={"equalization": exponents})
+    table = replace(bench.table(prepared, plan), corrections=(Equalization(exponents),))
     built = build_model(prepared.model, plan, table)
     onnx.checker.check_model(built.model)
     path = tmp_path / "t.table.json"
@@ -176,12 +174,12 @@ def test_a_reader_that_stays_float_sees_what_it_saw(bench):
     prepared, plan = transformer(bench, BEFORE)
     samples = bench.samples(prepared.model, 16)
     statistics = bench.statistics(prepared, plan, samples)
-    fast = choose_factors(prepared.model, plan, statistics, least_gain_db=3.0)
+    fast = choose_factors(prepared.model, plan, statistics)
     before, table = judged(bench, prepared, plan, samples, fast, statistics)
     left = {"MatMul_v0": "slow"}
     smaller = make_plan(prepared.model, Selection(left=tuple(left.items())))
     cut = without_layers(prepared.model, table, bench.table(prepared, plan, samples=samples), (plan, smaller), left)
-    assert cut.corrections["equalization"] == table.corrections["equalization"]
+    assert Equalization.of(cut) == Equalization.of(table)
     (chain,) = (chain for chain in find_chains(prepared.model, smaller) if chain.tensor == "n0")
     assert (chain.inserted, len(chain.readers)) == (True, 2)
     scorer = Scorer(prepared.model, prepared.signature, samples)
@@ -192,33 +190,13 @@ def test_layers_are_compared_in_the_units_of_the_float_model(bench):
     prepared, plan = transformer(bench, BEHIND)
     samples = bench.samples(prepared.model, 8)
     statistics = bench.statistics(prepared, plan, samples)
-    fast = choose_factors(prepared.model, plan, statistics, least_gain_db=3.0)
+    fast = choose_factors(prepared.model, plan, statistics)
     _, table = judged(bench, prepared, plan, samples, fast, statistics)
     built = build_model(prepared.model, plan, table)
     layers, reasons = measure_layers(prepared.model, built.model, samples)
     assert "layers.missing" not in reasons
     of_tensor = {layer.tensor: layer.sqnr_db for layer in layers}
     assert all(of_tensor[item.chain.tensor] > 15 for item in fast)
-
-
-def test_an_injected_error_is_what_comes_out(bench):
-    prepared, plan = transformer(bench, BEFORE)
-    samples = bench.samples(prepared.model, 3)
-    injected = Injected(prepared.model, plan, prepared.signature, plan.layers, samples)
-    (last,) = (layer for layer in plan.layers if layer.output == "y")
-    assert injected.runs == 3
-    assert injected.added_error([{}] * 3) == 0.0
-    expected = [bench.run(prepared.model, sample.feed)["y"] for sample in samples]
-    errors = [{last.node: np.full((1, 8, 4), 0.5, np.float32)}] * 3
-    power = sum(float(np.square(value).sum()) for value in expected)
-    assert injected.added_error(errors) == pytest.approx(3 * 32 * 0.25 / power, rel=1e-4)
-    product = injected.product(last.node, injected.read(last.node, 0), prepared_weight(prepared, last.weight))
-    np.testing.assert_allclose(product, expected[0], rtol=1e-4, atol=1e-4)
-
-
-def prepared_weight(prepared, name):
-    tensor = next(tensor for tensor in prepared.model.graph.initializer if tensor.name == name)
-    return onnx.numpy_helper.to_array(tensor)
 
 
 def test_factors_leave_the_float_function(bench):

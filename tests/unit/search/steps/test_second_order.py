@@ -3,14 +3,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.calibration.table_file import parse_table, table_to_json
 from int8cal.errors import TableError
 from int8cal.numerics.affine import S7, S8
 from int8cal.numerics.pairs import link, unsafe_pairs
+from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.quantization.build import build_model, with_weights
-from int8cal.quantization.corrections.codes_text import codes_from_text, codes_to_text
+from int8cal.quantization.corrections.integers import Rounding, codes_from_text, codes_to_text
 from int8cal.quantization.layers import scales_per_output
-from int8cal.quantization.moments import layer_inputs, take_moments
+from int8cal.quantization.table_file import parse_table, table_to_json
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
 from int8cal.search.steps.second_order import mean_output, refine_layers
@@ -47,15 +47,15 @@ def test_moments_are_the_same_whatever_the_order_of_samples(refined):
 
 def test_a_table_rebuilds_the_refined_model_to_the_byte(refined):
     prepared, _, _, built, _, (new, lines) = refined
-    assert new.corrections["rounding"]
+    assert Rounding.of(new).values
     assert lines[0].startswith("second-order rounding kept for")
     first = build_model(prepared.model, refined[1], new)
     again = build_model(prepared.model, refined[1], parse_table(table_to_json(new), "t"))
     assert first.model.SerializeToString(deterministic=True) == again.model.SerializeToString(deterministic=True)
     changed = [
-        node for node in new.corrections["rounding"] if (first.layers[node].weight != built.layers[node].weight).any()
+        node for node in Rounding.of(new).values if (first.layers[node].weight != built.layers[node].weight).any()
     ]
-    assert changed == list(new.corrections["rounding"])
+    assert changed == list(Rounding.of(new).values)
     for node, layer in first.layers.items():
         np.testing.assert_array_equal(layer.scales, built.layers[node].scales)
 
@@ -63,13 +63,13 @@ def test_a_table_rebuilds_the_refined_model_to_the_byte(refined):
 def test_without_samples_to_judge_nothing_changes(refined):
     _, _, table, built, samples, _ = refined
     new, lines = refine_layers(built, table, samples, [])
-    assert "rounding" not in new.corrections
+    assert not Rounding.of(new)
     assert lines[0] == "second-order rounding kept for 0 of 3 layers"
 
 
 def test_an_edited_scale_of_a_weight_is_refused_where_codes_are_stored(refined):
     prepared, plan, _, _, _, (new, _) = refined
-    node = next(iter(new.corrections["rounding"]))
+    node = next(iter(Rounding.of(new).values))
     key = next(plan.weight_key(layer.node, layer.weight) for layer in plan.layers if layer.node == node)
     entry = new.weights[key]
     edited = replace(entry, scales=tuple(scale * 1.25 for scale in entry.scales))
@@ -82,12 +82,12 @@ def test_an_edited_scale_of_a_weight_is_refused_where_codes_are_stored(refined):
 def test_codes_for_a_node_that_is_no_layer_are_refused(refined):
     prepared, plan, table, _, _, _ = refined
     with pytest.raises(TableError, match="'nobody'"):
-        build_model(prepared.model, plan, replace(table, corrections={"rounding": {"nobody": ""}}))
+        build_model(prepared.model, plan, replace(table, corrections=(Rounding({"nobody": ""}),)))
 
 
 def test_a_text_that_is_no_text_is_refused_on_load(refined):
     table = refined[2]
-    text = table_to_json(replace(table, corrections={"rounding": {"n": [1]}}))
+    text = table_to_json(replace(table, corrections=(Rounding({"n": [1]}),)))
     with pytest.raises(TableError, match=r"corrections\.rounding of 'n'"):
         parse_table(text, "t")
 
@@ -178,5 +178,5 @@ def test_a_stack_of_matrices_is_left_out_and_named(bench):
     built = build_model(prepared.model, plan, table)
     samples = bench.samples(model, count=2)
     new, lines = refine_layers(built, table, samples, samples)
-    assert "rounding" not in new.corrections
+    assert not Rounding.of(new)
     assert lines[-1].endswith("left out: its weights are a stack of matrices")

@@ -1,0 +1,251 @@
+"""A job into its output directory: what calibration found is written, whatever becomes of its evaluation and report."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from int8cal.audit.worst_case import audit_saturation
+from int8cal.calibration.statistics_file import save_statistics
+from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.evaluating import (
+    data_settings,
+    evaluation_settings,
+    fewer_samples,
+    output_names,
+    padding_lines,
+    skipped_warnings,
+    versions,
+)
+from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
+from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.result import Evaluation, Report
+from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
+from int8cal.graph.load import Watched
+from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
+from int8cal.io.atomic import OutputDirectory
+from int8cal.io.paths import require_apart, require_free
+from int8cal.pipeline import Calibrated, calibrate_planned, plan_job
+from int8cal.progress import Clock, Exclusive, Progress, silent
+from int8cal.quantization.corrections.uint8_input import Uint8Input
+from int8cal.quantization.table_file import save_table
+from int8cal.report.files import write_reports
+from int8cal.report.plots import tensor_histograms, weights_of
+from int8cal.runtime.machine import resolve
+from int8cal.search.goals.budget import BestResult
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.data.padding import Padding
+    from int8cal.job import Job
+    from int8cal.quantization.table import CalibrationTable
+
+REPORT_FILES = ("report.json", "report.md", "report.html")
+
+
+@dataclass(frozen=True)
+class CalibrationOutcome:
+    """Where the files are, and the report."""
+
+    directory: Path
+    report: Report
+    files: tuple[Path, ...]
+
+
+def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
+    """Return the directory that a job writes to, and its files' names: model, table, statistics, reports."""
+    stem = job.model.name.removesuffix(".onnx")
+    return job.output.dir or Path(f"{stem}-int8"), (*(stem + end for end in (MODEL, TABLE, STATISTICS)), *REPORT_FILES)
+
+
+def require_writable(job: Job) -> None:
+    """Refuse a job whose gates cannot hold, or whose files would go where they must not.
+
+    Raises:
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have.
+        UsageError: A runtime or provider that is not installed.
+        OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
+    """
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    require_measurable(gates, latency=job.evaluation.latency)
+    further(job.evaluation.runtimes)
+    resolve(job.evaluation.providers)
+    directory, names = files_of(job)
+    require_free(directory, overwrite=job.output.overwrite, directory=True)
+    require_apart((directory / name for name in names), (job.model,))
+    require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
+    require_outputs(gates, lambda: output_names(job.model))
+
+
+def calibrate_job(
+    job: Job,
+    *,
+    progress: Progress = silent,
+    exclusive: Exclusive = nullcontext,
+    output: OutputDirectory | None = None,
+) -> CalibrationOutcome:
+    """Run a whole job and write its files.
+
+    Once there are a table, statistics and an int8 model, they are written whatever happens after that; the report is
+    then one of what is missing, and why.
+
+    Args:
+        exclusive: Keeps other jobs from running while speed is measured.
+        output: The output directory, where the caller holds it already.
+
+    Returns:
+        Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
+
+    Raises:
+        Int8calError: Of the station that failed, before there was an int8 model; nothing was written then.
+        Exception: Of writing the report, or an interrupt; a note on it says what was written.
+    """
+    require_writable(job)
+    own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
+    with own as directory:
+        return _calibrate_into(directory, job, progress, exclusive)
+
+
+def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclusive: Exclusive) -> CalibrationOutcome:
+    model_name, table_name, statistics_name, *_ = files_of(job)[1]
+    clock, watched = Clock(), Watched(job.model)
+    planned = plan_job(job, job.model, clock)
+    # before the pass over the calibration data: nobody shall wait for bad evaluation data
+    gates = [parse_gate(text) for text in job.evaluation.gates]
+    data, signature = job.evaluation.data or job.data, planned.prepared.signature
+    feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+
+    best = BestResult(
+        output,
+        (model_name, table_name, statistics_name),
+        REPORT_FILES,
+        f"{model_name.removesuffix(MODEL)}.search.json",
+    )
+    error: BaseException | None = None  # waits until everything has been written
+    try:
+        calibrated = calibrate_planned(job, planned, clock, progress=progress, best_result=best, exclusive=exclusive)
+    except (Exception, KeyboardInterrupt) as raised:
+        if best.latest is None:
+            raise
+        result, statistics = best.latest
+        error, calibrated = raised, Calibrated(statistics, result)
+    best.latest = None
+    table = identified(calibrated.result.table)
+
+    unreported: BaseException | None = None
+    with output.stage() as stage:
+        int8 = stage / model_name
+        save_stamped(calibrated.result.model, table, int8)
+        # evaluation reads the file, and a large model is not held beside it
+        calibrated = replace(calibrated, result=replace(calibrated.result, table=table, model=onnx.ModelProto()))
+        save_table(table, stage / table_name)
+        save_statistics(calibrated.statistics, stage / statistics_name)
+        if error is None:
+            try:
+                with clock.station("evaluate"):
+                    evaluation = _evaluate(job, int8, feeds, table, progress, exclusive)
+                    watched.require_same(str(table.model["sha256"]))
+            except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
+                error = raised
+        try:
+            if error is not None:
+                evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
+            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds)
+            report = replace(report, gates=check_gates(gates, evaluation))
+            write_reports(report, stage)
+        except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
+            unreported = raised
+        written = tuple(file.name for file in sorted(stage.iterdir()))
+    for name in set(REPORT_FILES) - set(written):  # of an earlier run
+        (output.path / name).unlink(missing_ok=True)
+
+    kept = f"model, table and statistics are kept in {output.path}"
+    if unreported is not None:
+        unreported.add_note(f"{kept}, and the report could not be written")
+        raise unreported
+    interrupts = [error] if isinstance(error, KeyboardInterrupt) else []
+    for failure in (*report.evaluation.failures, *interrupts):
+        failure.add_note(f"{kept}, and the report there says what is missing")
+    if interrupts:
+        raise interrupts[0]
+    if best.state_path is not None and calibrated.mixed is not None:
+        best.state_path.unlink(missing_ok=True)
+    return CalibrationOutcome(output.path, report, tuple(output.path / name for name in written))
+
+
+def _evaluate(
+    job: Job, int8: Path, feeds: Feeds, table: CalibrationTable, progress: Progress, exclusive: Exclusive
+) -> Evaluation:
+    return evaluate_pair(
+        job.model,
+        int8,
+        feeds,
+        audit=audit_saturation,
+        target=job.quantization.target,
+        threads=job.calibration.threads,
+        latency=job.evaluation.latency,
+        runtimes=job.evaluation.runtimes,
+        providers=job.evaluation.providers,
+        clipped={name: entry.clipped for name, entry in table.tensors.items()},
+        progress=lambda samples: progress(samples, feeds.count, "evaluate"),
+        exclusive=exclusive,
+    )
+
+
+def _report(
+    job: Job, calibrated: Calibrated, evaluation: Evaluation, paddings: Sequence[Padding], timing: dict[str, float]
+) -> Report:
+    table = calibrated.result.table
+    warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
+    # a remark tells the data's samples from those that were counted
+    warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
+    warnings += evaluation.warnings
+    warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
+    if job.evaluation.data is not None:
+        warnings += fewer_samples(job.evaluation.data, evaluation.samples)
+    else:
+        warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
+    if job.quantization.optimize is None:
+        warnings += speed_warnings(job.quantization.target, evaluation.latency)
+    pixels = Uint8Input.of(table)
+    gone = pixels.folded if pixels else ()
+    stay = (item for item in calibrated.result.plan.unquantized if item.node not in gone)
+    if job.evaluation.data is not None:
+        warnings += padding_lines(paddings, counted=True)
+    left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
+    return Report(
+        model={
+            **table.model,
+            "int8": files_of(job)[1][0],
+            "samples": table.data["samples"],
+            "data_fingerprint": table.data["fingerprint"],
+            "run": table.run,
+        },
+        settings={
+            **table.settings.recorded,
+            "data": data_settings(job.data),
+            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers, paddings),
+            "versions": versions(job.evaluation.runtimes),
+        },
+        evaluation=evaluation,
+        timing_s=timing,
+        warnings=tuple(warnings),
+        decisions=(
+            *padding_lines(calibrated.statistics.padding, counted=False),
+            *calibrated.result.decisions,
+            *left,
+        ),
+        histograms=tensor_histograms(
+            calibrated.result.tensors, table, job.quantization.activations, job.calibration.percentile
+        ),
+        optimize=calibrated.optimize,
+        steps=calibrated.result.steps if job.quantization.explain else (),
+        mixed=calibrated.mixed,
+        tensors=table.tensors,
+        weights=weights_of(calibrated.result.plan, table),
+    )

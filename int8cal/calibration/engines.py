@@ -1,0 +1,278 @@
+"""What a pass over the data hands on, and two engines that do it: one counts, one reads statistics from a file."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite
+from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
+from int8cal.calibration.statistics_file import load_statistics
+from int8cal.data.padding import kept, tally
+from int8cal.data.sample import fingerprint
+from int8cal.errors import DataError, StatisticsError
+from int8cal.graph.taps import Tap, tapped_model
+from int8cal.numerics import exactsum, kernels
+from int8cal.numerics.affine import U8
+from int8cal.numerics.kl import divergences
+from int8cal.numerics.loglinear import BINS, SHIFT, histogram
+from int8cal.numerics.mse import mse_range
+from int8cal.runtime.batching import ReusedOutputs, batch_size, run_each
+from int8cal.runtime.blocked import open_taps
+from int8cal.runtime.sessions import Session, cpu_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from int8cal.data.padding import Padding
+    from int8cal.data.sample import Sample
+    from int8cal.graph.signature import Signature
+
+KEPT_BYTES = 128_000_000
+KEPT_ALWAYS = 8
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The statistics, and the samples that were kept to fit and to score on: the smallest fingerprints, in their order.
+
+    Attributes:
+        remark: What the user should know of the two, "" for nothing.
+    """
+
+    statistics: Statistics
+    kept: tuple[Sample, ...]
+    remark: str = ""
+
+
+class KeptSamples:
+    """Keeps the samples with the smallest fingerprints, the sum of all fingerprints, and what padding there was.
+
+    At most `size` of them, and no more than fit into KEPT_BYTES beyond the first KEPT_ALWAYS.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._heap: list[tuple[int, int, Sample]] = []
+        self._bytes = 0
+        # the smallest fingerprint that had to go for its size: larger ones are not kept either, whatever their order
+        self._least_gone: int | None = None
+        self.total = 0
+        self.seen = 0
+        self.padding: tuple[Padding, ...] = ()
+
+    def add(self, sample: Sample) -> None:
+        """Take part in the choice."""
+        mark = fingerprint(sample)
+        self.total = (self.total + (mark if sample.mark is None else sample.mark)) % FINGERPRINT_MODULUS
+        self.seen += 1
+        if sample.padding:
+            self.padding = tally((*self.padding, *sample.padding))
+        if not self._size or (self._least_gone is not None and mark >= self._least_gone):
+            return
+        heapq.heappush(self._heap, (-mark, self.seen, sample))
+        self._bytes += _bytes_of(sample)
+        while len(self._heap) > self._size or (self._bytes > KEPT_BYTES and len(self._heap) > KEPT_ALWAYS):
+            for_size = len(self._heap) <= self._size
+            gone, _, largest = heapq.heappop(self._heap)
+            self._bytes -= _bytes_of(largest)
+            if for_size:
+                self._least_gone = -gone
+
+    def watch(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Pass samples on, each of which takes part in the choice."""
+        for sample in samples:
+            self.add(sample)
+            yield sample
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Return the kept samples by fingerprint."""
+        return tuple(sample for _, _, sample in sorted(self._heap, key=lambda entry: -entry[0]))
+
+
+def _bytes_of(sample: Sample) -> int:
+    return sum(value.nbytes for value in sample.feed.values())
+
+
+def collect(
+    model: onnx.ModelProto,
+    signature: Signature,
+    taps: tuple[Tap, ...],
+    samples: Iterable[Sample],
+    *,
+    model_sha256: str,
+    threads: int = 0,
+    keep: int = 0,
+) -> Collected:
+    """Count every tap over all samples.
+
+    Args:
+        model: The prepared model.
+        signature: The user's model's signature.
+        taps: What to observe.
+        samples: Streamed once; at most one group and the kept ones are held.
+        model_sha256: Hash of the FP32 file, stored in the statistics.
+        threads: Intra-op threads; 0 for one per CPU.
+        keep: How many samples to keep to fit and to score on; which ones does not depend on their order.
+
+    Raises:
+        StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
+        DataError: There was no sample.
+    """
+    keeping = KeptSamples(keep)
+    with Collectors(taps, threads or cpu_count()) as collectors:
+        count = _stream(model, signature, taps, keeping.watch(samples), collectors, threads)
+        if not count:
+            raise DataError("yields no sample", do="give at least one")
+        # the session and its buffers are gone by now: the result takes memory of its own
+        statistics = Statistics(model_sha256, keeping.total, count, collectors.take(), keeping.padding)
+    return Collected(statistics, keeping.samples())
+
+
+def _stream(
+    model: onnx.ModelProto,
+    signature: Signature,
+    taps: tuple[Tap, ...],
+    samples: Iterable[Sample],
+    collectors: Collectors,
+    threads: int,
+) -> int:
+    """Run and count all samples, group by group; returns how many there were."""
+    inputs = {spec.name for spec in signature.inputs}
+    opened = open_taps(model, taps, threads=threads)
+    names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
+    session = ReusedOutputs(opened.session)
+    count = 0
+    group: list[tuple[Sample, dict[str, TapValues]]] = []
+    fed = [tap.tensor for tap in taps if tap.tensor in inputs]
+    rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
+    for sample, outputs in run_each(session, signature, samples, list(names) or None):
+        tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
+        for out, name in names.items():
+            block = opened.blocks[name]
+            # blocked layouts are those of images
+            tapped[name] = TapValues(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
+        group.append((sample, tapped))
+        count += 1
+        fits = max(group_size(tapped) // rows, 1)
+        if count % rows == 0 and len(group) >= min(runs, fits) * rows:
+            _count(collectors, group, model, signature, threads)
+            group.clear()
+            runs = fits
+            session.keep(runs)
+    if group:
+        _count(collectors, group, model, signature, threads)
+    return count
+
+
+def _count(
+    collectors: Collectors,
+    group: list[tuple[Sample, dict[str, TapValues]]],
+    model: onnx.ModelProto,
+    signature: Signature,
+    threads: int,
+) -> None:
+    """Count a group; an error names the first sample that has one, and its first tensor in graph order."""
+    try:
+        collectors.add([(sample.origin, tapped) for sample, tapped in group])
+    except StatisticsError as error:
+        for sample, tapped in group:
+            if not all(np.isfinite(each.values).all() for each in tapped.values()):
+                raise _first_nonfinite(model, signature, sample, threads) or error from None
+        raise
+
+
+def _first_nonfinite(
+    model: onnx.ModelProto, signature: Signature, sample: Sample, threads: int
+) -> StatisticsError | None:
+    """Find the first tensor in graph order, an input or tapped or not, that is not finite for a sample."""
+    for spec in signature.inputs:
+        values = sample.feed.get(spec.name)
+        if values is not None and values.dtype.kind == "f" and not np.isfinite(values).all():
+            return nonfinite(f"input {spec.name!r}", values, sample.origin, tensor=spec.name)
+    floats = {
+        value.name for value in model.graph.value_info if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    } | {value.name for value in model.graph.output}
+    order = [(node, name) for node in model.graph.node for name in node.output if name in floats]
+    session = Session(tapped_model(model, [name for _, name in order]), threads=threads, optimization="none")
+    for _, outputs in run_each(session, signature, [sample]):
+        for node, name in order:
+            values = outputs.get(name)
+            if values is None or values.dtype.kind != "f" or np.isfinite(values).all():
+                continue
+            what = f"tensor {name!r} (output of {node.op_type} {node.name!r})"
+            return nonfinite(what, values, sample.origin, tensor=name, node=node.name)
+    return None
+
+
+def stored(path: Path) -> Callable[..., Collected]:
+    """Return an engine that reads statistics from a file, called as `collect` is.
+
+    It runs nothing. The samples are read for those to keep, the same ones that `collect` would keep.
+
+    Args:
+        path: A .stats.npz of the model, with the plan that the job has.
+
+    Raises:
+        StatisticsError: The file is missing or damaged, of another model, or lacks a tensor. The engine raises it, and
+            DataError where there is no sample.
+    """
+
+    def engine(
+        model: onnx.ModelProto,  # noqa: ARG001 - called as collect is
+        signature: Signature,  # noqa: ARG001
+        taps: tuple[Tap, ...],
+        samples: Iterable[Sample],
+        *,
+        model_sha256: str,
+        threads: int = 0,  # noqa: ARG001
+        keep: int = 0,
+    ) -> Collected:
+        statistics = load_statistics(path)
+        _require_fitting(statistics, taps, model_sha256, str(path))
+        keeping = KeptSamples(keep)
+        for sample in samples:
+            keeping.add(sample)
+        if not keeping.seen:
+            raise DataError("yields no sample", do="give at least one")
+        tally((*statistics.padding, *keeping.padding))  # refuses statistics that count what is trimmed now
+        remark = f"ranges follow {statistics.samples} samples of {path}, which are not the data's {keeping.seen}"
+        return Collected(statistics, keeping.samples(), "" if keeping.total == statistics.fingerprint else remark)
+
+    return engine
+
+
+def _require_fitting(statistics: Statistics, taps: tuple[Tap, ...], model_sha256: str, where: str) -> None:
+    if statistics.model_sha256 != model_sha256:
+        raise StatisticsError(
+            f"is of another model (sha256 {statistics.model_sha256[:12]}…, this one is {model_sha256[:12]}…)",
+            where=where,
+            do="give statistics of this model, or leave them out to calibrate on the data",
+        )
+    for tap in taps:
+        held = statistics.tensors.get(tap.tensor)
+        channels = 0 if held is None or held.channels is None else len(held.channels.low)
+        lacks = "no tensor" if held is None else f"{channels} channels, not {tap.channels}, of"
+        if held is None or (tap.channel_axis is not None and channels != tap.channels):
+            raise StatisticsError(
+                f"holds {lacks} {tap.tensor!r}, which this job quantizes",
+                where=where,
+                do="calibrate the shards with the same version, --include and --exclude",
+                tensor=tap.tensor,
+            )
+
+
+def warm_up() -> None:
+    """Load the loops of calibration: 0.1 to 0.2 s, or some seconds of compiling, once per installation."""
+    nothing, sums = np.zeros(0, np.uint32), exactsum.zeros(0)
+    table, low, high = np.zeros(kernels.FINE_SIZE, np.uint32), np.zeros(1, np.int32), np.zeros(1, np.int32)
+    kernels.observe(np.ones((1, 1, 1, 1), np.float32), table, nothing, low, high, sums, sums)
+    kernels.gather(table.reshape(1, -1, 1), BINS, (0, 1))
+    half = np.array([0x3F000000 >> SHIFT], np.int64)  # the bin of 0.5
+    mse_range(histogram(half, np.ones(1, np.int64), 0, (0.5, 0.5)), U8, symmetric=False)
+    divergences(np.ones(300, np.int64), 128)

@@ -1,0 +1,89 @@
+"""What commands print: lines on stdout and stderr, reports, paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from int8cal.errors import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from int8cal.evaluation.result import Report
+
+
+def say(message: str) -> None:
+    """Print one line about this run on stderr, even when nobody reads it."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(f"int8cal: {printable(' '.join(message.splitlines()))}", err=True)
+
+
+def tell(line: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a line of results; a reader that has left does not stop the work that comes after it."""
+    try:
+        click.echo(line, err=err, nl=nl)
+    except BrokenPipeError:
+        discard(sys.stderr if err else sys.stdout)
+
+
+def tell_lines(lines: Iterable[str]) -> None:
+    """Print lines of results."""
+    for line in lines:
+        tell(line)
+
+
+def tell_written(path: Path | str, *, beside_json: bool = False) -> None:
+    """Say which file was written; on stderr where stdout is JSON alone."""
+    (say if beside_json else tell)(f"wrote {shown_path(path)}")
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is still buffered, and all that follows, nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that were closed (`>&-`) on nothing: else the next file would take their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            if os.open(os.devnull, os.O_RDWR) != number:
+                continue
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - a descriptor
+
+
+def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json: bool) -> None:
+    """Print a report: a summary, or (`as_json`) the text of report.json and nothing else on stdout.
+
+    Args:
+        directory: Where the files are; None when none were written.
+    """
+    if as_json:
+        if directory is not None:
+            text = (directory / "report.json").read_text(encoding="utf-8")
+        else:
+            from int8cal.report.document import report_to_json
+
+            text = report_to_json(report)
+        tell(text, nl=not text.endswith("\n"))
+    elif not quiet:
+        from int8cal.report.terminal import summary_lines
+
+        tell_lines(summary_lines(report))
+    if directory is not None and not quiet:
+        tell(f"results are in {shown_path(directory)}", err=as_json)
+
+
+def shown_path(path: Path | str) -> str:
+    """Write a path without its detours ("configs/../results"), unless they lead through a link to somewhere else."""
+    short = os.path.normpath(path)
+    return short if os.path.realpath(short) == os.path.realpath(path) else str(path)

@@ -1,0 +1,67 @@
+"""Gemms whose constant bias can be s32: without alpha and beta, and made of a MatMul and the Add behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from int8cal.graph.edit import Rewrite, constant, instead, without_attribute
+from int8cal.graph.index import attribute
+from int8cal.graph.ops import is_standard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from int8cal.graph.index import Index
+
+
+def unit_gemms(graph: onnx.GraphProto) -> None:
+    """Fold alpha and beta of Gemm into constant weights and bias.
+
+    Must not touch weights and biases that are computed, or constants that another node reads: new ones stand beside.
+    """
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type != "Gemm":
+            continue
+        for name, slot in (("alpha", 1), ("beta", 2)):
+            factor = attribute(node, name, 1.0)
+            if factor == 1.0 or len(node.input) <= slot or node.input[slot] not in constants:
+                continue
+            array = numpy_helper.to_array(constants[node.input[slot]])
+            scaled = f"{node.input[slot]}_{node.name}_{name}"
+            graph.initializer.append(constant(scaled, (array * np.float32(factor)).astype(array.dtype)))
+            node.input[slot] = scaled
+            without_attribute(node, name)
+            node.attribute.append(helper.make_attribute(name, 1.0))
+
+
+def biased_products(index: Index) -> Iterator[Rewrite]:
+    """Turn MatMul and the Add of a constant row behind it into one Gemm, so that the row becomes its s32 bias.
+
+    The runtime would do so by itself, but with a float bias, for which it has no integer kernel. Must not touch
+    products whose input is not known to be a matrix, or whose own output is read by anyone else.
+    """
+    for node in index.graph.node:
+        if node.op_type != "Add" or not is_standard(node):
+            continue
+        for product, bias in (tuple(node.input), tuple(node.input)[::-1]):
+            matmul = index.producer.get(product)
+            if matmul is not None and _takes_bias(index, matmul, node, bias):
+                gemm = instead(matmul, "Gemm", [*matmul.input, bias], node.output[0])
+                yield Rewrite({matmul.name: (gemm,), node.name: ()})
+                break
+
+
+def _takes_bias(index: Index, matmul: onnx.NodeProto, add: onnx.NodeProto, bias: str) -> bool:
+    reader = index.only_reader(matmul.output[0])
+    if matmul.op_type != "MatMul" or not is_standard(matmul) or reader is None or reader.name != add.name:
+        return False
+    weight, row = index.initializers.get(matmul.input[1]), index.initializers.get(bias)
+    if weight is None or row is None or len(weight.dims) != 2 or index.rank(matmul.input[0]) != 2:
+        return False
+    width = weight.dims[1]
+    return weight.data_type == row.data_type == onnx.TensorProto.FLOAT and list(row.dims) in ([width], [1, width])

@@ -1,1 +1,0 @@
-"""Threshold methods: a Histogram -> a clip range."""

@@ -1,0 +1,273 @@
+"""What layers read on samples: rows of the float model's inputs, second moments of the codes in an int8 model.
+
+Rows are in the order of reduction, at some output positions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.graph.index import Index, attribute
+from int8cal.graph.layers import window_of
+from int8cal.graph.signature import signature_of
+from int8cal.graph.taps import in_chunks, tapped_model
+from int8cal.numerics.gram import (
+    MomentSums,
+    convolution_reads,
+    convolution_rows,
+    matrix_rows,
+    some_of,
+    transposed_reads,
+)
+from int8cal.runtime.batching import batch_size, fed, run_samples
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import onnx
+
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.signature import Signature
+    from int8cal.numerics.gram import Moments
+    from int8cal.runtime.batching import Arrays, SampleLike
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+# The Grams of one pass take up to this; a single larger one has a pass of its own.
+PASS_BYTES = 200_000_000
+# A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
+WIDEST = 6144
+# Rows per layer over all samples for moments: 8192, and more as long as products stay cheap.
+_ROWS, _PRODUCTS = 8192, 2**34
+_VALUES = 1 << 20  # of one layer of the float model, over all samples
+_FEWEST, _MOST = 64, 512  # and how many rows they may be
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInput:
+    """What a layer reads: codes in an int8 model, real values in a float model.
+
+    Attributes:
+        node: Its name.
+        tensor: The codes of its input, or its input.
+        zero_point: Of the codes; 0 for real values.
+        groups, size: Of its Gram.
+        kernel: Sizes of its kernel; () for a matrix product.
+    """
+
+    node: str
+    tensor: str
+    zero_point: int
+    groups: int
+    size: int
+    kernel: tuple[int, ...]
+    proto: onnx.NodeProto = field(repr=False)
+    _known: dict[tuple[int, ...], Int64] = field(default_factory=dict, repr=False)
+
+    @property
+    def gram_bytes(self) -> int:
+        """Size of its Gram."""
+        return 8 * self.groups * self.size * self.size
+
+    def rows(self, values: npt.NDArray[Any], samples: int, limit: int) -> Float32:
+        """Cut out what the layer reads: (groups, positions, K), minus the zero point.
+
+        Args:
+            values: Of one run.
+            samples: Samples in the run.
+            limit: Positions per sample.
+        """
+        if not self.kernel:
+            split = values.reshape(samples, -1, values.shape[-1])
+            return matrix_rows(split, self.zero_point, some_of(split.shape[1], limit))
+        return convolution_rows(values, self.zero_point, self._reads(values.shape[2:], limit), self.groups)
+
+    def limit(self, samples: int) -> int:
+        """Return how many positions to take of each of so many samples."""
+        most = max(_ROWS, _PRODUCTS // (self.groups * self.size * self.size))
+        return max(-(-most // max(samples, 1)), 1)
+
+    def _reads(self, sizes: tuple[int, ...], limit: int) -> Int64:
+        key = (*sizes, limit)
+        if key not in self._known:
+            if self.proto.op_type == "ConvTranspose":
+                added = attribute(self.proto, "output_padding", None) or (0,) * len(sizes)
+                window = window_of(self.proto, self.kernel, sizes)
+                self._known[key] = transposed_reads(window, sizes, added, limit)
+            else:
+                self._known[key] = convolution_reads(window_of(self.proto, self.kernel, sizes), sizes, limit)
+        return self._known[key]
+
+
+def layer_inputs(model: onnx.ModelProto, nodes: Sequence[str]) -> tuple[dict[str, LayerInput], dict[str, str]]:
+    """Find what layers of an int8 model read.
+
+    Args:
+        model: As `emit` made it.
+        nodes: Names of the layers.
+
+    Returns:
+        The inputs by node in graph order, and why others have none.
+    """
+    index = Index(model)
+    wanted = set(nodes)
+    found: dict[str, LayerInput] = {}
+    without: dict[str, str] = {}
+    for node in index.graph.node:
+        if node.name in wanted:
+            entry = _input_of(index, node)
+            if isinstance(entry, str):
+                without[node.name] = entry
+            else:
+                found[node.name] = entry
+    return found, without
+
+
+def _input_of(index: Index, node: onnx.NodeProto) -> LayerInput | str:
+    data, weight = (index.producer.get(name) for name in node.input[:2])
+    if data is None or weight is None or not data.op_type == weight.op_type == "DequantizeLinear":
+        return "its input is not behind a DequantizeLinear"
+    dims = tuple(index.initializers[weight.input[0]].dims)
+    point = int(index.constant(data.input[2]).reshape(-1)[0]) if len(data.input) > 2 and data.input[2] else 0
+    group, kernel = int(attribute(node, "group", 1)), dims[2:]
+    if node.op_type == "Conv":
+        size = math.prod(dims[1:])
+    elif node.op_type == "ConvTranspose":
+        if attribute(node, "output_shape", None) or attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+            return "its pads follow from its output's size"
+        size = dims[0] // group * math.prod(kernel)
+    else:
+        if len(dims) != 2:
+            return "its weights are a stack of matrices"
+        size, kernel = dims[1] if attribute(node, "transB", 0) else dims[0], ()
+    if size > WIDEST:
+        return f"its {size} inputs are more than the {WIDEST} that memory is planned for"
+    return LayerInput(node.name, data.input[0], point, group, size, kernel, node)
+
+
+def take_moments(
+    model: onnx.ModelProto,
+    inputs: Sequence[LayerInput],
+    splits: Sequence[Sequence[SampleLike]],
+    *,
+    threads: int = 0,
+) -> Iterator[tuple[LayerInput, tuple[Moments, ...]]]:
+    """Run splits of samples through an int8 model and give the moments of each layer's input, one per split.
+
+    Args:
+        model: The int8 model.
+        inputs: Of its layers, in graph order.
+        splits: Samples as the int8 model takes them.
+        threads: Threads of the runtime; 0 for all CPUs.
+
+    Yields:
+        Layers in order; no more than PASS_BYTES of Grams are held, or one layer's.
+
+    Raises:
+        StatisticsError: A kernel failed.
+    """
+    for chunk in in_chunks(inputs, lambda each: each.gram_bytes * len(splits), PASS_BYTES):
+        session = Session(tapped_model(model, [each.tensor for each in chunk]), threads=threads)
+        sums = {each.node: [MomentSums(each.groups, each.size) for _ in splits] for each in chunk}
+        for number, samples in enumerate(splits):
+            limits = {each.node: each.limit(len(samples)) for each in chunk}
+            for count, values in _runs(session, model, samples):
+                for each in chunk:
+                    rows = each.rows(values[each.tensor], count, limits[each.node])
+                    sums[each.node][number].add(rows)
+        del session
+        for each in chunk:
+            yield each, tuple(part.result() for part in sums.pop(each.node))
+
+
+def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike]) -> Iterator[tuple[int, Arrays]]:
+    """Run samples: how many a run holds, and its outputs without the rows that only fill up a batch.
+
+    `run_samples` cuts outputs of one row per sample; those of several, as a Gemm between Reshapes has, are cut here.
+    """
+    signature = signature_of(model)
+    size = batch_size(signature)
+    for group, values in run_samples(session, signature, samples):
+        count = len(group)
+        if count < size:
+            values = {  # noqa: PLW2901 - a short last batch
+                name: value[: len(value) // size * count] if len(value) != count and len(value) % size == 0 else value
+                for name, value in values.items()
+            }
+        yield count, fed(group) | values
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Rows of one layer's input.
+
+    Attributes:
+        values: float32 (groups, rows, K), columns in the order of `numerics.pairs.Rows`.
+        channels: Input channel of each column, int64 (groups, K).
+    """
+
+    values: Float32
+    channels: Int64
+
+
+def read_rows(
+    model: onnx.ModelProto,
+    signature: Signature,
+    layers: Sequence[Layer],
+    samples: Sequence[SampleLike],
+    *,
+    threads: int = 0,
+) -> dict[str, LayerRows]:
+    """Run the float model once per sample and keep some rows of what each layer reads.
+
+    Args:
+        model: The prepared model.
+        signature: Of its inputs.
+        layers: Conv, Gemm and MatMul layers with weights of two or more dimensions.
+        samples: A few; all rows are held in memory.
+        threads: Threads of the runtime.
+
+    Returns:
+        Rows by node; a layer that read nothing is not among them.
+
+    Raises:
+        StatisticsError: A kernel failed.
+    """
+    index = Index(model)
+    inputs = {layer.node: _float_input(index, layer) for layer in layers}
+    session = Session(tapped_model(model, [each.tensor for each in inputs.values()]), threads=threads)
+    found: dict[str, list[Float32]] = {node: [] for node in inputs}
+    for group, outputs in run_samples(session, signature, samples):
+        values = fed(group) | outputs
+        for node, each in inputs.items():
+            wanted = int(np.clip(_VALUES // (each.size * each.groups), _FEWEST, _MOST))
+            share = -(-wanted // len(samples))
+            # axis 0 need not be the batch here: rows of a product are rows, wherever they come from
+            rows = each.rows(values[each.tensor], 1, share)
+            if rows.size:
+                found[node].append(rows)
+    return {
+        layer.node: LayerRows(np.concatenate(found[layer.node], axis=1), _columns(layer, found[layer.node][0].shape[2]))
+        for layer in layers
+        if found[layer.node]
+    }
+
+
+def _float_input(index: Index, layer: Layer) -> LayerInput:
+    node, dims = index.nodes[layer.node], tuple(index.initializers[layer.weight].dims)
+    if layer.op_type == "Conv":
+        return LayerInput(layer.node, layer.input, 0, layer.group, math.prod(dims[1:]), dims[2:], node)
+    return LayerInput(layer.node, layer.input, 0, layer.group, layer.channels, (), node)
+
+
+def _columns(layer: Layer, width: int) -> Int64:
+    per_group = layer.channels // layer.group
+    within = np.arange(width, dtype=np.int64) % per_group
+    return within[None] + per_group * np.arange(layer.group, dtype=np.int64)[:, None]

@@ -1,0 +1,138 @@
+"""The measure of noise at the outputs of a model: squared errors and squared values at points that are compared.
+
+It is taken per run and point, so that samples and points can be weighed later: the search takes the mean over points
+(`relative`), which the worst of them decides. The figures of a report are another measure, `numerics.metrics`: over
+whole graph outputs, with intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from int8cal.data.padding import kept
+from int8cal.graph.costs import inference_us
+from int8cal.probe.score_points import tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import onnx
+
+    from int8cal.graph.plan import Plan
+    from int8cal.probe.score_points import ScorePoint
+
+Float64 = npt.NDArray[np.float64]
+Values = npt.NDArray[Any]
+
+WITH_ERRORS = 3.0  # how much longer a float inference takes with sites for errors, and small tensors in and out
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceOutputs:
+    """What one run without errors gives at each point.
+
+    Attributes:
+        points: Where outputs are compared.
+        sample: Knows its padding, which does not count; None where none is known.
+        values: At each point, of any shape and real type.
+        finite: Where each is finite, which alone counts; None where all of it is.
+        power: Squares summed over what counts, (points,).
+    """
+
+    points: Sequence[ScorePoint]
+    sample: object
+    values: tuple[Values, ...]
+    finite: tuple[npt.NDArray[np.bool_] | None, ...]
+    power: Float64
+
+    @classmethod
+    def of(cls, points: Sequence[ScorePoint], found: Mapping[str, Values], sample: object = None) -> ReferenceOutputs:
+        """Take the values of the points' tensors of a run; of several samples only where none has padding."""
+        values = _at(points, found, sample)
+        finite = tuple(None if (counts := np.isfinite(value)).all() else counts for value in values)
+        zeros = (np.zeros((), value.dtype) for value in values)
+        power = [_square(value, zero, counts) for value, zero, counts in zip(values, zeros, finite, strict=True)]
+        return cls(points, sample, values, finite, np.array(power, np.float64))
+
+    @property
+    def signal(self) -> Float64:
+        """Squared values over the points' weights, (points,): what noise is held against."""
+        return self.power / weights_of(self.points)
+
+    def noise(self, found: Mapping[str, Values]) -> Float64:
+        """Return squared errors, (points,).
+
+        Args:
+            found: The same tensors in a run with errors. An error that is not finite, or that changes a tensor's shape,
+                counts as one as large as the values.
+        """
+        result = self.power.copy()
+        noisy = _at(self.points, found, self.sample)
+        for column, (actual, value, finite) in enumerate(zip(noisy, self.values, self.finite, strict=True)):
+            if actual.shape == value.shape:
+                error = _square(actual, value, finite)
+                result[column] = error if np.isfinite(error) else result[column]
+        return result
+
+
+def weights_of(points: Sequence[ScorePoint]) -> Float64:
+    """Return the points' weights, (points,)."""
+    return np.array([point.weight for point in points], np.float64)
+
+
+def relative(power: Float64, signal: Float64) -> Float64:
+    """Return noise over signal, the mean over the points that have a signal: the worst one decides.
+
+    Args:
+        power: Squared errors, (..., points).
+        signal: Squared values there, (points,).
+
+    Returns:
+        (...,); 0 where no point has a signal.
+    """
+    alive = signal > 0
+    if not alive.any():
+        return np.zeros(power.shape[:-1])
+    ratios: Float64 = (power[..., alive] / signal[alive]).mean(axis=-1)
+    return ratios
+
+
+def run_seconds(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float]) -> float:
+    """Estimate the seconds of one inference of the float model with places for errors.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        elements: Values per inference of every planned tensor.
+    """
+    return WITH_ERRORS * 1e-6 * inference_us(model, plan, elements, integer=False)
+
+
+def sample_count(seconds: float, runs: int, run_s: float, most: int) -> int:
+    """Return how many samples an estimated time is enough for: one at least.
+
+    Args:
+        seconds: That measuring may take.
+        runs: Inferences per sample.
+        run_s: Seconds of one.
+        most: Samples at the most.
+    """
+    return max(min(int(seconds / max(runs * run_s, 1e-9)), most), 1)
+
+
+def _at(points: Sequence[ScorePoint], found: Mapping[str, Values], sample: object) -> tuple[Values, ...]:
+    """Return what counts at each point; positions that nobody reads are left out."""
+    values = {name: kept(name, found[name], sample) for name in tensors_of(points)}
+    return tuple(point.seen(values[point.tensor]) for point in points)
+
+
+def _square(noisy: Values, exact: Values, counts: npt.NDArray[np.bool_] | None) -> float:
+    """Return the sum of the squared differences where they count, in float64."""
+    with np.errstate(over="ignore"):
+        if counts is None:
+            return float(np.square(noisy.astype(np.float64) - exact).sum())
+        return float(np.square(noisy[counts].astype(np.float64) - np.broadcast_to(exact, counts.shape)[counts]).sum())

@@ -1,0 +1,207 @@
+"""What the float model's tensors hold on samples, and what errors in some of them do where the model is scored.
+
+No new model is made per error: one session has an optional input at every place where an error can enter. Errors of
+different tensors have little to do with each other, so their powers add up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import helper
+
+from int8cal.graph.index import Index, attribute
+from int8cal.graph.taps import tapped_model
+from int8cal.numerics.affine import fake_quantized
+from int8cal.probe.injection import ErrorSite, make_injection
+from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
+from int8cal.probe.score_points import output_points, score_points, tensors_of
+from int8cal.protos import copied
+from int8cal.runtime.batching import batch_size, make_feed
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.signature import Signature
+    from int8cal.numerics.affine import Affine
+    from int8cal.runtime.batching import Arrays, SampleLike
+
+Array = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+
+_HELD_BYTES = 256_000_000  # of tensors that are held of all runs
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run of the float model without errors.
+
+    Attributes:
+        feed: Of the model.
+        values: Tensors that the probe shows, graph inputs among them, by name.
+        reference: What the points of the probe hold.
+    """
+
+    feed: Arrays
+    values: Arrays
+    reference: ReferenceOutputs
+
+
+@dataclass
+class Probe:
+    """Runs the float model with and without errors.
+
+    Args:
+        model: The prepared (and equalized) model.
+        plan: Its plan.
+        signature: Its inputs.
+        threads: Of the runtime; 0 for all CPUs.
+        behind_layers: Errors can enter behind layers as well, before their activations. The runtime then fuses no
+            activation, so runs without errors go through the same session; else they go through the model as it is.
+        shown: Tensors whose values are of interest; None for all planned ones.
+        at_outputs: Errors are measured at the model's real outputs, else where it is scored (see `score_points`).
+    """
+
+    model: onnx.ModelProto
+    plan: Plan
+    signature: Signature
+    threads: int = 0
+    behind_layers: bool = False
+    shown: Iterable[str] | None = None
+    at_outputs: bool = False
+    _sessions: dict[bool, Session] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.points = output_points(self.model) if self.at_outputs else score_points(self.model)
+        self._outputs = tensors_of(self.points)
+        planned = (each.tensor for each in self.plan.tensors)
+        self._shown = list(dict.fromkeys(planned if self.shown is None else self.shown))
+        self._injection = make_injection(
+            self.model,
+            self.plan,
+            behind_layers=self.behind_layers,
+            ends=None if self.at_outputs else self._outputs,
+            shown=self._shown if self.behind_layers else (),
+        )
+
+    @property
+    def sites(self) -> frozenset[ErrorSite]:
+        """Where errors can be added."""
+        return frozenset(self._injection.inputs)
+
+    def run(self, group: Sequence[SampleLike], sample: object = None) -> Run:
+        """Run the model without errors.
+
+        Args:
+            group: One sample, or as many as the model's batch takes.
+            sample: Knows what is padding and does not count; None for nothing.
+        """
+        feed = make_feed(self.signature, group)
+        inputs = {value.name for value in self.model.graph.input}
+        wanted = [name for name in dict.fromkeys((*self._shown, *self._outputs)) if name not in inputs]
+        # asked for no output, the runtime would compute all
+        found = self._session(noisy=self.behind_layers).run(feed, wanted) if wanted else {}
+        values = {**feed, **found}
+        shown = {name: values[name] for name in self._shown if name in values}
+        return Run(feed, shown, ReferenceOutputs.of(self.points, values, sample))
+
+    def runs(self, samples: Sequence[SampleLike]) -> list[Run]:
+        """Run samples in groups of the model's batch: as many runs as fit in memory, one at least."""
+        size, held = batch_size(self.signature), 0
+        result: list[Run] = []
+        for start in range(0, len(samples), size):
+            run = self.run(samples[start : start + size], samples[start] if size == 1 else None)
+            held += sum(value.nbytes for name, value in run.values.items() if name not in run.feed)
+            if result and held > _HELD_BYTES:
+                break
+            result.append(run)
+        return result
+
+    def noise(self, run: Run, errors: Mapping[ErrorSite, Array]) -> Float64:
+        """Return the squared errors at the points, (points,), when errors of a site's shape are added to a run."""
+        if not self._outputs:
+            return np.zeros(0)
+        added = {self._injection.inputs[site]: error for site, error in errors.items()}
+        return run.reference.noise(self._session(noisy=True).run({**run.feed, **added}, self._outputs))
+
+    def relative_noise(self, runs: Sequence[Run], errors: Sequence[Mapping[ErrorSite, Array]]) -> float:
+        """Return squared error over squared value of runs with errors added to each; see `noise.relative`."""
+        noise = sum(self.noise(run, added) for run, added in zip(runs, errors, strict=True))
+        signal = np.sum([run.reference.power for run in runs], axis=0) / weights_of(self.points)
+        return float(relative(np.asarray(noise), signal))
+
+    def rounding_noise(
+        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[ErrorSite, Affine]]
+    ) -> tuple[Float64, Float64]:
+        """Run every rounding on every sample.
+
+        Args:
+            samples: One inference each.
+            roundings: What is rounded, each by itself: sites, and the affine of the codes that are read there.
+
+        Returns:
+            Squared errors at the points, float64 (roundings, samples, points), and squared values without, (samples,
+            points). Only what is finite without errors counts. A sample whose error is not finite counts as one as
+            large as its values.
+        """
+        errors = np.zeros((len(roundings), len(samples), len(self.points)))
+        signal = np.zeros((len(samples), len(self.points)))
+        for row, sample in enumerate(samples if self.points else ()):
+            run = self.run([sample], sample)
+            signal[row] = run.reference.signal
+            for index, rounding in enumerate(roundings):
+                added = {
+                    site: fake_quantized(run.values[site.tensor], affine) - run.values[site.tensor]
+                    for site, affine in rounding.items()
+                }
+                errors[index, row] = self.noise(run, added)
+        return errors, signal
+
+    def close(self) -> None:
+        """Give the sessions' memory back; the next run opens them again."""
+        self._sessions.clear()
+
+    def _session(self, *, noisy: bool) -> Session:
+        if noisy not in self._sessions:
+            model = self._injection.model if noisy else tapped_model(self.model, (*self._shown, *self._outputs))
+            self._sessions[noisy] = Session(model, threads=self.threads)
+        return self._sessions[noisy]
+
+
+class LayerProducts:
+    """Computes layers by themselves, without their bias.
+
+    Args:
+        model: The prepared model.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    def __init__(self, model: onnx.ModelProto, *, threads: int = 0) -> None:
+        self._index, self._opsets, self._threads = Index(model), model.opset_import, threads
+        self._sessions: dict[str, Session] = {}
+
+    def product(self, layer: Layer, values: Array, weight: Array) -> Array:
+        """Compute a Conv, Gemm or MatMul layer on values and with a weight, float32 both."""
+        if layer.node not in self._sessions:
+            self._sessions[layer.node] = Session(self._model_of(layer), threads=self._threads)
+        return self._sessions[layer.node].run({"x": values, "w": weight})["y"]
+
+    def _model_of(self, layer: Layer) -> onnx.ModelProto:
+        proto = copied(self._index.nodes[layer.node])
+        if layer.op_type == "Gemm":
+            transposed = attribute(proto, "transB", 0)
+            proto = helper.make_node("Gemm", ["x", "w"], ["y"], transB=transposed)
+        else:
+            del proto.input[:], proto.output[:]
+            proto.input.extend(["x", "w"])
+            proto.output.append("y")
+        values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("x", "w", "y")]
+        graph = helper.make_graph([proto], "layer", values[:2], values[2:])
+        return helper.make_model(graph, opset_imports=self._opsets, ir_version=8)

@@ -1,0 +1,248 @@
+"""Where a model is scored: at its outputs, and in front of what hides errors there.
+
+Behind a saturated Softmax or Sigmoid a good and a bad int8 model look alike, and an ArgMax or a box selection has no
+error to speak of: such outputs are scored at what these nodes read, too or instead. In a Concat of boxes and scores the
+larger numbers hide the smaller ones: its parts are scored apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.graph.taps import tapped_model
+from int8cal.protos import copied
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from int8cal.protos import ModelView
+
+_REAL = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
+_REAL_OR_UNKNOWN = _REAL | {onnx.TensorProto.UNDEFINED}
+# Saturating activations: their input is what is left of the difference between two models.
+_SATURATING = frozenset({"Softmax", "Sigmoid", "HardSigmoid", "Hardmax"})
+# Nodes whose output has values of their first input, in another shape or order or only some of them.
+_MOVING = frozenset(
+    {
+        "Cast", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice",
+        "Split", "Squeeze", "Transpose", "Unsqueeze",
+    }
+)  # fmt: skip
+# Likewise, where the other operand is constant.
+_SCALING = frozenset({"Mul", "Add", "Sub", "Div"})
+# Nodes whose output's shape depends on values: what lies behind cannot be compared element by element.
+_SELECTING = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
+_SHAPES = frozenset({"Shape", "Size"})  # nodes that read no values
+
+
+# What a saturating node reads counts 20 dB less than what it writes: it decides where the output hides nearly all
+# noise, and nearly vanishes where the output shows it.
+HIDDEN_WEIGHT = 0.01
+_MOST_PARTS = 64  # of a Concat; more are no groups of different meaning
+
+
+@dataclass(frozen=True)
+class ScorePoint:
+    """A tensor, or a part of one, at which a model is compared with its FP32 model.
+
+    Attributes:
+        tensor: Its name in the prepared model.
+        node, slot: The node that reads it, and the position; "" and 0 for a graph output.
+        centred: Axis of a Softmax behind it: a shift of all values along it changes nothing. None for no such axis.
+        part: Axis, first and end of the part; None for all of the tensor.
+        weight: Of its noise in a score, see HIDDEN_WEIGHT.
+    """
+
+    tensor: str
+    node: str = ""
+    slot: int = 0
+    centred: int | None = None
+    part: tuple[int, int, int] | None = None
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor and the part; no two points of a model share it."""
+        return self.tensor if self.part is None else f"{self.tensor}[{self.part[1]}:{self.part[2]}, {self.part[0]}]"
+
+    def seen(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return what counts of the tensor's values: the part, and under a Softmax the differences from their mean."""
+        if self.part is not None:
+            axis, first, end = self.part
+            values = np.moveaxis(np.moveaxis(values, axis, 0)[first:end], 0, axis)
+        if self.centred is None or not -values.ndim <= self.centred < values.ndim:
+            return values
+        centred: npt.NDArray[Any] = values - values.mean(axis=self.centred, keepdims=True)
+        return centred
+
+
+def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
+    """Find where a model is scored.
+
+    Args:
+        model: A prepared model.
+
+    Returns:
+        Points in float tensors that depend on the model's inputs, in the order in which the outputs lead to them; no
+        two of one name. An output that only passes an input on has none.
+    """
+    index = Index(model)
+    alive, loose = _reached(index)
+    opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=13)
+    found: dict[str, ScorePoint] = {}
+    visited: set[str] = set()
+    # a tensor that has a point as a part of another one is of interest only for what hides errors in front of it
+    waiting = [(ScorePoint(value.name), True) for value in reversed(model.graph.output)]
+    while waiting:
+        point, wanted = waiting.pop()
+        if point.tensor in visited or point.tensor not in alive:
+            continue
+        visited.add(point.tensor)
+        hiding = _hiding(index, point, loose)
+        if hiding is None:
+            if wanted and not _is_input(index, point.tensor):
+                found.setdefault(point.name, point)
+            continue
+        node, whole = hiding
+        comparable = _comparable(index, point.tensor, loose)
+        parts = _parts(index, node, whole) if comparable and node.op_type == "Concat" else []
+        if comparable and (wanted or parts):
+            found.update((each.name, each) for each in parts or [point])
+        axis = _softmax_axis(index, node, opset)
+        front = not comparable or node.op_type in _SATURATING
+        weight = point.weight * (HIDDEN_WEIGHT if comparable and node.op_type in _SATURATING else 1.0)
+        waiting += [
+            (ScorePoint(name, node.name, slot, axis, weight=weight), front)
+            for slot, name in reversed([*enumerate(node.input)])
+            if name
+        ]
+    return tuple(found.values())
+
+
+def output_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
+    """Return the model's real outputs, whole; others have no error to speak of."""
+    outputs = model.graph.output
+    return tuple(ScorePoint(value.name) for value in outputs if value.type.tensor_type.elem_type in _REAL)
+
+
+def tensors_of(points: Sequence[ScorePoint]) -> list[str]:
+    """Return the tensors that points are in, each once."""
+    return [*dict.fromkeys(point.tensor for point in points)]
+
+
+def scored_int8(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> tuple[ModelView, dict[str, str]]:
+    """Return an int8 model with the points' tensors as its only outputs, and their names there.
+
+    Args:
+        model: Made of the prepared model by `emit`, so that its nodes have the same names.
+        points: Of the prepared model. Where the node behind a point reads dequantized codes, these are compared,
+            through a DequantizeLinear of its own that leaves the integer kernels around it as they are.
+
+    Returns:
+        The model, and per tensor of the points its name in it.
+    """
+    index = Index(model)
+    nodes: list[onnx.NodeProto] = []
+    names: dict[str, str] = {}
+    for point in points:
+        if point.tensor in names:
+            continue
+        reader = index.nodes.get(point.node) if point.node else None
+        name = point.tensor if reader is None else reader.input[point.slot]
+        producer = index.producer.get(name)
+        if reader is not None and producer is not None and producer.op_type == "DequantizeLinear":
+            name = f"{name}/scored{len(names)}"
+            node = copied(producer)
+            node.name, node.output[0] = name, name
+            nodes.append(node)
+        names[point.tensor] = name
+    return tapped_model(model, names.values(), nodes), names
+
+
+def _reached(index: Index) -> tuple[set[str], set[str]]:
+    """Return the tensors that depend on values of the inputs, and those whose shape depends on computed real values."""
+    alive, real, loose = set(index.inputs), set[str](), set[str]()
+    for node in index.graph.node:
+        if node.op_type in _SHAPES:
+            continue
+        outputs = [name for name in node.output if name]
+        read = set(tensors_read(node))
+        if read & alive:
+            alive.update(outputs)
+            if read & real:
+                real.update(outputs)
+            else:
+                real.update(name for name in outputs if index.elem_type(name) in _REAL_OR_UNKNOWN)
+        if read & loose or (node.op_type in _SELECTING and read & real):
+            loose.update(outputs)
+    return alive - index.inputs, loose
+
+
+def _hiding(index: Index, point: ScorePoint, loose: set[str]) -> tuple[onnx.NodeProto, ScorePoint] | None:
+    """Return the node to look in front of, and the point of its output; None where the point itself is scored."""
+    node: onnx.NodeProto | None = index.producer[point.tensor]
+    if node is not None and not _comparable(index, point.tensor, loose):
+        return node, point
+    while node is not None:
+        if node.op_type in _SATURATING or (node.op_type == "Concat" and len(node.input) <= _MOST_PARTS):
+            return node, point
+        slot = 0
+        if node.op_type in _SCALING:
+            variable = [place for place, name in enumerate(node.input) if not index.is_constant(name)]
+            if len(variable) != 1:
+                return None
+            slot = variable[0]
+        elif node.op_type not in _MOVING:
+            return None
+        point = replace(point, tensor=node.input[slot], node=node.name, slot=slot)
+        node = index.producer.get(point.tensor)
+    return None
+
+
+def _comparable(index: Index, tensor: str, loose: set[str]) -> bool:
+    """Whether a tensor can be compared element by element, and has an error to speak of."""
+    return tensor not in loose and index.elem_type(tensor) in _REAL_OR_UNKNOWN
+
+
+def _is_input(index: Index, tensor: str) -> bool:
+    """Whether a tensor has the values of an input: there is no error in it."""
+    node = index.producer.get(tensor)
+    while node is not None and node.op_type in _MOVING:
+        tensor = node.input[0]
+        node = index.producer.get(tensor)
+    return node is None
+
+
+def _parts(index: Index, node: onnx.NodeProto, whole: ScorePoint) -> list[ScorePoint]:
+    """Return a point for each operand of a Concat, in its output; none where a size is not known."""
+    axis = int(attribute(node, "axis", 0))
+    sizes: list[int] = []
+    for name in node.input:
+        dims = index.dims(name)
+        size = None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
+        if size is None:
+            return []
+        sizes.append(size)
+    ends = np.cumsum(sizes).tolist()
+    return [
+        replace(whole, tensor=node.output[0], part=(axis, end - size, end))
+        for size, end in zip(sizes, ends, strict=True)
+        if size
+    ]
+
+
+def _softmax_axis(index: Index, node: onnx.NodeProto, opset: int) -> int | None:
+    """Return the axis along which a Softmax does not see a shift."""
+    if node.op_type not in ("Softmax", "Hardmax"):
+        return None
+    axis = int(attribute(node, "axis", -1 if opset >= 13 else 1))
+    rank = index.rank(node.input[0])
+    # before opset 13 all axes from this one on are one
+    return axis if opset >= 13 or (rank is not None and axis in (-1, rank - 1)) else None

@@ -1,0 +1,220 @@
+"""Equalization: channels of chains rescaled, constants in front times 2**e, weights behind divided by it.
+
+The function stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from int8cal.errors import TableError
+from int8cal.graph.chains import find_chains
+from int8cal.graph.edit import Names, constant, refill
+from int8cal.graph.index import Index
+from int8cal.graph.plan import make_plan
+from int8cal.quantization.corrections.correction import NamedValues, read_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from int8cal.graph.chains import Chain
+    from int8cal.graph.layers import Layer
+    from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float64
+    from int8cal.quantization.corrections.correction import Draft
+    from int8cal.quantization.table import CalibrationTable
+
+
+STEPS = 16  # exponents are whole or multiples of 1 / 16: bins of the per-channel histogram per octave
+LARGEST = 64.0  # exponent that a table may hold
+EQUALIZATION_KEY = "int8cal.equalization"
+
+
+class Equalization(NamedValues[tuple[float, ...]]):
+    """Float64 of the channels of chains, (C,) by the chain's tensor."""
+
+    key = "equalization"
+
+    @classmethod
+    def chosen(cls, factors: Mapping[str, Float64]) -> Self:
+        """Make the record of exponents."""
+        return cls({name: as_numbers(values) for name, values in factors.items()})
+
+    @classmethod
+    def _read_value(cls, value: Any, place: str) -> tuple[float, ...]:
+        return read_numbers(value, LARGEST, place, step=1 / STEPS)
+
+    @property
+    def exponents(self) -> dict[str, Float64]:
+        """The exponents as arrays, float64 (C,)."""
+        return {name: np.array(values, np.float64) for name, values in self.values.items()}
+
+    def apply(self, draft: Draft) -> Draft:
+        """Rescale the float model, and say in the int8 model which tensors are scaled, see `Correction.apply`."""
+        plan = draft.rescaling_plan
+        scaled = self.exponents_by_tensor(draft.model, plan)
+        axes = {
+            name: axis
+            for chain in find_chains(draft.model, plan)
+            for name, axis in zip(chain.tensors, chain.axes, strict=True)
+        }
+        told = {name: {"axis": axes[name], "exponents": as_numbers(each)} for name, each in sorted(scaled.items())}
+        return replace(
+            draft,
+            model=apply_factors(draft.model, plan, self.exponents),
+            metadata={**draft.metadata, EQUALIZATION_KEY: json.dumps(told)},
+        )
+
+    def exponents_by_tensor(self, model: onnx.ModelProto, plan: Plan) -> dict[str, Float64]:
+        """Return the exponents of every tensor that is scaled, planned or not.
+
+        Raises:
+            TableError: The record is for another model or plan.
+        """
+        channels = {chain.tensor: chain.channels for chain in find_chains(model, plan)}
+        for name, values in self.values.items():
+            if channels.get(name) != len(values):
+                raise TableError(
+                    f"corrections.equalization of {name!r} has {len(values)} exponents, "
+                    f"the model expects {channels.get(name, 0)}",
+                    do="calibrate again",
+                    tensor=name,
+                )
+        return scaled_tensors(model, plan, self.exponents)
+
+
+def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Float64]) -> onnx.ModelProto:
+    """Rescale the constants of chains.
+
+    Args:
+        model: The prepared model; not changed.
+        plan: Its plan.
+        factors: A chain's tensor -> exponents (C,).
+
+    Returns:
+        A model that computes the same function, to the last bit where all exponents are whole and nothing leaves the
+        normal float32 numbers. The chains' tensors are scaled. Where a chain is `inserted`, float readers see the
+        unscaled tensor, under another name.
+    """
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    index = Index(result)
+    names = Names(result.graph)
+    for chain in find_chains(model, plan):
+        exponents = factors.get(chain.tensor)
+        if exponents is None:
+            continue
+        factor = np.exp2(exponents)
+        for carrier in chain.carriers:
+            shape = (-1, *[1] * carrier.trailing)
+            _store(index, carrier.name, index.constant(carrier.name).astype(np.float64) * factor.reshape(shape))
+        for layer in chain.readers:
+            weight = index.constant(layer.weight).astype(np.float64)
+            _store(index, layer.weight, scale_inputs(weight, layer, 1 / factor))
+        if chain.inserted:
+            _insert(result.graph, chain, factor, names)
+    return result
+
+
+def rescaling_plan(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Plan:
+    """Return the plan under which channels were rescaled: that from before layers were left in float for gates.
+
+    They stay rescaled between an int8 and a float layer: the function is the same, and the int8 layers were calibrated
+    so.
+
+    Args:
+        model: The prepared model.
+        plan: The table's plan.
+        table: The table.
+    """
+    if not table.settings.left("left_for_gates") or not Equalization.of(table):
+        return plan
+    return make_plan(model, table.settings.with_left("left_for_gates", {}).selection)
+
+
+def scaled_tensors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Float64]) -> dict[str, Float64]:
+    """Return the exponents of every tensor that `apply_factors` scales, planned or not."""
+    return {
+        name: factors[chain.tensor]
+        for chain in find_chains(model, plan)
+        if chain.tensor in factors
+        for name in chain.tensors
+    }
+
+
+def as_numbers(exponents: Float64) -> tuple[float, ...]:
+    """Return exponents as a table holds them: whole ones as integers."""
+    return tuple(int(value) if value == int(value) else value for value in exponents.tolist())
+
+
+def input_channels_first(weight: Float64, layer: Layer) -> list[Float64]:
+    """Return, for each input channel, an array (output channels, taps) of the weights that read it, zeros elsewhere."""
+    if layer.op_type != "Conv":
+        matrix = weight if layer.axis == 1 else weight.T
+        return [row.reshape(-1, 1) for row in matrix]
+    outputs = weight.shape[0]
+    per_group, inputs_per_group = outputs // layer.group, weight.shape[1]
+    flat = weight.reshape(outputs, inputs_per_group, -1)
+    if layer.group == 1:
+        return [flat[:, channel] for channel in range(inputs_per_group)]
+    result = []
+    for channel in range(layer.channels):
+        group = channel // inputs_per_group
+        rows = slice(group * per_group, (group + 1) * per_group)
+        full = np.zeros((outputs, flat.shape[2]))
+        full[rows] = flat[rows, channel % inputs_per_group]
+        result.append(full)
+    return result
+
+
+def scale_outputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
+    """Multiply each output channel of a layer's weight by its factor."""
+    shape = [1] * weight.ndim
+    shape[layer.axis or 0] = -1
+    return weight * factors.reshape(shape)
+
+
+def scale_inputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
+    """Multiply each input channel of a layer's weight by its factor."""
+    if layer.op_type != "Conv":
+        return weight * (factors[:, None] if layer.axis == 1 else factors[None, :])
+    outputs, inputs_per_group = weight.shape[:2]
+    by_group = factors.reshape(layer.group, inputs_per_group)
+    rows = np.repeat(by_group, outputs // layer.group, axis=0)
+    return weight * rows.reshape(outputs, inputs_per_group, *[1] * (weight.ndim - 2))
+
+
+def _insert(graph: onnx.GraphProto, chain: Chain, factor: Float64, names: Names) -> None:
+    """Put a Mul behind a tensor; the scaled values keep its name, since that is the planned one."""
+    plain, factors = names.tensor(f"{chain.tensor}_unscaled"), names.tensor(f"{chain.tensor}_factors")
+    quantized = {layer.node for layer in chain.readers}
+    nodes = []
+    for node in graph.node:
+        if node.name not in quantized:
+            for slot, name in enumerate(node.input):
+                if name == chain.tensor:
+                    node.input[slot] = plain
+        nodes.append(node)
+        if chain.tensor in node.output:
+            node.output[list(node.output).index(chain.tensor)] = plain
+            scaling = names.node(f"{chain.tensor}_scaling")
+            nodes.append(helper.make_node("Mul", [plain, factors], [chain.tensor], name=scaling))
+    refill(graph.node, nodes)
+    graph.initializer.append(constant(factors, factor.astype(np.float32)))
+    for value in graph.value_info:
+        if value.name == chain.tensor:
+            graph.value_info.add().CopyFrom(value)
+            graph.value_info[-1].name = plain
+            break
+
+
+def _store(index: Index, name: str, values: Float64) -> None:
+    tensor = index.initializers[name]
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    tensor.CopyFrom(constant(name, values.astype(dtype)))

@@ -1,0 +1,138 @@
+"""Tables made of a calibrated one: cut down to a plan with fewer layers, or taken back to channels as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from int8cal.errors import NonFiniteError, TableError
+from int8cal.graph.chains import find_chains
+from int8cal.numerics.affine import Affine, positive_scale
+from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan, scaled_tensors
+from int8cal.quantization.corrections.integers import Rounding
+from int8cal.quantization.corrections.residual_codes import ResidualCodes, with_residual_codes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import onnx
+
+    from int8cal.calibration.ranges import TensorEntry
+    from int8cal.graph.plan import Plan
+    from int8cal.quantization.table import CalibrationTable
+
+
+def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str]) -> CalibrationTable:
+    """Take layers out of a table that stay float so that gates hold; whatever else was corrected stays as it is.
+
+    Args:
+        table: Made for the plan of all layers.
+        plans: The plan of all layers, and the plan without those of `left`.
+        left: Node name -> why it stays float.
+    """
+    before, after = plans
+    weights = {}
+    for layer in after.layers:
+        entry = table.weights.get(before.weight_key(layer.node, layer.weight))
+        if entry is not None:
+            weights[after.weight_key(layer.node, layer.weight)] = entry
+    settings = table.settings.with_left("left_for_gates", table.settings.left("left_for_gates") | {**left})
+    return replace(_cut(table, plans, left), settings=settings, weights=weights)
+
+
+def without_layers(
+    model: onnx.ModelProto,
+    table: CalibrationTable,
+    plain: CalibrationTable,
+    plans: tuple[Plan, Plan],
+    left: Mapping[str, str],
+) -> CalibrationTable:
+    """Take out of a table what a smaller plan has no use for.
+
+    Channels cannot be rescaled between two layers of which one is in float: their tensors get the ranges that they
+    have without that.
+
+    Args:
+        model: The prepared model.
+        table: Made for the plan of all layers.
+        plain: Likewise, without equalization.
+        plans: The plan of all layers, and the plan without those of `left`.
+        left: Node name -> why it stays float.
+
+    Returns:
+        The table without weight entries, whose names depend on who else reads a weight: `with_weights` adds them.
+    """
+    before, after = plans
+    result = _cut(table, plans, left)
+    equalization, rounding = Equalization.of(result), Rounding.of(result)
+    kept = {chain.tensor for chain in find_chains(model, after)}
+    gone = {name: exponents for name, exponents in equalization.exponents.items() if name not in kept}
+    bare = {name for name in scaled_tensors(model, before, gone) if name in result.tensors}
+    tensors = result.tensors | {name: plain.tensors[name] for name in bare}
+    # codes were rounded for weights that are other ones now
+    changed = [chain for chain in find_chains(model, before) if chain.tensor in gone]
+    touched = {node for chain in changed for node in (chain.node, *(reader.node for reader in chain.readers))}
+    result = result.corrected(equalization.without_names(gone), rounding.without(touched))
+    settings = table.settings.with_left("left_for_latency", left)
+    result = replace(result, settings=settings, tensors=tensors, weights={})
+    # ranges without equalization are ranges without room for a second plane, too
+    doubled = ResidualCodes.of(result).values
+    narrow = [layer.node for layer in after.layers if layer.node in doubled and layer.input in bare]
+    return with_residual_codes(result, after, narrow) if narrow else result
+
+
+def unscaled(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> tuple[CalibrationTable, dict[str, float]]:
+    """Take rescaled channels back.
+
+    A tensor's range [low, high] was for x * 2**e, with an exponent for each channel; so x of a channel lies within the
+    range times 2**-e, and the range times the largest of these covers them all. It may be wider than needed, since the
+    table does not say how far each channel reaches. Scales of weights are computed again, for the FP32 weights.
+
+    Args:
+        model: The prepared model.
+        plan: The table's plan.
+        table: The table; not changed.
+
+    Returns:
+        The table without "equalization", and how many times as wide the ranges of tensors became, by tensor.
+
+    Raises:
+        TableError: The exponents are not for this model, or a range became too wide for float32.
+    """
+    scaled = Equalization.of(table).exponents_by_tensor(model, rescaling_plan(model, plan, table))
+    wider: dict[str, float] = {}
+    for group in plan.groups:
+        members = [each.tensor for each in plan.members(group)]
+        lowest = [float(scaled[name].min()) for name in members if name in scaled]
+        if lowest and any(scaled[name].any() for name in members if name in scaled):
+            # members share one scale, whether they were rescaled or not
+            least = min(lowest) if len(lowest) == len(members) else min(*lowest, 0.0)
+            wider |= dict.fromkeys(members, 2.0**-least)
+    tensors = {
+        name: _widened_entry(name, entry, wider[name]) if name in wider else entry
+        for name, entry in table.tensors.items()
+    }
+    bare = replace(table, tensors=tensors, weights={}, corrections=())
+    result = with_weights(bare, plan, build_model(model, plan, bare))
+    kept = tuple(each for each in table.corrections if not isinstance(each, Equalization))
+    return replace(result, corrections=kept), wider
+
+
+def _widened_entry(name: str, entry: TensorEntry, factor: float) -> TensorEntry:
+    try:
+        affine = Affine(positive_scale(entry.scale * factor), entry.zero_point, entry.affine.dtype)
+    except NonFiniteError as error:
+        raise TableError(
+            f"the range of tensor {name!r} without rescaled channels does not fit float32",
+            do="calibrate with another recipe",
+            tensor=name,
+        ) from error
+    return entry.with_affine(affine)
+
+
+def _cut(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str]) -> CalibrationTable:
+    before, after = plans
+    lost = {each.tensor for each in before.tensors} - {each.tensor for each in after.tensors}
+    tensors = {name: entry for name, entry in table.tensors.items() if name not in lost}
+    return replace(table.corrected(*(each.without(left.keys()) for each in table.corrections)), tensors=tensors)

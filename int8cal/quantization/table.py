@@ -1,0 +1,297 @@
+"""The calibration table: every scale and zero point of a quantized model, readable, editable, enough to rebuild it."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from int8cal.data.padding import record
+from int8cal.declared import declared
+from int8cal.errors import TableError
+from int8cal.graph.select import Selection
+from int8cal.job import DEFAULT_TARGET, Preprocess
+from int8cal.runtime.targets import TARGETS, weight_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Literal
+
+    import numpy.typing as npt
+
+    from int8cal.calibration.ranges import TensorEntry
+    from int8cal.calibration.statistics import Statistics
+    from int8cal.graph.layers import KernelForm
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.prepare import Prepared
+    from int8cal.job import Job, TargetName, WeightRange
+    from int8cal.numerics.affine import Affine
+    from int8cal.quantization.corrections.correction import Correction
+
+    LeftKey = Literal["left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range"]
+
+# Parts of the settings: nodes that stay float, each with the reason
+LEFT: tuple[LeftKey, ...] = ("left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range")
+
+
+@dataclass(frozen=True)
+class WeightEntry:
+    """One weight tensor.
+
+    Attributes:
+        dtype: Of the codes.
+        axis: Output channels; None for one scale.
+        range: "s8", "s7" or "paired".
+        scales: Exact float32 values.
+        node: The layer that reads the weight; "" where a table does not say.
+        input: The layer's data input; "" likewise.
+    """
+
+    dtype: str
+    axis: int | None
+    range: str
+    scales: tuple[float, ...]
+    node: str = ""
+    input: str = ""
+
+    def require_shape(self, key: str, axis: int | None, count: int) -> None:
+        """Refuse an entry that is for another weight.
+
+        Args:
+            key: The entry's key.
+            axis: Output channels that the model expects.
+            count: How many scales it expects.
+
+        Raises:
+            TableError: Its axis or its number of scales is another.
+        """
+        if self.axis != axis or len(self.scales) != count:
+            raise TableError(
+                f"weight {key!r} has {len(self.scales)} scales on axis {self.axis}, the model expects {count} on axis "
+                f"{axis}",
+                do="remove the entry to have it computed, or calibrate again",
+                tensor=key,
+            )
+
+    def scales_for(self, codes: str) -> npt.NDArray[np.float64] | None:
+        """Return the scales for a range of codes, (channels,).
+
+        None where they are for another: the table's settings were edited, and scales of s8 would clip half of s7.
+        """
+        return np.array(self.scales, np.float32).astype(np.float64) if self.range == codes else None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of a recipe gave.
+
+    Attributes:
+        name: The step.
+        before_db, after_db: score on the holdout without and with it, in dB; before is None at the start, and
+            both are where outputs have none (they are zero, or of another shape): infinities become None.
+        kept: Whether it was kept; a step that does not help is taken back.
+    """
+
+    name: str
+    before_db: float | None
+    after_db: float | None
+    kept: bool
+
+    def __post_init__(self) -> None:
+        for name in ("before_db", "after_db"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                object.__setattr__(self, name, None)
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """What the plan and the weights were made with, and the preprocessing.
+
+    Attributes:
+        recorded: As the file has it, keys in its order. What was taken out has the default.
+    """
+
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def target(self) -> TargetName:
+        """Where the model will run."""
+        target: TargetName = self.recorded.get("target", DEFAULT_TARGET)
+        return target
+
+    @property
+    def weights(self) -> WeightRange:
+        """The range of weights' codes; the target's own where none is recorded."""
+        weights: WeightRange | None = self.recorded.get("weights")
+        return weights or TARGETS[self.target].weights
+
+    @property
+    def recurrent(self) -> dict[str, KernelForm]:
+        """How recurrent nodes are quantized; one that is missing stays float."""
+        return dict(self.recorded.get("recurrent", {}))
+
+    @property
+    def steps(self) -> list[dict[str, object]]:
+        """What each step of the recipe gave, as JSON; empty unless it was to be explained."""
+        return list(self.recorded.get("steps", ()))
+
+    @property
+    def selection(self) -> Selection:
+        """Which nodes may be quantized: the user's patterns, and what measuring, or the want of a range, left float."""
+        left = tuple(item for key in LEFT for item in self.left(key).items())
+        include, exclude = (tuple(self.recorded.get(key, ())) for key in ("include", "exclude"))
+        return Selection(include, exclude, left, self.target)
+
+    def left(self, key: LeftKey) -> dict[str, str]:
+        """Return nodes that stay float, each with the reason."""
+        return dict(self.recorded.get(key, {}))
+
+    def with_left(self, key: LeftKey, left: Mapping[str, str]) -> TableSettings:
+        """Return the settings with other nodes that stay float, of one kind."""
+        return TableSettings({**self.recorded, key: dict(left)})
+
+    def with_recurrent(self, forms: Mapping[str, KernelForm]) -> TableSettings:
+        """Return the settings with other forms of recurrent nodes."""
+        return TableSettings({**self.recorded, "recurrent": dict(forms)})
+
+    def with_steps(self, steps: Iterable[StepResult]) -> TableSettings:
+        """Return the settings with what each step gave."""
+        return TableSettings({**self.recorded, "steps": [asdict(step) for step in steps]})
+
+
+class TableData(TypedDict, total=False):
+    """What a table was calibrated on; tables of other tools do not say. padding: see `data.padding.record`."""
+
+    fingerprint: str
+    samples: int
+    padding: dict[str, dict[str, dict[str, object]]]
+
+
+@dataclass(frozen=True, repr=False)
+class CalibrationTable:
+    """Everything that `quantize` needs besides the FP32 model.
+
+    Attributes:
+        model: {"sha256", "name"} of the FP32 file.
+        data: What it was calibrated on.
+        settings: What the plan and the weights were made with, and the preprocessing.
+        tensors: Entries of activations, by tensor.
+        weights: Entries of weights, by name; a weight read by two layers has one entry per layer, "weight@node".
+        corrections: What a recipe changed, in the file's order; at most one of each kind of quantization.corrections.
+        warnings: What the user should know, by tensor.
+        run: Identity of the run that made it, see `int8cal.identity`; "" for tables of other tools and of before.
+    """
+
+    model: dict[str, str]
+    data: TableData
+    settings: TableSettings
+    tensors: dict[str, TensorEntry]
+    weights: dict[str, WeightEntry]
+    corrections: tuple[Correction, ...] = ()
+    warnings: tuple[str, ...] = ()
+    run: str = ""
+
+    def __repr__(self) -> str:
+        name, samples = self.model.get("name"), self.data.get("samples")
+        return f"CalibrationTable(model={name!r}, samples={samples}, tensors={len(self.tensors)})"
+
+    def corrected(self, *corrections: Correction) -> CalibrationTable:
+        """Return the table with these corrections in place of those of the same kind; empty ones are left out."""
+        given = {each.key: each for each in corrections}
+        merged = {each.key: each for each in self.corrections} | given
+        return replace(self, corrections=tuple(each for each in merged.values() if each or each.key not in given))
+
+    def affines(self, plan: Plan) -> dict[str, Affine]:
+        """Return the affine of every planned tensor; a user's edit of one tensor holds for all that share its scale.
+
+        Raises:
+            TableError: An entry is missing, or two edits contradict each other.
+        """
+        missing = next((each.tensor for each in plan.tensors if each.tensor not in self.tensors), None)
+        if missing is not None:
+            near = difflib.get_close_matches(missing, self.tensors, 1)
+            hint = f" (it has {near[0]!r})" if near else ""
+            raise TableError(
+                f"has no entry for tensor {missing!r}{hint}",
+                do="calibrate again with the same settings",
+                tensor=missing,
+            )
+        result: dict[str, Affine] = {}
+        for group in plan.groups:
+            members = [each.tensor for each in plan.members(group)]
+            chosen = [name for name in members if self.tensors[name].source == "user"] or members
+            affine = self.tensors[chosen[0]].affine
+            other = next((name for name in chosen if self.tensors[name].affine != affine), None)
+            if other is not None:
+                raise TableError(
+                    f"tensors {chosen[0]!r} and {other!r} share one scale, but have different ones",
+                    do="edit only one of them, or both alike",
+                )
+            result |= dict.fromkeys(members, affine)
+        return result
+
+    def save(self, path: str | Path) -> None:
+        """Write a .table.json, atomically; see quantization.table_file."""
+        from int8cal.quantization.table_file import save_table
+
+        save_table(self, Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> CalibrationTable:
+        """Read a .table.json, edits included.
+
+        Raises:
+            TableError: The file is missing or malformed.
+        """
+        from int8cal.quantization.table_file import load_table
+
+        return load_table(Path(path))
+
+
+def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> CalibrationTable:
+    """Start the table of a job: everything but numbers.
+
+    Args:
+        job: Its settings.
+        prepared: The prepared model.
+        statistics: What it is made from.
+    """
+    data: TableData = {"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples}
+    if statistics.padding:
+        data["padding"] = record(statistics.padding)
+    return CalibrationTable(
+        model={"sha256": prepared.sha256, "name": prepared.name},
+        data=data,
+        settings=TableSettings(_recorded(job) | {"weights": weight_range(job.quantization)}),
+        tensors={},
+        weights={},
+        warnings=tuple(str(each) for each in statistics.padding if each.how == "kept"),
+    )
+
+
+def _recorded(job: Job) -> dict[str, Any]:
+    """Take the settings that tables hold, those that are not always there at the end."""
+    always, given = {}, {}
+    for section in (job.calibration, job.quantization, job.data):
+        kind: type = type(section)
+        for setting in declared(kind):
+            value, recorded = _plain(getattr(section, setting.name)), setting.option.recorded
+            if recorded == "always":
+                always[setting.name] = value
+            elif recorded and getattr(section, recorded) is not None:
+                given[setting.name] = value
+    return always | given
+
+
+def _plain(value: Any) -> Any:
+    """Write a value as JSON has it."""
+    if isinstance(value, Preprocess):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return list(value) if isinstance(value, tuple) else value

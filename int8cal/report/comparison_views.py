@@ -1,0 +1,231 @@
+"""A comparison as lines for the terminal, as Markdown for a pull request, as JSON and as a suite of test cases."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from int8cal.errors import printable
+from int8cal.evaluation.result import ends
+from int8cal.report import wording
+from int8cal.report.comparison import Regression, cells, why_unknown
+from int8cal.report.junit import Case, Suite, cases_of_gates
+from int8cal.report.markdown import bullets, code, escape, folded, joined, long_table
+from int8cal.report.reading import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from int8cal.evaluation.result import Gate
+    from int8cal.report.comparison import Comparison
+
+FORMAT = "int8cal/compare"
+VERSION = 1
+MARKER = "<!-- int8cal compare -->"
+_SHOWN_LAYERS = 10
+_MOST = 40
+
+
+@dataclass(frozen=True)
+class JudgedComparison:
+    """A comparison with its verdicts.
+
+    Attributes:
+        found: The comparison.
+        names: What the two reports are called: their paths.
+        limits: The user's.
+        regressions: Those that are looked for without limits.
+    """
+
+    found: Comparison
+    names: tuple[str, str]
+    limits: tuple[Gate, ...]
+    regressions: tuple[Regression, ...]
+
+    @property
+    def verdicts(self) -> tuple[Gate, ...]:
+        """All verdicts, the user's first."""
+        return (*self.limits, *self.regressions)
+
+
+def value_text(judged: JudgedComparison, gate: Gate) -> str:
+    """Say what a verdict was about: the value, with its interval where it has one, or why there is none."""
+    if not isinstance(gate, Regression):
+        return wording.plain(gate.value) if gate.value is not None else why_unknown(gate.gate, judged.found)
+    if gate.of_gate:
+        return "still passes" if gate.passed else "fails now"
+    if gate.value is None:
+        return "the new report does not have it"
+    if not gate.value:
+        return "unchanged"
+    better, bounds, interval = gate.value < 0, ends(gate.ci95), ""
+    if bounds is not None:
+        low, high = bounds
+        interval = f", 95 % interval {' to '.join(map(wording.plain, (-high, -low) if better else (low, high)))}"
+    return f"{'better' if better else 'worse'} by {wording.plain(abs(gate.value))}{interval}"
+
+
+def outcome(judged: JudgedComparison) -> str:
+    """Say in one phrase how the verdicts went."""
+    failed = sum(not gate.passed for gate in judged.verdicts)
+    if not judged.verdicts:
+        return "no limits set"
+    if not failed:
+        return "no regression" if judged.regressions else "within all limits"
+    return f"{failed} of {wording.count(len(judged.verdicts), 'check')} failed"
+
+
+def compare_lines(judged: JudgedComparison) -> list[str]:
+    """Show a comparison in a terminal."""
+    found = judged.found
+    old, new = map(printable, judged.names)
+    lines = [
+        f"old  {old}: {printable(name_of(found.old))}",
+        f"new  {new}: {printable(name_of(found.new))}",
+        "",
+    ]
+    lines += wording.columns([("", "old", "new", "change", ""), *_figure_rows(found)])
+    worse = _layer_rows(found)[:_SHOWN_LAYERS]
+    if worse:
+        lines += ["", *wording.columns([("layer, largest drop first", "op", "old", "new", "change"), *worse])]
+    rows = [(head, text) for head, text in _lists(found) if text]
+    rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in found.settings]
+    rows += [("Only in one", text) for text in _of_one(found)]
+    rows += [("Warning", text) for text in found.warnings]
+    rows += [
+        ("pass" if gate.passed else "FAIL", f"{gate.gate}  ({value_text(judged, gate)})") for gate in judged.verdicts
+    ]
+    rows.append(("Verdict", outcome(judged)))
+    return [*lines, "", *wording.aligned(rows)]
+
+
+def compare_markdown(judged: JudgedComparison) -> str:
+    """Write a comparison as GitHub-flavoured Markdown, short enough for a comment."""
+    found = judged.found
+    sign = "" if not judged.verdicts else "✅ " if all(gate.passed for gate in judged.verdicts) else "❌ "
+    failed = [
+        f"❌ {code(gate.gate)}: {escape(value_text(judged, gate))}" for gate in judged.verdicts if not gate.passed
+    ]
+    layers = [[code(row[0]), escape(row[1]), *row[2:]] for row in _layer_rows(found)]
+    verdicts = [
+        [code(gate.gate), escape(value_text(judged, gate)), "✅" if gate.passed else "❌"] for gate in judged.verdicts
+    ]
+    gates = [[code(each.gate), _passed(each.old), _passed(each.new)] for each in found.gates]
+    settings = [[code(cell) for cell in row] for row in found.settings]
+    lists = [f"{head}: {escape(text)}" for head, text in _lists(found) if text]
+    return joined(
+        [
+            MARKER,
+            f"## {sign}int8cal: {code(name_of(found.new))}, {outcome(judged)}",
+            f"Old: {code(judged.names[0])}, new: {code(judged.names[1])}.",
+            bullets(failed, most=_MOST),
+            bullets([f"⚠️ {escape(text)}" for text in found.warnings], most=_MOST),
+            long_table(
+                ["", "old", "new", "change", ""],
+                [[escape(cell) for cell in row] for row in _figure_rows(found)],
+                {1, 2, 3},
+                most=_MOST,
+            ),
+            bullets([*lists, *(f"Only in one: {text}" for text in _of_one(found))], most=_MOST),
+            _part("Checks", ["check", "", ""], verdicts),
+            _part("Layers, largest drop first", ["tensor", "op", "old", "new", "change"], layers, {2, 3, 4}),
+            _part("Gates", ["gate", "old", "new"], gates),
+            _part("Changed settings and versions", ["", "old", "new"], settings),
+        ]
+    )
+
+
+def _part(title: str, heads: list[str], rows: list[list[str]], right: set[int] | None = None) -> str:
+    return folded(title, long_table(heads, rows, right or (), most=_MOST, rest="in the reports"))
+
+
+def compare_json(judged: JudgedComparison) -> str:
+    """Write a comparison as JSON.
+
+    Returns:
+        {"format", "version", "old", "new", "figures": [{"figure", "old", "new", "worse_by", "worse_by_ci95",
+        "verdict"}], "layers": [{"tensor", "op_type", "old_db", "new_db", "drop_db"}], "lost_layers", "gained_layers",
+        "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}],
+        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions":
+        [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
+    """
+    found = judged.found
+
+    def verdicts(gates: Sequence[Gate]) -> list[dict[str, object]]:
+        return [{"gate": gate.gate, "value": gate.value, "passed": gate.passed} for gate in gates]
+
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "old": judged.names[0],
+        "new": judged.names[1],
+        "figures": [asdict(change) | {"verdict": change.verdict} for change in found.figures],
+        "layers": [asdict(layer) for layer in found.layers],
+        "lost_layers": found.lost,
+        "gained_layers": found.gained,
+        "to_float": found.to_float,
+        "to_integer": found.to_integer,
+        "gates": [asdict(each) for each in found.gates],
+        "settings": [{"name": name, "old": old, "new": new} for name, old, new in found.settings],
+        "settings_only_old": found.only_old,
+        "settings_only_new": found.only_new,
+        "warnings": found.warnings,
+        "limits": verdicts(judged.limits),
+        "regressions": verdicts(judged.regressions),
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def compare_suite(judged: JudgedComparison) -> Suite:
+    """Make a suite of test cases, one per verdict."""
+    values = [value_text(judged, gate) for gate in judged.verdicts]
+    return Suite(name_of(judged.found.new), (Case("compare"), *cases_of_gates(judged.verdicts, values)))
+
+
+def _figure_rows(found: Comparison) -> list[tuple[str, ...]]:
+    return [cells(change) for change in found.figures if change.old is not None or change.new is not None]
+
+
+def _layer_rows(found: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (
+            wording.shortened(layer.tensor),
+            layer.op_type,
+            wording.decibel(layer.old_db),
+            wording.decibel(layer.new_db),
+            f"{-layer.drop_db:+.2f} dB",
+        )
+        for layer in found.layers
+        if layer.drop_db >= 0.005  # less is not shown
+    ]
+
+
+def _lists(found: Comparison) -> list[tuple[str, str]]:
+    return [
+        ("From integer to float", _named(found.to_float or ())),
+        ("From float to integer", _named(found.to_integer or ())),
+        ("Layers no longer measured", _named(found.lost)),
+        ("Layers newly measured", _named(found.gained)),
+        ("Gates no longer there", _named([each.gate for each in found.gates if each.new is None])),
+    ]
+
+
+def _of_one(found: Comparison) -> list[str]:
+    """Count the settings that one report alone has; empty where there are none."""
+    parts = [
+        f"{len(names)} of the {which} report"
+        for which, names in (("old", found.only_old), ("new", found.only_new))
+        if names
+    ]
+    total = len(found.only_old) + len(found.only_new)
+    return [f"{wording.count(total, 'setting')}, {' and '.join(parts)}"] if parts else []
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(wording.shortened(name) for name in names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown
+
+
+def _passed(passed: bool | None) -> str:
+    return {None: "", True: "✅", False: "❌"}[passed]

@@ -1,0 +1,302 @@
+"""Rows and sentences that several views show: layers, runtimes, steps, and what a budget was spent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from int8cal.report import wording
+from int8cal.report.document import FIRST
+from int8cal.report.reading import Headline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from int8cal.evaluation.result import (
+        FloatNode,
+        Fusion,
+        LayerMetrics,
+        LayerSaturation,
+        MixedPrecision,
+        Optimization,
+        OptimizedLayer,
+        RuntimeAgreement,
+    )
+    from int8cal.report.document import Document, RuntimeFigures, WeightScales
+
+# Ops that only the runtime makes.
+_MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
+
+_TITLES = {FIRST: "onnxruntime", "openvino": "OpenVINO"}
+HEADS = (
+    "runtime",
+    "SQNR",
+    "cosine",
+    "agreement",
+    "top-1 drop",
+    "integer layers",
+    "float32",
+    "int8",
+    "speedup",
+    "int8 against onnxruntime's",
+)
+
+
+def title(name: str) -> str:
+    """Say what a runtime is called."""
+    return _TITLES.get(name, name)
+
+
+def runtime_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return a row per runtime with the columns of HEADS; none where only onnxruntime ran."""
+    return [_row(name, part) for name, part in document.runtimes.items()]
+
+
+def _row(name: str, part: RuntimeFigures) -> tuple[str, ...]:
+    metrics, latency, against = part.metrics, part.latency, part.against_onnxruntime
+    times = (None, None, None) if latency is None else (latency.fp32, latency.int8, latency.speedup)
+    return (
+        title(name),
+        wording.decibel(metrics.sqnr_db),
+        wording.cosine(metrics.cosine),
+        wording.percent(metrics.agreement),
+        wording.points(None if metrics.top1 is None else metrics.top1.drop),
+        _share(part.kernels),
+        *map(wording.milliseconds, times[:2]),
+        wording.times(times[2]),
+        "" if against is None else _agreement(against),
+    )
+
+
+def runtime_sentences(document: Document) -> list[tuple[str, str]]:
+    """Say in a line how each further runtime compares: its title, and the line."""
+    lines = []
+    for name, part in document.runtimes.items():
+        if part.against_onnxruntime is None:
+            continue
+        latency = part.latency
+        text = f"SQNR {wording.decibel(part.metrics.sqnr_db)}, {_share(part.kernels)} layers on integers"
+        if latency is not None:
+            times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)}"
+            text += f", {wording.times(latency.speedup)} ({times})"
+        lines.append((title(name), f"{text}; against onnxruntime's int8 {_agreement(part.against_onnxruntime)}"))
+    return lines
+
+
+def _agreement(against: RuntimeAgreement) -> str:
+    text = wording.decibel(against.sqnr_db)
+    return text if against.agreement is None else f"{text}, agreement {wording.percent(against.agreement)}"
+
+
+def _share(kernels: Fusion | None) -> str:
+    if kernels is None:
+        return wording.NOT_MEASURED
+    return f"{kernels.integer} of {kernels.total}"
+
+
+def optimized_sentence(found: Optimization) -> str:
+    """Say what `optimize: latency` gained."""
+    fp32, best = found.fp32_us, found.int8_us
+    times = f"float32 {fp32:.1f} µs, every layer in int8 {found.plain_int8_us:.1f} µs"
+    if not found.left:
+        return f"{times}; no layer in float made it faster."
+    kept = wording.count(len(found.left), "layer")
+    return f"{times}, with {kept} in float {best:.1f} µs ({fp32 / best:.2f} times float32's speed)."
+
+
+def slowest_first(rows: Sequence[OptimizedLayer]) -> list[OptimizedLayer]:
+    """Order measured layers: those that lose most in int8 first."""
+    return sorted(rows, key=lambda row: row.fp32_us - row.int8_us)
+
+
+def step_rows(document: Document) -> list[tuple[str, str, str]]:
+    """Say what each step of the recipe gave: its name, the SQNR with it, and the difference or that it was dropped."""
+    rows = []
+    for step in document.steps:
+        before, after = step.before_db, step.sqnr_db
+        gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
+        if not step.kept:
+            gain = f"dropped ({gain})" if gain else "dropped"
+        rows.append((step.step, wording.decibel(after), gain))
+    return rows
+
+
+def foreign_ops(nodes: Sequence[FloatNode]) -> list[str]:
+    """Explain the ops of float nodes that the user's model does not have: merged by the runtime or added."""
+    lines = []
+    for kind in sorted({node.op_type for node in nodes}):
+        plain = kind.removeprefix("Nhwc").removeprefix("Fused")
+        if kind in _MERGED:
+            lines.append(f"{kind}: several nodes of the model, which onnxruntime merged into one")
+        elif plain != kind:
+            lines.append(f"{kind}: a {plain} of the model with what onnxruntime merged into it")
+    added = sum(node.residual for node in nodes)
+    if added:
+        lines.append(f"Sub: {wording.count(added, 'node')} that int8cal added, for residual codes")
+    return lines
+
+
+def mixed_layer_rows(found: MixedPrecision) -> list[tuple[str, ...]]:
+    """Return a row per layer: node, op, share of the noise, estimated time, decision; the loudest first."""
+    return [
+        (
+            row.node,
+            row.op_type,
+            f"{100 * row.contribution:.1f} %",
+            f"{row.estimated_percent:+.1f} %",
+            row.decision,
+        )
+        for row in found.layers
+    ]
+
+
+def curve_heads(found: MixedPrecision) -> list[str]:
+    """Return the heads of the columns of `curve_rows`."""
+    gates = list(found.curve[0].gates) if found.curve else []
+    planes = ["residual codes"] if any(point.planes for point in found.curve) else []
+    return ["layers in float", *planes, "estimated time", "SQNR", *gates, ""]
+
+
+def curve_rows(found: MixedPrecision) -> list[tuple[str, ...]]:
+    """Return a row per model that was evaluated, by estimated time."""
+    planes = any(point.planes for point in found.curve)
+    return [
+        (
+            str(point.layers_left),
+            *([str(point.planes)] if planes else []),
+            f"{point.estimated_percent:+.1f} %",
+            wording.decibel(point.sqnr_db),
+            *(f"{wording.plain(each.value)}, {'passed' if each.passed else 'failed'}" for each in point.gates.values()),
+            "kept" if point.kept else "",
+        )
+        for point in found.curve
+    ]
+
+
+def mixed_sentence(found: MixedPrecision) -> str:
+    """Say how the search ended, as a sentence."""
+    text = found.outcome
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+# Bands of SQNR in dB: at 20 dB the error is a tenth of the signal, at 10 dB a third.
+_POOR, _FAIR = 10.0, 20.0
+_SATURATION = {
+    "safe": ("good", "safe", "no sum of products can saturate, whatever the activations"),
+    "exact": ("good", "exact", "no kernel adds pairs of products in 16 bits here"),
+    "data": ("fair", "depends on data", "both operands are activations"),
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word in a table with its band for the colour, and why."""
+
+    band: str
+    text: str
+    why: str = ""
+
+
+NOTHING = Mark("none", "")
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One layer with what else is known of it.
+
+    Attributes:
+        rank, order: Its place, worst first and in the network, from 1.
+        layer, weights: Its figures, and the scales of its weights.
+        reason, clipped_reason: Why its SQNR or its clipped share was not measured.
+        band: Of its SQNR.
+        histogram, weights_at: Numbers of its histogram and of its weights on the page.
+        kernel, saturation: Whether it runs on integers, and whether it can saturate.
+    """
+
+    rank: int
+    order: int
+    layer: LayerMetrics
+    weights: WeightScales | None
+    reason: str
+    clipped_reason: str
+    band: str
+    histogram: int | None
+    weights_at: int | None
+    kernel: Mark
+    saturation: Mark
+
+
+def worst_first(document: Document) -> list[tuple[int, LayerMetrics]]:
+    """Sort the layers, each with its place in the report: lowest SQNR first, unmeasured ones last."""
+    layers = list(enumerate(document.layers))
+    return sorted(layers, key=lambda item: (item[1].sqnr_db is None, item[1].sqnr_db or 0.0, item[0]))
+
+
+def worst_layer(document: Document) -> Headline:
+    """Say which layer has the lowest SQNR."""
+    layers = worst_first(document)
+    if not layers or layers[0][1].sqnr_db is None:
+        reason = document.why("layers.0.sqnr_db" if layers else "layers")
+        return Headline("Worst layer", wording.NOT_MEASURED, reason, measured=False)
+    layer = layers[0][1]
+    return Headline("Worst layer", wording.decibel(layer.sqnr_db), f"{layer.tensor} ({layer.op_type})")
+
+
+def why_nothing_clipped(document: Document) -> str:
+    """Find why no layer at all has a clipped share; empty when one has. Views then say it once, not on each line."""
+    layers = document.layers
+    if not layers or any(layer.clipped is not None for layer in layers):
+        return ""
+    return document.why("layers.0.clipped")
+
+
+def layer_rows(document: Document, histograms: Mapping[str, int]) -> list[LayerRow]:
+    """Return the layers, worst first.
+
+    Args:
+        document: The report's document.
+        histograms: Tensor -> its number on the page.
+    """
+    weights = {each.tensor: (index, each) for index, each in reversed(list(enumerate(document.weights)))}
+    saturation = {layer.node: layer for layer in document.saturation.layers}
+    fusion = document.fusion
+    left = None if fusion is None else {node.node: node.reason for node in fusion.nodes}
+    rows = []
+    for rank, (index, layer) in enumerate(worst_first(document), start=1):
+        place, of_weights = weights.get(layer.tensor, (None, None))
+        nodes = [layer.node, *([of_weights.node] if of_weights else [])]
+        sqnr = layer.sqnr_db
+        rows.append(
+            LayerRow(
+                rank=rank,
+                order=index + 1,
+                layer=layer,
+                weights=of_weights,
+                reason="" if sqnr is not None else document.why(f"layers.{index}.sqnr_db"),
+                clipped_reason="" if layer.clipped is not None else document.why(f"layers.{index}.clipped"),
+                band="none" if sqnr is None else "poor" if sqnr < _POOR else "fair" if sqnr < _FAIR else "good",
+                histogram=histograms.get(layer.tensor),
+                weights_at=place,
+                kernel=_kernel(nodes, left),
+                saturation=next((_saturation(saturation[node]) for node in nodes if node in saturation), NOTHING),
+            )
+        )
+    return rows
+
+
+def _kernel(nodes: list[str], left: Mapping[str, str] | None) -> Mark:
+    """Say whether the runtime left one of the nodes in float."""
+    if left is None or not all(nodes):  # a node without a name could be any
+        return NOTHING
+    float_ = next((node for node in nodes if node in left), None)
+    if float_ is None:
+        return Mark("good", "integer", "not among the nodes that the runtime left in float")
+    return Mark("fair", "float", left[float_])
+
+
+def _saturation(layer: LayerSaturation) -> Mark:
+    if layer.verdict == "unsafe":
+        channels = wording.count(layer.channels, "channel")
+        return Mark("poor", "can saturate", f"{layer.unsafe_channels} of {channels}, on x86 CPUs without VNNI")
+    band, text, why_ = _SATURATION.get(layer.verdict, ("none", "", ""))
+    return Mark(band, text, why_)

@@ -1,0 +1,89 @@
+"""What this machine has and does: flags of its CPU, how it sums products, onnxruntime's execution providers."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnxruntime as ort
+
+from int8cal.errors import UsageError
+from int8cal.graph.edit import one_node_model
+from int8cal.runtime.sessions import CPU, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SUFFIX = "ExecutionProvider"
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the CPU's feature flags as Linux lists them; empty where the system does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def measured_product() -> tuple[int, int]:
+    """Let onnxruntime sum 16 products of 255 and 127 on this machine.
+
+    Returns:
+        What it gives, and the exact sum; a CPU that saturates gives about half of it (docs/saturation.md).
+    """
+    text = "(uint8[1,16] x) => (int32[1,1] y) { y = MatMulInteger(x, w) }"
+    model = one_node_model(text, np.full((16, 1), 127, np.int8))
+    found = Session(model, threads=1).run({"x": np.full((1, 16), 255, np.uint8)})["y"]
+    return int(found[0, 0]), 16 * 255 * 127
+
+
+def exact_products() -> bool:
+    """Whether onnxruntime sums u8 x s8 products exactly on this machine."""
+    found, exact = measured_product()
+    return found == exact
+
+
+def providers() -> tuple[str, ...]:
+    """Return the execution providers of the installed runtime."""
+    return tuple(ort.get_available_providers())
+
+
+def short_name(provider: str) -> str:
+    """Return what users may write for a provider: "cuda" for "CUDAExecutionProvider"."""
+    return provider.removesuffix(_SUFFIX).lower()
+
+
+def resolve(names: Iterable[str]) -> tuple[str, ...]:
+    """Turn names into those of providers.
+
+    Args:
+        names: Full or short names, upper or lower case, in the order of preference.
+
+    Returns:
+        Full names in the same order, each once; CPU alone where none is given.
+
+    Raises:
+        UsageError: The installed runtime does not have one of them; lists those that it has.
+    """
+    offered = {short_name(each): each for each in providers()}
+    known = {short_name(each) for each in ort.get_all_providers()}
+    found: dict[str, None] = {}
+    for name in names:
+        short = name.strip().lower().removesuffix(_SUFFIX.lower())
+        if short not in offered:
+            near = difflib.get_close_matches(short, offered, 1)
+            unknown = f", did you mean {near[0]!r}?" if near else ""
+            what = (
+                "is not in the installed onnxruntime" if short in known else f"is no provider of onnxruntime{unknown}"
+            )
+            listed = ", ".join(f"{key} ({full})" for key, full in offered.items())
+            raise UsageError(what, where=f"provider {name!r}", do=f"the installed onnxruntime offers {listed}")
+        found[offered[short]] = None
+    return tuple(found) or (CPU,)

@@ -1,0 +1,151 @@
+"""The figures that gates about outputs are held against, and nothing else: no layers, no audits, no latency.
+
+They are on disk while a search runs, so that one that was killed does not measure again: filed under the hash of the
+int8 model, in a file for one FP32 model, set of samples and runtime. They follow from these alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
+
+from int8cal.data.sample import fingerprint
+from int8cal.errors import DataError
+from int8cal.evaluation.outputs import OutputComparison
+from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
+from int8cal.evaluation.result import Metrics, OutputMetrics  # noqa: TC001 - pydantic reads the fields of Figures
+from int8cal.graph.load import load_model, model_sha256
+from int8cal.graph.signature import signature_of
+from int8cal.io.atomic import atomic_write
+from int8cal.runtime.batching import run_each
+from int8cal.runtime.sessions import QUIET, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import onnx
+
+    from int8cal.data.sample import Sample
+    from int8cal.runtime.batching import Arrays
+
+KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
+FORMAT = "int8cal/search"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What gates about outputs are held against."""
+
+    metrics: Metrics
+    outputs: dict[str, OutputMetrics]
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The file; `key` is everything besides the int8 models that figures depend on."""
+
+    format: str
+    key: dict[str, str]
+    measured: dict[str, Figures]
+
+
+class GateEvaluator:
+    """Evaluates int8 models of one FP32 model on the same samples, each model once.
+
+    Args:
+        fp32: The model before quantization.
+        samples: Starts a pass over the samples.
+        sha256: Of the FP32 model.
+        path: The file that remembers figures; None for none. Anything else in its place is measured again.
+        threads: Threads of the runtime; 0 for all CPUs.
+    """
+
+    def __init__(
+        self,
+        fp32: Path | onnx.ModelProto,
+        samples: Callable[[], Iterable[Sample]],
+        *,
+        sha256: str = "",
+        path: Path | None = None,
+        threads: int = 0,
+    ) -> None:
+        self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
+        self._signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
+        self._kept: list[Arrays] | None = None
+        self._fingerprint = ""
+        self._measured: dict[str, Figures] | None = None
+
+    def figures(self, int8: onnx.ModelProto) -> Figures:
+        """Compare outputs: the same figures as `evaluate_pair` gives for them.
+
+        Raises:
+            ModelError, NonFiniteError, StatisticsError, DataError: As `evaluate_pair`.
+            OutputError: The file cannot be written.
+        """
+        key = {
+            "model": self._sha256,
+            "samples": self.fingerprint(),
+            "threads": str(self._threads),
+            **{name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy")},
+        }
+        if self._measured is None:
+            self._measured = {} if self._path is None else _read(self._path, key)
+        model = model_sha256(int8)
+        if model not in self._measured:
+            self._measured[model] = self._measure(int8)
+            if self._path is not None:
+                document = asdict(_Document(FORMAT, key, self._measured))
+                atomic_write(self._path, json.dumps(document, indent=1) + "\n")
+        return self._measured[model]
+
+    def fingerprint(self) -> str:
+        """Return the hash of all samples, in order and with their labels; the first call runs the FP32 model on them.
+
+        Raises:
+            DataError: There are no samples.
+        """
+        if not self._fingerprint:
+            digest = hashlib.sha256()
+            first, second = itertools.tee(self._samples())
+            kept: list[Arrays] | None = []
+            size = 0
+            for sample, outputs in zip(first, self._reference(second), strict=True):
+                digest.update(f"{fingerprint(sample):032x} {sample.label}\n".encode())
+                size += sum(value.nbytes for value in outputs.values())
+                if kept is not None:
+                    kept.append(outputs)
+                if size > KEPT_BYTES:
+                    kept = None
+            if not size:
+                raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data")
+            self._kept, self._fingerprint = kept, digest.hexdigest()
+        return self._fingerprint
+
+    def _measure(self, int8: onnx.ModelProto) -> Figures:
+        signature = signature_of(int8)
+        comparison = OutputComparison(match_outputs(self._signature, signature))
+        first, second = itertools.tee(self._samples())
+        expected = self._kept if self._kept is not None else self._reference(self._samples())
+        actual = run_each(Session(int8, threads=self._threads, entries=QUIET), signature, feeds_for(int8, second))
+        for sample, x, (_, y) in zip(first, expected, actual, strict=True):
+            comparison.add(sample, x, y)
+        return Figures(comparison.metrics(), comparison.outputs())
+
+    def _reference(self, samples: Iterable[Sample]) -> Iterator[Arrays]:
+        session = Session(self._fp32, threads=self._threads, entries=QUIET)
+        return (outputs for _, outputs in run_each(session, self._signature, samples))
+
+
+def _read(path: Path, key: dict[str, str]) -> dict[str, Figures]:
+    try:
+        document = TypeAdapter(_Document).validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return document.measured if (document.format, document.key) == (FORMAT, key) else {}

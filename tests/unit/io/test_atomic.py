@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+import pytest
+
+from int8cal.errors import OutputError
+from int8cal.io.atomic import atomic_path, atomic_write
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_text_is_utf8_with_its_line_ends_and_bytes_are_bytes(tmp_path):
+    atomic_write(tmp_path / "a.txt", "é\n\r\n")
+    atomic_write(tmp_path / "b.bin", b"\x00\xff")
+    assert (tmp_path / "a.txt").read_bytes() == b"\xc3\xa9\n\r\n"
+    assert (tmp_path / "b.bin").read_bytes() == b"\x00\xff"
+    assert names(tmp_path) == ["a.txt", "b.bin"]
+
+
+def test_the_old_file_is_there_until_the_block_has_ended(tmp_path):
+    target = tmp_path / "table.json"
+    target.write_text("old")
+    with atomic_path(target) as temporary:
+        temporary.write_text("new")
+        assert target.read_text() == "old"
+        assert temporary.parent == tmp_path
+        assert temporary.suffix == ".json"
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["table.json"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, MemoryError, SystemExit])
+def test_an_interrupted_block_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    target = tmp_path / "model.onnx"
+    target.write_text("old")
+
+    def interrupted():
+        with atomic_path(target) as temporary:
+            temporary.write_text("half")
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["model.onnx"]
+
+
+def test_an_interrupted_first_write_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), atomic_path(tmp_path / "x"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+
+
+def test_a_missing_directory_is_an_output_error(tmp_path):
+    with pytest.raises(OutputError) as caught:
+        atomic_write(tmp_path / "none" / "x.json", "")
+    assert str(tmp_path / "none" / "x.json") in str(caught.value)
+    assert "create the directory first" in str(caught.value)
+
+
+def test_a_directory_or_a_device_in_the_place_of_the_file_is_an_output_error(tmp_path):
+    with pytest.raises(OutputError, match="not a regular file"):
+        atomic_write(tmp_path, "")
+    with pytest.raises(OutputError, match="not a regular file"):
+        atomic_write(type(tmp_path)(os.devnull), "")
+
+
+def test_a_refused_permission_is_an_output_error(tmp_path, monkeypatch):
+    # Root may write everywhere, so the refusal is simulated.
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OutputError, match="permission denied"):
+        atomic_write(tmp_path / "x", "")
+
+
+def test_a_full_disk_is_an_output_error_and_leaves_the_old_file(tmp_path):
+    target = tmp_path / "x"
+    target.write_text("old")
+    with pytest.raises(OutputError, match="free some space"), atomic_path(target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["x"]
+
+
+def test_an_error_about_another_file_is_not_taken_for_one_about_the_output(tmp_path):
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "x"):
+        (tmp_path / "input").read_text()
+    assert names(tmp_path) == []
+
+
+def test_the_new_file_follows_the_umask(tmp_path):
+    old = os.umask(0o027)
+    try:
+        atomic_write(tmp_path / "x", "")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
+
+
+def test_a_symbolic_link_keeps_pointing_to_its_file(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    atomic_write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
