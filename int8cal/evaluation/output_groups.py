@@ -1,4 +1,4 @@
-"""What a model's outputs are: groups of channels of one meaning, found out from the graph and from the FP32 model's values."""
+"""What a model's outputs are: groups of channels of one meaning, found from the graph and the FP32 model's values."""
 
 from __future__ import annotations
 
