@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 CLASSES = 8
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+_HUES = ("red", "orange", "green", "mint", "cyan", "blue", "violet", "pink")
 # Class k is the k-th hue; folders are in the order of the classes.
-NAMES = tuple(f"{k}_{name}" for k, name in enumerate("red orange green mint cyan blue violet pink".split()))
+NAMES = tuple(f"{k}_{name}" for k, name in enumerate(_HUES))
 # The same classes under names whose order is another one.
 OTHER_ORDER = ("tomato", "orange", "lime", "mint", "cyan", "blue", "violet", "rose")
 

@@ -160,7 +160,7 @@ def _waves(folder: Path) -> None:
     np.savez(folder / "silence.npz", wave=0 * sounds[:64])
 
 
-METRICS = '''
+METRICS = """
 import numpy as np
 
 
@@ -182,4 +182,4 @@ def nothing(outputs, labels):
 
 def short(outputs, labels):
     return np.ones(len(labels) - 1)
-'''
+"""
