@@ -30,7 +30,7 @@ class Case:
 _CLASSIFIER = "evaluate classifier.onnx classifier_int8.onnx --config"
 _RIGHT = f"{_CLASSIFIER} right.yaml"
 _CALIBRATE = "calibrate classifier.onnx --no-latency --config"
-_CALIBRATED = f"{_CALIBRATE} right.yaml"
+CALIBRATED = f"{_CALIBRATE} right.yaml -o made/right"
 _DETECTOR = "evaluate detector.onnx detector_{}.onnx --data other-scenes.npz --no-latency"
 _SEGMENTER = "evaluate segmenter.onnx segmenter_{}.onnx --data other-scenes.npz --no-latency"
 _EMBEDDER = "evaluate embedder.onnx embedder_{}.onnx --data other-features.npz --no-latency"
@@ -69,15 +69,15 @@ PREPROCESSING = (
     Case("BGR", f"{_CLASSIFIER} bgr.yaml", _RIGHT, ("BGR|channel order",), strict=True),
     Case("wrong mean", f"{_CLASSIFIER} mean.yaml", _RIGHT, ("mean",), strict=True),
     Case("declared without scale and mean", f"{_CLASSIFIER} none.yaml", _RIGHT, ("255|range|preprocess",), strict=True),
-    Case("no preprocessing at all", f"{_CALIBRATE} undeclared.yaml", _CALIBRATED, ("preprocess",), strict=True),
+    Case("no preprocessing at all", f"{_CALIBRATE} undeclared.yaml", CALIBRATED, ("preprocess",), strict=True),
     Case("grey images into an RGB model", f"{_CLASSIFIER} eval-grey.yaml", _RIGHT, ("grey",), strict=True),
     Case("two inputs exchanged", f"{_ON_SIDES} swapped-sides.npz", f"{_ON_SIDES} other-sides.npz",
          ("outside|drift|distribution",), strict=True),
     Case("a channel in another unit", f"{_ON_FEATURES} scaled-features.npz", f"{_ON_FEATURES} other-features.npz",
          ("outside|drift|distribution",), strict=True),
-    Case("evaluation brighter than calibration", f"{_CALIBRATE} eval-bright.yaml", _CALIBRATED,
+    Case("evaluation brighter than calibration", f"{_CALIBRATE} eval-bright.yaml", CALIBRATED,
          ("outside|drift|distribution",), strict=True),
-    Case("evaluation of another domain", f"{_CALIBRATE} eval-noise.yaml", _CALIBRATED,
+    Case("evaluation of another domain", f"{_CALIBRATE} eval-noise.yaml", CALIBRATED,
          ("outside|drift|distribution",), strict=True),
 )  # fmt: skip
 
@@ -91,26 +91,26 @@ LABELS = (
     Case("untrained model", "evaluate untrained.onnx untrained.onnx --config right.yaml", _RIGHT, ("chance",), strict=True),
     Case("a gate on labels without labels",
          f"{_ON_FEATURES} other-features.npz --gate top1.drop<=1",
-         f"{_CALIBRATED} --gate top1.drop<=5", ("label",), DATA),
+         f"{_CALIBRATE} right.yaml --gate top1.drop<=5", ("label",), DATA),
 )  # fmt: skip
 
 SAMPLES = (
-    Case("one sample", f"{_CALIBRATE} calib-one.yaml", _CALIBRATED, ("one ",), strict=True),
-    Case("five samples", f"{_CALIBRATE} calib-few.yaml", _CALIBRATED, ("5 ",), strict=True),
-    Case("duplicates", f"{_CALIBRATE} calib-same.yaml", _CALIBRATED, ("duplicate|same",), strict=True),
-    Case("constant samples", f"{_CALIBRATE} calib-constant.yaml", _CALIBRATED, ("constant",), strict=True),
-    Case("evaluation on calibration images", f"{_CALIBRATE} eval-calib.yaml", _CALIBRATED, ("48",), strict=True),
+    Case("one sample", f"{_CALIBRATE} calib-one.yaml", CALIBRATED, ("one ",), strict=True),
+    Case("five samples", f"{_CALIBRATE} calib-few.yaml", CALIBRATED, ("5 ",), strict=True),
+    Case("duplicates", f"{_CALIBRATE} calib-same.yaml", CALIBRATED, ("duplicate|same",), strict=True),
+    Case("constant samples", f"{_CALIBRATE} calib-constant.yaml", CALIBRATED, ("constant",), strict=True),
+    Case("evaluation on calibration images", f"{_CALIBRATE} eval-calib.yaml", CALIBRATED, ("48",), strict=True),
     Case("padding only", f"{_READER} padding.npz", f"{_READER} sentences.npz", ("padding",), strict=True),
     Case("silence", f"{_LISTENER} silence.npz", f"{_LISTENER} waves.npz", ("zero|constant",), strict=True),
-    Case("NaN of the FP32 model in calibration", f"{_LOGARITHM} features.npz", f"{_LOGARITHM} positive.npz",
+    Case("NaN of the FP32 model in calibration", f"{_LOGARITHM} features.npz --eval-data other-positive.npz", f"{_LOGARITHM} positive.npz --eval-data other-positive.npz",
          (r"features\.npz\[0\]", "'logarithm'", "NaN"), STATISTICS),
     Case("NaN of the FP32 model in evaluation", f"{_LOGARITHM} positive.npz --eval-data other-features.npz",
-         f"{_LOGARITHM} positive.npz", (r"other-features\.npz\[0\]", '"y"', "NaN"), STATISTICS),
+         f"{_LOGARITHM} positive.npz --eval-data other-positive.npz", (r"other-features\.npz\[0\]", '"y"', "NaN"), STATISTICS),
 )  # fmt: skip
 
 JOBS = (
-    Case("table of another model", "quantize segmenter.onnx --table {table} -o made/segmenter.int8.onnx",
-         "quantize classifier.onnx --table {table} -o made/classifier.int8.onnx", ("table",), TABLE),
+    Case("table of another model", "quantize segmenter.onnx --table made/right/classifier.table.json -o made/segmenter.int8.onnx",
+         "quantize classifier.onnx --table made/right/classifier.table.json -o made/classifier.int8.onnx", ("table",), TABLE),
     Case("gate that can never hold", f"{_RIGHT} --gate agreement>=99", f"{_RIGHT} --gate agreement>=0.95",
          ("agreement",), USAGE),
     Case("gates that contradict each other", f"{_RIGHT} --gate sqnr_db>=20 --gate sqnr_db<=10",

@@ -134,6 +134,7 @@ def _features(folder: Path) -> None:
         logarithm=models.logarithm(),
     )
     np.savez(folder / "positive.npz", features=np.abs(rows))
+    np.savez(folder / "other-positive.npz", features=np.abs(held))
     sides = {"left": rows[:, :16], "right": 20 * rows[:, 16:] + 50}
     other = {"left": held[:, :16], "right": 20 * held[:, 16:] + 50}
     np.savez(folder / "sides.npz", **sides)
