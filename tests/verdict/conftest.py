@@ -60,6 +60,8 @@ def judge(folder, monkeypatch, capfd, runs) -> Callable[[str], Verdict]:
             words = shlex.split(line)
             if words[0] == "quantize":
                 judge(CALIBRATED)  # wrote the table
+            else:
+                words += ["--threads", "1"]  # more cost time on models so small
             if "-o" not in words:
                 words += ["-o", f"made/{len(runs)}"]
             place = words[words.index("-o") + 1]

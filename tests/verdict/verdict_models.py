@@ -94,7 +94,9 @@ class Network:
 
 def run(model: onnx.ModelProto, data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Run a model on a batch."""
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(data)), strict=True))
 
@@ -274,9 +276,11 @@ def with_qdq(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
         for each in original.output:
             if each in ranges:
                 pair(renamed[each], each, *ranges[each])
-    del graph.node[:]
-    graph.node.extend(nodes)
-    del graph.value_info[:]
+    read = {name for node in nodes for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    for part, values in ((graph.node, nodes), (graph.initializer, kept), (graph.value_info, [])):
+        del part[:]
+        part.extend(values)
     onnx.checker.check_model(made)
     return made
 
