@@ -31,12 +31,14 @@ class Verdict:
 
     @property
     def sentences(self) -> list[str]:
-        """What it says of itself: errors, and warnings of the report."""
+        """What it says of itself: errors and warnings on stderr, findings about data, and warnings of the report."""
         return [*self.err.splitlines(), *self.warnings]
 
     @property
     def warnings(self) -> list[str]:
-        return [] if self.report is None else self.report["warnings"]
+        if self.report is None:
+            return []
+        return [*(finding["text"] for finding in self.report.get("findings", [])), *self.report["warnings"]]
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,9 @@ def _classification(folder: Path) -> None:
     data.save(folder / "eval-calib", np.concatenate([seen[:48], held[:48]]), np.concatenate([calib[:48], judged[:48]]))
     data.flat(folder / "calib-grey", np.repeat(seen.mean(-1, keepdims=True), 3, -1).astype(np.uint8))
     data.flat(folder / "calib-same", np.repeat(seen[:8], 8, 0))
-    data.flat(folder / "calib-constant", np.full_like(seen, 128))
+    data.flat(
+        folder / "calib-constant", np.broadcast_to(rng.integers(40, 200, (64, 1, 1, 3)), seen.shape).astype(np.uint8)
+    )
     data.flat(folder / "calib-one", seen[:1])
     data.flat(folder / "calib-few", seen[:5])
     for name, preprocess in PREPROCESSING.items():
