@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 OK, USAGE, MODEL, DATA, STATISTICS, TABLE, GATE = 0, 2, 3, 4, 5, 6, 7
+CODES = {OK, USAGE, MODEL, DATA, STATISTICS, TABLE, GATE}
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,11 @@ JOBS = (
     Case("gate on speed without latency", f"{_RIGHT} --no-latency --gate latency.speedup>=1", f"{_RIGHT} --no-latency",
          ("latency",), USAGE),
     Case("metric that fails", f"{_RIGHT} --metric verdict_metric:broken", f"{_RIGHT} --metric verdict_metric:share",
-         ("verdict_metric:broken",), DATA),
+         ("verdict_metric:broken",), USAGE),
     Case("metric that is NaN", f"{_RIGHT} --metric verdict_metric:nothing", f"{_RIGHT} --metric verdict_metric:share",
-         ("verdict_metric:nothing", "NaN"), DATA),
+         ("verdict_metric:nothing", "NaN"), USAGE),
     Case("metric of the wrong length", f"{_RIGHT} --metric verdict_metric:short",
-         f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric:short", "96"), DATA),
+         f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric:short", "96"), USAGE),
     Case("metric that does not exist", f"{_RIGHT} --metric verdict_metric:absent",
          f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric", "absent"), USAGE),
 )  # fmt: skip
