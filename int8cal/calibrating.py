@@ -22,9 +22,10 @@ from int8cal.evaluating import (
     versions,
 )
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import check_gates, gates_of, need_labels, require_measurable, require_outputs
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
@@ -67,12 +68,14 @@ def require_writable(job: Job) -> None:
     """Refuse a job whose gates cannot hold, or whose files would go where they must not.
 
     Raises:
-        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have.
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; a
+            metric that cannot be called.
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     require_measurable(gates, latency=job.evaluation.latency)
+    metric_of(job.evaluation.metric)
     further(job.evaluation.runtimes)
     resolve(job.evaluation.providers)
     directory, names = files_of(job)
@@ -116,7 +119,7 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
 
@@ -191,6 +194,7 @@ def _evaluate(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
+        metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.tensors.items()},
         progress=lambda samples: progress(samples, feeds.count, "evaluate"),
         exclusive=exclusive,
@@ -229,7 +233,9 @@ def _report(
         settings={
             **table.settings.recorded,
             "data": data_settings(job.data),
-            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers, paddings),
+            "evaluation": evaluation_settings(
+                job.evaluation.data or job.data, job.evaluation.providers, paddings, job.evaluation.metric
+            ),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,
