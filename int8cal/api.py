@@ -160,6 +160,7 @@ def evaluate(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         metric=_metric(metric),
+        command="int8cal.evaluate(...)",
         stream=stream,
     )
     for failure in report.evaluation.failures:

@@ -27,8 +27,8 @@ BROKEN = UserMetric(name="f1", fp32=None, int8=None, drop=None)
 def judged(report):
     """A report with a metric and gates about it."""
 
-    def judged(metric, *gates, **reasons):
-        evaluation = replace(report.evaluation, metric=metric, reasons=report.evaluation.reasons | reasons)
+    def judged(metric, *gates, why=""):
+        evaluation = replace(report.evaluation, metric=metric, reasons=report.evaluation.reasons | {"metric": why})
         return replace(report, evaluation=evaluation, gates=check_gates(parse_gates(gates, metric.name), evaluation))
 
     return judged
@@ -101,7 +101,7 @@ def test_junit_has_its_figures_and_a_case_for_each_gate(judged):
 
 
 def test_a_metric_that_failed_says_why_in_the_report_and_fails_its_gates(judged):
-    report = judged(BROKEN, "f1>=0.5", metric="it could not be computed: raises ValueError: no")
+    report = judged(BROKEN, "f1>=0.5", why="it could not be computed: raises ValueError: no")
     document = document_of(report)
     assert (
         document.why("gates.0.value")
