@@ -45,13 +45,11 @@ def _frames(
     outputs: Outputs, labels: npt.NDArray[np.int64] | None, origins: list[str]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Put truth and scores of all frames in a row each."""
-    scores = [_score(np.asarray(each)) for each in first_float(outputs)]
     if labels is not None:
-        truths: list[npt.NDArray[Any]] = [
-            np.full(score.shape, label) for score, label in zip(scores, labels, strict=True)
-        ]
+        truths = [np.reshape(label, 1) for label in labels]
     else:
         truths = [np.asarray(truth_of(origin, ".json", ".npy")).reshape(-1) for origin in origins]
+    scores = [_score(np.asarray(each), truth.size) for each, truth in zip(first_float(outputs), truths, strict=True)]
     for score, truth, origin in zip(scores, truths, origins, strict=True):
         if score.shape != truth.shape:
             raise DataError(
@@ -66,5 +64,7 @@ def _frames(
     return np.concatenate(truths), np.concatenate(scores)
 
 
-def _score(output: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return output[..., 1].reshape(-1) if output.ndim and output.shape[-1] == 2 else output.reshape(-1)
+def _score(output: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
+    """Take the second of two columns, where there are two for each frame."""
+    two = output.ndim and output.shape[-1] == 2 and output.size == 2 * frames
+    return output[..., 1].reshape(-1) if two else output.reshape(-1)

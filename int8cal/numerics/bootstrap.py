@@ -56,8 +56,8 @@ def mean_interval(values: npt.NDArray[np.float64], *, seed: int = 0) -> tuple[fl
     plain percentile interval is too short by the factor sqrt((N - 1) / N) and for want of Student's t; the percentiles
     of this one are moved outwards by as much. Measured coverage in 1,000 trials, with 10, 20 and 50 samples: normal 94,
     95, 95 %; differences of log-normal figures (sigma 0.8) 96, 93, 95 %; figures of which four fifths are 0 and the
-    others log-normal 79, 83, 88 %. The plain percentile interval covered 89, 92, 94 %; 90, 90, 95 %; 75, 81, 87 %. Where
-    few samples differ, no interval can know what was not seen.
+    others log-normal 79, 83, 88 %. The plain percentile interval covered 89, 92, 94 %; 90, 90, 95 %; 75, 81, 87 %.
+    Where few samples differ, no interval can know what was not seen.
     """
     samples = len(values)
     if samples < 2:
