@@ -128,5 +128,5 @@ JOBS = (
          f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric", "absent"), USAGE),
 )  # fmt: skip
 
-_NOT_TOLD_YET = (*OUTPUTS[:7], *PREPROCESSING, *LABELS[:3], *LABELS[4:6], *SAMPLES[:6], *JOBS[4:])
+_NOT_TOLD_YET = (*OUTPUTS[:7], *PREPROCESSING, *LABELS[:3], *LABELS[4:6], *SAMPLES[:6])
 CASES = tuple(case for case in (*OUTPUTS, *PREPROCESSING, *LABELS, *SAMPLES, *JOBS) if case not in _NOT_TOLD_YET)
