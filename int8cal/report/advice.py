@@ -10,6 +10,7 @@ from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named, read_gate
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
+from int8cal.report.reading import own_metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def advice(document: Document, index: int) -> str:
     gate = document.gates[index]
     if gate.passed or gate.value is None:
         return ""
-    figure = figure_named(gate.gate)
+    figure = figure_named(gate.gate, own_metric(document))
     about = next((say for start, say in _ABOUT.items() if figure.startswith(start)), _about_accuracy)
     return "; ".join(filter(None, about(document, gate, figure)))
 
@@ -58,7 +59,8 @@ def _about_latency(document: Document, gate: Gate, figure: str) -> tuple[str, ..
         tried = f"--optimize latency has left {wording.count(len(found.left), 'layer')} in float already"
     else:
         tried = "--optimize latency leaves those layers in float that int8 makes slower"
-    undecided = "its 95 % interval contains the bound: measure on a machine without other work" if _open(gate) else ""
+    noisy = _open(document, gate)
+    undecided = "its 95 % interval contains the bound: measure on a machine without other work" if noisy else ""
     return undecided, tried, f"{left} (see Left in float)" if left else "", _target(document)
 
 
@@ -111,9 +113,9 @@ def _about_accuracy(document: Document, gate: Gate, figure: str) -> tuple[str, .
 def _more_samples(document: Document, gate: Gate, figure: str) -> str:
     """Say how many samples would decide, where the interval of the figure contains the bound."""
     samples = _samples(document, figure)
-    if not _open(gate) or not samples:
+    if not _open(document, gate) or not samples:
         return ""
-    bound, low_high = read_gate(gate.gate).bound, ends(gate.ci95)
+    bound, low_high = _bound(document, gate), ends(gate.ci95)
     text = f"its 95 % interval contains the bound, so {wording.count(samples, 'sample')} do not decide: more would"
     if low_high is None or gate.value is None or gate.value == bound:
         return text
@@ -125,14 +127,19 @@ def _more_samples(document: Document, gate: Gate, figure: str) -> str:
 
 
 def _samples(document: Document, figure: str) -> int:
-    drop = {"top1": document.metrics.top1, "top5": document.metrics.top5}.get(figure.partition(".")[0])
-    return int((drop.samples if drop is not None else None) or document.samples or 0)
+    counted = {"top1": document.metrics.top1, "top5": document.metrics.top5, "metric": document.metric}
+    of_figure = counted.get(figure.partition(".")[0])
+    return int((of_figure.samples if of_figure is not None else None) or document.samples or 0)
 
 
-def _open(gate: Gate) -> bool:
+def _open(document: Document, gate: Gate) -> bool:
     """Whether the interval of a gate's figure contains its bound."""
     between = ends(gate.ci95)
-    return between is not None and between[0] <= read_gate(gate.gate).bound <= between[1]
+    return between is not None and between[0] <= _bound(document, gate) <= between[1]
+
+
+def _bound(document: Document, gate: Gate) -> float:
+    return read_gate(gate.gate, own_metric(document)).bound
 
 
 def _spent(document: Document) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
 from int8cal.evaluation.gates import ParsedGate, read_gate
+from int8cal.report.reading import own_metric
 
 if TYPE_CHECKING:
     from int8cal.evaluation.result import Gate
@@ -37,7 +38,9 @@ class GateChange:
 
 def gate_changes(old: Document, new: Document) -> tuple[GateChange, ...]:
     """Put the gates of two reports side by side: those of the old one first, in its order."""
-    before, now = ({_meaning(gate.gate): gate for gate in document.gates} for document in (old, new))
+    before, now = (
+        {_meaning(gate.gate, own_metric(document)): gate for gate in document.gates} for document in (old, new)
+    )
     return tuple(_gate_change(key, before, now) for key in {**before, **now})
 
 
@@ -59,9 +62,9 @@ def _same_side(one: ParsedGate, other: ParsedGate) -> bool:
     return one.name == other.name and one.operator[0] == other.operator[0]
 
 
-def _meaning(text: str) -> Meaning:
+def _meaning(text: str, metric: str) -> Meaning:
     """Read a gate, so that two that are written differently and mean the same are one; else return its text."""
     try:
-        return replace(read_gate(text), text="")
+        return replace(read_gate(text, metric), text="")
     except ConfigError:
         return text
