@@ -11,7 +11,8 @@ import onnx
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.statistics_file import save_statistics
-from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.data.checks import SampleWatch
+from int8cal.data.feeds import open_feeds
 from int8cal.evaluating import (
     data_settings,
     evaluation_settings,
@@ -21,6 +22,7 @@ from int8cal.evaluating import (
     skipped_warnings,
     versions,
 )
+from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
 from int8cal.evaluation.result import Evaluation, Report
@@ -29,7 +31,7 @@ from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
-from int8cal.pipeline import Calibrated, calibrate_planned, plan_job
+from int8cal.pipeline import Calibrated, after_calibration, before_calibration, calibrate_planned, plan_job
 from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 from int8cal.quantization.table_file import save_table
@@ -39,9 +41,11 @@ from int8cal.runtime.machine import resolve
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from int8cal.data.checks import Finding
     from int8cal.data.padding import Padding
+    from int8cal.data.sample import Sample
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
 
@@ -88,6 +92,7 @@ def calibrate_job(
     progress: Progress = silent,
     exclusive: Exclusive = nullcontext,
     output: OutputDirectory | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -97,6 +102,7 @@ def calibrate_job(
     Args:
         exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
+        tell: Gets what is found about the data before the work, line by line.
 
     Returns:
         Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
@@ -108,10 +114,16 @@ def calibrate_job(
     require_writable(job)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
-        return _calibrate_into(directory, job, progress, exclusive)
+        return _calibrate_into(directory, job, progress, exclusive, tell)
 
 
-def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclusive: Exclusive) -> CalibrationOutcome:
+def _calibrate_into(
+    output: OutputDirectory,
+    job: Job,
+    progress: Progress,
+    exclusive: Exclusive,
+    tell: Callable[[str], object] | None,
+) -> CalibrationOutcome:
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
@@ -119,6 +131,9 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
     gates = [parse_gate(text) for text in job.evaluation.gates]
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+    findings = Findings(tell, strict=job.evaluation.strict)
+    findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
+    findings.require_none()
 
     best = BestResult(
         output,
@@ -136,6 +151,7 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
         error, calibrated = raised, Calibrated(statistics, result)
     best.latest = None
     table = identified(calibrated.result.table)
+    watch = SampleWatch("evaluation", signature)
 
     unreported: BaseException | None = None
     with output.stage() as stage:
@@ -148,14 +164,15 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
         if error is None:
             try:
                 with clock.station("evaluate"):
-                    evaluation = _evaluate(job, int8, feeds, table, progress, exclusive)
+                    evaluation = _evaluate(job, int8, watch.watch(feeds), feeds.count, table, progress, exclusive)
                     watched.require_same(str(table.model["sha256"]))
             except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
                 error = raised
         try:
             if error is not None:
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
-            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds)
+            findings.add(_found(job, calibrated, evaluation, watch), told=True)
+            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
             report = replace(report, gates=check_gates(gates, evaluation))
             write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
@@ -178,13 +195,30 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
     return CalibrationOutcome(output.path, report, tuple(output.path / name for name in written))
 
 
+def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: SampleWatch) -> Iterator[Finding]:
+    """Say what the passes found about the data."""
+    yield from evaluation.findings
+    if calibrated.watch is None:
+        return
+    yield from after_calibration(calibrated)
+    if job.evaluation.data is not None:
+        yield from watch.overlap(calibrated.watch)
+        yield from watch.findings()
+
+
 def _evaluate(
-    job: Job, int8: Path, feeds: Feeds, table: CalibrationTable, progress: Progress, exclusive: Exclusive
+    job: Job,
+    int8: Path,
+    samples: Iterable[Sample],
+    count: int | None,
+    table: CalibrationTable,
+    progress: Progress,
+    exclusive: Exclusive,
 ) -> Evaluation:
     return evaluate_pair(
         job.model,
         int8,
-        feeds,
+        samples,
         audit=audit_saturation,
         target=job.quantization.target,
         threads=job.calibration.threads,
@@ -192,16 +226,21 @@ def _evaluate(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         clipped={name: entry.clipped for name, entry in table.tensors.items()},
-        progress=lambda samples: progress(samples, feeds.count, "evaluate"),
+        progress=lambda each: progress(each, count, "evaluate"),
         exclusive=exclusive,
     )
 
 
 def _report(
-    job: Job, calibrated: Calibrated, evaluation: Evaluation, paddings: Sequence[Padding], timing: dict[str, float]
+    job: Job,
+    calibrated: Calibrated,
+    evaluation: Evaluation,
+    paddings: Sequence[Padding],
+    timing: dict[str, float],
+    findings: tuple[Finding, ...],
 ) -> Report:
     table = calibrated.result.table
-    warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
+    warnings = [*map(str, findings), *table.warnings, *skipped_warnings(calibrated.skipped)]
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
@@ -229,7 +268,9 @@ def _report(
         settings={
             **table.settings.recorded,
             "data": data_settings(job.data),
-            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers, paddings),
+            "evaluation": evaluation_settings(
+                job.evaluation.data or job.data, job.evaluation.providers, paddings, strict=job.evaluation.strict
+            ),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,
@@ -248,4 +289,5 @@ def _report(
         mixed=calibrated.mixed,
         tensors=table.tensors,
         weights=weights_of(calibrated.result.plan, table),
+        findings=findings,
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
+from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.result import (
     Count,
@@ -47,7 +48,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 # Keys that only some reports have.
-_OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes")
+_OPTIONAL = ("weights", "findings", "steps", "optimize", "mixed_precision", "runtimes")
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -113,6 +114,7 @@ class Document(Measurements):
     weights: tuple[WeightScales, ...] = ()
     timing_s: dict[str, Number | None]
     gates: tuple[Gate, ...]
+    findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     steps: tuple[StepGain, ...] = ()
@@ -120,6 +122,11 @@ class Document(Measurements):
     mixed_precision: MixedPrecision | None = None
     runtimes: dict[str, RuntimeFigures] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def other_warnings(self) -> tuple[str, ...]:
+        """Warnings without the findings, which lead them."""
+        return self.warnings[len(self.findings) :]
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
@@ -236,6 +243,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "weights": [scales_of(each) for each in report.weights],
         "timing_s": _timing(report.timing_s),
         "gates": report.gates,
+        "findings": report.findings,
         "warnings": report.warnings,
         "decisions": report.decisions,
         "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],

@@ -52,6 +52,7 @@ def summary_lines(report: Report) -> list[str]:
     worst = worst_layer(document)
     return wording.aligned(
         [
+            *_finding_rows(document),
             *_headline_rows(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
@@ -66,13 +67,15 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show a whole report.json in a terminal.
 
     Returns:
-        The verdict of gates and the headline, then a bar for each layer's SQNR, the scales of weights, the nodes left
-        in float, what the recipe and a budget did, and decisions.
+        What was found about the data, the verdict of gates and the headline, then a bar for each layer's SQNR, the
+        scales of weights, the nodes left in float, what the recipe and a budget did, and decisions.
     """
     samples = document.samples
     title = f"{printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
+    found = screen.aligned(_finding_rows(document), ["poor"] * len(document.findings))
+    lines += [*found, ""] if found else []
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *runtime_sentences(document)])
@@ -230,10 +233,15 @@ def _verdict_rows(document: Document) -> list[_Row]:
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
         rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
-    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.warnings)]
+    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.other_warnings)]
+
+
+def _finding_rows(document: Document) -> list[_Row]:
+    """Say first what makes every figure below untrustworthy."""
+    return [("" if index else "Check the data", str(each)) for index, each in enumerate(document.findings)]
 
 
 def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
     gates = ["" if gate.passed else "poor" for gate in document.gates]
-    return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]
+    return [*([""] if gates else []), *gates, *(["fair"] if document.other_warnings else [])]
