@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx
 
 from int8cal.config.load import job_from_options, placed_patterns, require_available
+from int8cal.data.checks import DataWarning
 from int8cal.declared import keywords
-from int8cal.errors import DataWarning, UsageError
+from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.gating import require_sound
 from int8cal.graph.prepare import prepare

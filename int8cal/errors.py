@@ -41,10 +41,6 @@ def notes_of(error: BaseException) -> str:
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
 
 
-class DataWarning(UserWarning):
-    """Data that cannot be right, as the Python API tells it; reports and commands have their own places for it."""
-
-
 class Int8calError(Exception):
     """Base of all deliberate errors.
 

@@ -147,7 +147,7 @@ def evaluate_models(
         )
     del original
     trim = trimmer(signature, fp32, int8, threads=threads)
-    header = onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8
+    header = _header(int8)
     stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None)
     feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
     used = _used(data, feeds, stored)
@@ -235,6 +235,16 @@ def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess
 
 def _shown(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
+
+
+def _header(model: Path | onnx.ModelProto) -> onnx.ModelProto:
+    """Read a model without its external data; a file that cannot be read is told as `load_model` tells it."""
+    if not isinstance(model, Path):
+        return model
+    try:
+        return onnx.load(str(model), load_external_data=False)
+    except Exception:  # noqa: BLE001 - protobuf and onnx raise families of their own
+        return load_model(model)
 
 
 def steps_of(int8: onnx.ModelProto) -> tuple[StepResult, ...]:

@@ -11,7 +11,7 @@ from int8cal.calibration.engines import collect, stored, warm_up
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
 from int8cal.evaluating import open_samples, trimmer
-from int8cal.evaluation.data_checks import Findings, one_sample
+from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.prepare import prepare, require_layers
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory.
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
     """
 
     statistics: Statistics
@@ -58,6 +58,7 @@ class Calibrated:
     remark: str = ""
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
+    variation: float | None = None
 
 
 def plan_job(
@@ -94,7 +95,8 @@ def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
 def after_calibration(calibrated: Calibrated) -> tuple[Finding, ...]:
     """Say what the pass over the calibration data found."""
     watched = () if calibrated.watch is None else calibrated.watch.findings()
-    return (*one_sample(calibrated.statistics.samples), *watched)
+    samples = calibrated.statistics.samples
+    return (*one_sample(samples), *few_samples(samples, calibrated.variation), *watched)
 
 
 def calibrate_model(
@@ -159,7 +161,8 @@ def calibrate_planned(
         with clock.station("mixed precision"):
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, collected.remark, watch)
+    remark, variation = collected.remark, collected.variation
+    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
 
 
 def _collect(

@@ -53,6 +53,10 @@ GREY = 0.99999
 _PIXELS = 4096
 
 
+class DataWarning(UserWarning):
+    """A finding as the Python API tells it; reports and commands have places of their own for findings."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something about data that makes figures untrustworthy.

@@ -87,7 +87,8 @@ class OutputMetrics:
 class LayerMetrics:
     """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
 
-    `outside` is the fraction of the evaluation's values outside that range, of the samples that layers are compared on.
+    `outside` is the fraction of the evaluation's values outside that range, of the samples that layers are compared on,
+    and `used` how much of the range these values span.
     Reports add the tensor's type, its range in real units and what chose that, where a table is known.
     """
 
@@ -101,6 +102,7 @@ class LayerMetrics:
     high: Number | None = field(default=None, metadata=LEFT_OUT)
     method: str = field(default="", metadata=LEFT_OUT)
     outside: Number | None = field(default=None, metadata=LEFT_OUT)
+    used: Number | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
             "--threads",
             "3",
             "--no-latency",
+            "--strict",
             "-o",
             "out",
             "--overwrite",
@@ -47,6 +48,8 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "runtimes": ("openvino",),
         "providers": ("azure", "CPU"),
         "overwrite": True,
+        "strict": True,
+        "tell": None,
     }
 
 
