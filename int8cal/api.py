@@ -161,6 +161,7 @@ def evaluate(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         strict=strict,
+        command="int8cal.evaluate(...)",
         stream=stream,
     )
     for failure in report.evaluation.failures:

@@ -14,6 +14,7 @@ from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import open_feeds
 from int8cal.evaluating import (
+    class_count,
     data_settings,
     evaluation_settings,
     fewer_samples,
@@ -24,7 +25,16 @@ from int8cal.evaluating import (
 )
 from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import (
+    check_gates,
+    need_labels,
+    never_failing,
+    parse_gate,
+    require_classes,
+    require_measurable,
+    require_outputs,
+)
+from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
 from int8cal.graph.load import Watched
@@ -38,6 +48,7 @@ from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
 from int8cal.report.plots import tensor_histograms, weights_of
 from int8cal.runtime.machine import resolve
+from int8cal.runtime.sessions import CPU
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
@@ -46,6 +57,7 @@ if TYPE_CHECKING:
     from int8cal.data.checks import Finding
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
 
@@ -71,19 +83,21 @@ def require_writable(job: Job) -> None:
     """Refuse a job whose gates cannot hold, or whose files would go where they must not.
 
     Raises:
-        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have.
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; two
+            gates that contradict each other.
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
     gates = [parse_gate(text) for text in job.evaluation.gates]
-    require_measurable(gates, latency=job.evaluation.latency)
+    audited = resolve(job.evaluation.providers) == (CPU,)
+    require_measurable(gates, latency=job.evaluation.latency, audited=audited)
     further(job.evaluation.runtimes)
-    resolve(job.evaluation.providers)
     directory, names = files_of(job)
     require_free(directory, overwrite=job.output.overwrite, directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     require_outputs(gates, lambda: output_names(job.model))
+    require_classes(gates, lambda: class_count(job.model))
 
 
 def calibrate_job(
@@ -93,6 +107,7 @@ def calibrate_job(
     exclusive: Exclusive = nullcontext,
     output: OutputDirectory | None = None,
     tell: Callable[[str], object] | None = None,
+    command: str = "",
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -103,6 +118,7 @@ def calibrate_job(
         exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
         tell: Gets what is found about the data before the work, line by line.
+        command: What was run, for the report.
 
     Returns:
         Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
@@ -112,14 +128,16 @@ def calibrate_job(
         Exception: Of writing the report, or an interrupt; a note on it says what was written.
     """
     require_writable(job)
+    origin = origin_of(command, threads=job.calibration.threads, runtimes=job.evaluation.runtimes)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
-        return _calibrate_into(directory, job, progress, exclusive, tell)
+        return _calibrate_into(directory, job, origin, progress, exclusive, tell)
 
 
 def _calibrate_into(
     output: OutputDirectory,
     job: Job,
+    origin: Origin,
     progress: Progress,
     exclusive: Exclusive,
     tell: Callable[[str], object] | None,
@@ -173,7 +191,7 @@ def _calibrate_into(
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
             report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
-            report = replace(report, gates=check_gates(gates, evaluation))
+            report = replace(report, gates=check_gates(gates, evaluation), origin=origin)
             write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
             unreported = raised
@@ -244,6 +262,7 @@ def _report(
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
+    warnings += never_failing(parse_gate(text) for text in job.evaluation.gates)
     warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)

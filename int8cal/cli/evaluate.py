@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import say, show_report
+from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
@@ -83,6 +83,7 @@ def command(
         providers=job.evaluation.providers,
         overwrite=overwrite,
         strict=job.evaluation.strict,
+        command=command_line(context),
         progress=ProgressBar(quiet=job.quiet),
         tell=None if job.quiet else say,
     )

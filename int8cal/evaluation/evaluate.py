@@ -16,6 +16,7 @@ from int8cal.evaluation.data_checks import drift, near_chance
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation, Size
@@ -27,7 +28,7 @@ from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, Session, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, Session, cpu_count, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,6 +113,7 @@ def evaluate_pair(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
         kept = _compare((first, second), models, stream, comparison, others, parts, keep=max(layerwise_samples, 1))
+        exchanged = exchanged_outputs((first, second), models, names, kept, comparison.outputs())
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
@@ -132,7 +134,8 @@ def evaluate_pair(
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)
             sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
-            times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
+            timed = measure_latencies([*sessions.values()], feeds, rows=rows, threads=every or cpu_count())
+            times = dict(zip(sessions, timed, strict=True))
         if times and times[_FIRST].speedup_ci95 is None:
             found["latency.speedup_ci95"] = "a single round of turns gives no interval"
     else:
@@ -165,8 +168,14 @@ def evaluate_pair(
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
         failures=tuple(parts.failures),
-        warnings=(*comparison.warnings(), *(line for other in others for line in other.warnings())),
         findings=(*near_chance(comparison.metrics().top1, comparison.classes), *drift(layers)),
+        layer_samples=min(layerwise_samples, len(kept)),
+        warnings=(
+            *exchanged,
+            *other_weights(layers),
+            *comparison.warnings(),
+            *(line for other in others for line in other.warnings()),
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from int8cal.report.reading import (
     headlines,
     int8_name,
     name_of,
+    origin_rows,
     verdict,
 )
 from int8cal.report.tables import (
@@ -74,6 +75,7 @@ def report_to_markdown(report: Report) -> str:
             f"## {_mark(document)}int8cal: {_models(document)}",
             f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
             bullets([f"⚠️ {escape(str(each))}" for each in document.findings], most=_FLOAT_NODES),
+            _origin(document),
             _failed(document),
             _headline(document),
             _runtimes(document),
@@ -110,6 +112,12 @@ def _samples(document: Document) -> str:
     path = next((value for name, value in evaluation_data(document) if name == "path"), "")
     where = f" of {code(path)}" if path else ""
     return f", measured on {wording.count(document.samples, 'sample')}{where}."
+
+
+def _origin(document: Document) -> str:
+    """Say when, where and by what it was made: one line each, since they differ between two runs of one job."""
+    rows = origin_rows(document)
+    return "<br>\n".join(f"{label}: {code(text) if label == 'Command' else escape(text)}" for label, text in rows)
 
 
 def _failed(document: Document) -> str:
