@@ -20,11 +20,12 @@ from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import (
     check_gates,
     need_labels,
     never_failing,
-    parse_gate,
+    parse_gates,
     require_classes,
     require_measurable,
     require_outputs,
@@ -34,6 +35,7 @@ from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from int8cal.data.padding import Padding
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
     from int8cal.identity import StoredPreprocess
     from int8cal.job import DataSettings
@@ -66,6 +69,7 @@ def evaluate_files(
     *,
     output: Path | None = None,
     gates: Sequence[str] = (),
+    metric: str | None = None,
     target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
@@ -85,7 +89,8 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    parsed = [parse_gate(text) for text in gates]
+    parsed = parse_gates(gates, metric_name(metric))
+    own = metric_of(metric)
     providers = resolve(providers)
     require_measurable(parsed, latency=latency, audited=providers == (CPU,))
     further(runtimes)
@@ -105,6 +110,7 @@ def evaluate_files(
             providers=providers,
             require_labels=need_labels(parsed),
             strict=strict,
+            metric=own,
             command=command,
             progress=progress,
             tell=tell,
@@ -129,6 +135,7 @@ def evaluate_models(
     providers: Sequence[str] = (),
     require_labels: bool = False,
     strict: bool = False,
+    metric: Metric | None = None,
     command: str = "",
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
@@ -141,6 +148,7 @@ def evaluate_models(
         providers: onnxruntime's execution providers, in the order of preference; none for CPU.
         require_labels: Refuse data without labels, before anything is run.
         strict: Findings about the data that are known before the work are errors.
+        metric: The user's own.
         command: What was run, for the report.
         stream: Yields feed dicts, in place of the data's path.
         tell: Gets what is found about the data before the work, line by line.
@@ -185,6 +193,7 @@ def evaluate_models(
             latency=latency,
             runtimes=runtimes,
             providers=providers,
+            metric=metric,
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
@@ -200,7 +209,9 @@ def evaluate_models(
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={
-            "evaluation": evaluation_settings(data, providers, feeds.padding, strict=strict),
+            "evaluation": evaluation_settings(
+                data, providers, feeds.padding, metric.text if metric else None, strict=strict
+            ),
             "versions": versions(runtimes),
         },
         evaluation=evaluation,
@@ -381,9 +392,14 @@ def data_settings(data: DataSettings) -> dict[str, object]:
 
 
 def evaluation_settings(
-    data: DataSettings, providers: Sequence[str], paddings: Sequence[Padding] = (), *, strict: bool = False
+    data: DataSettings,
+    providers: Sequence[str],
+    paddings: Sequence[Padding] = (),
+    metric: str | None = None,
+    *,
+    strict: bool = False,
 ) -> dict[str, object]:
-    """Return what an evaluation ran on, as the report tells it: data, its padding, and providers if not CPU alone.
+    """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU.
 
     Args:
         strict: Whether findings about the data are errors.
@@ -396,6 +412,8 @@ def evaluation_settings(
         settings["padding"] = record(paddings)
     if strict:
         settings["strict"] = True
+    if metric is not None:
+        settings["metric"] = metric
     return settings
 
 

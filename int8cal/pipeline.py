@@ -12,6 +12,7 @@ from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.prepare import prepare, require_layers
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.job import Job, Method
 
 
@@ -62,7 +64,11 @@ class Calibrated:
 
 
 def plan_job(
-    job: Job, source: Path | onnx.ModelProto, clock: Clock, stream: Callable[[], object] | None = None
+    job: Job,
+    source: Path | onnx.ModelProto,
+    clock: Clock,
+    stream: Callable[[], object] | None = None,
+    metric: Metric | None = None,
 ) -> Planned:
     """Prepare the model, plan what is quantized, and open the calibration data.
 
@@ -71,10 +77,12 @@ def plan_job(
         source: The FP32 model.
         clock: Gets the seconds of the station "prepare".
         stream: Yields feed dicts, in place of the job's data path.
+        metric: In place of the job's.
 
     Raises:
-        Int8calError: Of the model, the selection or the data.
+        Int8calError: Of the metric, the model, the selection or the data.
     """
+    metric = metric or metric_of(job.evaluation.metric)
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
@@ -84,7 +92,7 @@ def plan_job(
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
         feeds = open_samples(job.data, prepared.signature, stream, trim)
-    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds)
+    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric)
 
 
 def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
@@ -104,6 +112,7 @@ def calibrate_model(
     source: Path | onnx.ModelProto,
     *,
     stream: Callable[[], object] | None = None,
+    metric: Metric | None = None,
     engine: Callable[..., Collected] | None = None,
 ) -> Calibrated:
     """Go from data to statistics, table and int8 model, in memory; see `plan_job` and `calibrate_planned`.
@@ -112,7 +121,7 @@ def calibrate_model(
         DataError: There are findings about the data, and they are errors.
     """
     clock, findings = Clock(), Findings(strict=job.evaluation.strict)
-    planned = plan_job(job, source, clock, stream)
+    planned = plan_job(job, source, clock, stream, metric)
     findings.add(before_calibration(planned, job))
     findings.require_none()
     calibrated = calibrate_planned(job, planned, clock, engine=engine)
