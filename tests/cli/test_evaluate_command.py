@@ -51,6 +51,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "runtimes": ("openvino",),
         "providers": ("azure", "CPU"),
         "overwrite": True,
+        "metric": None,
         "strict": True,
         "tell": None,
     }
