@@ -67,42 +67,42 @@ OUTPUTS = (
 # The data is not what the model was trained on, or not what it will see.
 PREPROCESSING = (
     Case("pixels not divided by 255", f"{_CLASSIFIER} undivided.yaml", _RIGHT, ("255|range",), strict=True),
-    Case("BGR", f"{_CLASSIFIER} bgr.yaml", _RIGHT, ("BGR|channel order",), strict=True),
-    Case("wrong mean", f"{_CLASSIFIER} mean.yaml", _RIGHT, ("mean",), strict=True),
+    Case("BGR", f"{_CLASSIFIER} bgr.yaml", _RIGHT, ("BGR|order of colours",), strict=True),
+    Case("wrong mean", f"{_CLASSIFIER} mean.yaml", _RIGHT, ("mean|preprocessing",), strict=True),
     Case("declared without scale and mean", f"{_CLASSIFIER} none.yaml", _RIGHT, ("255|range|preprocess",), strict=True),
     Case("no preprocessing at all", f"{_CALIBRATE} undeclared.yaml", CALIBRATED, ("preprocess",), strict=True),
-    Case("grey images into an RGB model", f"{_CLASSIFIER} eval-grey.yaml", _RIGHT, ("grey",), strict=True),
+    Case("grey images into an RGB model", f"{_CLASSIFIER} eval-grey.yaml", _RIGHT, ("all 96 evaluation images are grey", "three channels"), strict=True),
     Case("two inputs exchanged", f"{_ON_SIDES} swapped-sides.npz", f"{_ON_SIDES} other-sides.npz",
-         ("outside|drift|distribution",), strict=True),
+         ("unlike calibration data", "outside"), strict=True),
     Case("a channel in another unit", f"{_ON_FEATURES} scaled-features.npz", f"{_ON_FEATURES} other-features.npz",
-         ("outside|drift|distribution",), strict=True),
+         ("unlike calibration data", "outside"), strict=True),
     Case("evaluation brighter than calibration", f"{_CALIBRATE} eval-bright.yaml", CALIBRATED,
-         ("outside|drift|distribution",), strict=True),
+         ("unlike calibration data", "outside"), strict=True),
     Case("evaluation of another domain", f"{_CALIBRATE} eval-noise.yaml", CALIBRATED,
-         ("outside|drift|distribution",), strict=True),
+         ("unlike calibration data", "outside"), strict=True),
 )  # fmt: skip
 
 LABELS = (
-    Case("labels shuffled", f"{_CLASSIFIER} eval-shuffled.yaml", _RIGHT, ("chance",), strict=True),
-    Case("labels off by one", f"{_CLASSIFIER} eval-off-by-one.yaml", _RIGHT, ("chance|label",), strict=True),
-    Case("folders in another order", f"{_CLASSIFIER} eval-order.yaml", _RIGHT, ("folder|label|chance",), strict=True),
+    Case("labels shuffled", f"{_CLASSIFIER} eval-shuffled.yaml", _RIGHT, ("guessing among 8 classes", "labels"), strict=True),
+    Case("labels off by one", f"{_CLASSIFIER} eval-off-by-one.yaml", _RIGHT, ("guessing among 8 classes", "labels"), strict=True),
+    Case("folders in another order", f"{_CLASSIFIER} eval-order.yaml", _RIGHT, ("guessing among 8 classes", "order of .*classes"), strict=True),
     Case("more labels than classes", f"{_CLASSIFIER} eval-more-classes.yaml", _RIGHT,
-         ("label 10", "has 8", "class folders"), DATA),
-    Case("all labels equal", f"{_CLASSIFIER} eval-one-class.yaml", _RIGHT, ("label",), strict=True),
-    Case("untrained model", "evaluate untrained.onnx untrained.onnx --config right.yaml", _RIGHT, ("chance",), strict=True),
+         ("label 14 is not a class", "output has 8", "class folders"), DATA),
+    Case("all labels equal", f"{_CLASSIFIER} eval-one-class.yaml", _RIGHT, ("all 12 samples have label 2",), strict=True),
+    Case("untrained model", "evaluate untrained.onnx untrained.onnx --config right.yaml", _RIGHT, ("guessing among 8 classes",), strict=True),
     Case("a gate on labels without labels",
          f"{_ON_FEATURES} other-features.npz --gate top1.drop<=1",
          f"{_CALIBRATE} right.yaml --gate top1.drop<=5", ("label",), DATA),
 )  # fmt: skip
 
 SAMPLES = (
-    Case("one sample", f"{_CALIBRATE} calib-one.yaml", CALIBRATED, ("one ",), strict=True),
-    Case("five samples", f"{_CALIBRATE} calib-few.yaml", CALIBRATED, ("5 ",), strict=True),
-    Case("duplicates", f"{_CALIBRATE} calib-same.yaml", CALIBRATED, ("duplicate|same",), strict=True),
-    Case("constant samples", f"{_CALIBRATE} calib-constant.yaml", CALIBRATED, ("constant",), strict=True),
-    Case("evaluation on calibration images", f"{_CALIBRATE} eval-calib.yaml", CALIBRATED, ("48",), strict=True),
-    Case("padding only", f"{_READER} padding.npz", f"{_READER} sentences.npz", ("padding",), strict=True),
-    Case("silence", f"{_LISTENER} silence.npz", f"{_LISTENER} waves.npz", ("zero|single value",), strict=False),
+    Case("one sample", f"{_CALIBRATE} calib-one.yaml", CALIBRATED, ("one calibration sample",), strict=True),
+    Case("five samples", f"{_CALIBRATE} calib-few.yaml", CALIBRATED, ("with 5 samples", "uncertain by"), strict=True),
+    Case("duplicates", f"{_CALIBRATE} calib-same.yaml", CALIBRATED, ("56 of 64", "repeat others"), strict=True),
+    Case("constant samples", f"{_CALIBRATE} calib-constant.yaml", CALIBRATED, ("64 of 64", "one single value or colour"), strict=True),
+    Case("evaluation on calibration images", f"{_CALIBRATE} eval-calib.yaml", CALIBRATED, ("48 of 96 evaluation samples are calibration samples",), strict=True),
+    Case("padding only", f"{_READER} padding.npz", f"{_READER} sentences.npz", ("64 of 64", "padding only"), strict=True),
+    Case("silence", f"{_LISTENER} silence.npz", f"{_LISTENER} waves.npz", ("64 of 64", "one single value"), strict=True),
     Case("NaN of the FP32 model in calibration", f"{_LOGARITHM} features.npz --eval-data other-positive.npz", f"{_LOGARITHM} positive.npz --eval-data other-positive.npz",
          (r"features\.npz\[0\]", "'logarithm'", "NaN"), STATISTICS),
     Case("NaN of the FP32 model in evaluation", f"{_LOGARITHM} positive.npz --eval-data other-features.npz",
@@ -128,5 +128,5 @@ JOBS = (
          f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric", "absent"), USAGE),
 )  # fmt: skip
 
-_NOT_TOLD_YET = (*OUTPUTS[:7], *PREPROCESSING, *LABELS[:3], *LABELS[4:6], *SAMPLES[:6])
+_NOT_TOLD_YET = OUTPUTS[:7]
 CASES = tuple(case for case in (*OUTPUTS, *PREPROCESSING, *LABELS, *SAMPLES, *JOBS) if case not in _NOT_TOLD_YET)

@@ -28,7 +28,7 @@ def test_a_broken_job_is_told(case, judge):
 @pytest.mark.parametrize("case", [case for case in CASES if case.strict], ids=lambda case: case.name)
 def test_a_broken_job_fails_when_strict(case, judge):
     verdict = judge(f"{case.broken} --strict")
-    assert (verdict.code, told(case.says, verdict.err.splitlines()) is not None) == (DATA, True), verdict.sentences
+    assert (verdict.code, verdict.err.splitlines()[-1][:14]) == (DATA, "int8cal: data:"), verdict.sentences
 
 
 @pytest.mark.parametrize("right", sorted({case.right for case in CASES}))
