@@ -22,7 +22,7 @@ from int8cal.evaluating import (
     versions,
 )
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import check_gates, gates_of, need_labels, require_measurable, require_outputs
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
 from int8cal.graph.load import Watched
@@ -71,7 +71,7 @@ def require_writable(job: Job) -> None:
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation.gates)
     require_measurable(gates, latency=job.evaluation.latency)
     further(job.evaluation.runtimes)
     resolve(job.evaluation.providers)
@@ -116,7 +116,7 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation.gates)
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
 

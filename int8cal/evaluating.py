@@ -18,7 +18,7 @@ from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import check_gates, gates_of, need_labels, require_measurable, require_outputs
 from int8cal.evaluation.layerwise import find_layers
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
@@ -70,7 +70,7 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    parsed = [parse_gate(text) for text in gates]
+    parsed = gates_of(gates)
     require_measurable(parsed, latency=latency)
     further(runtimes)
     providers = resolve(providers)

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from int8cal.errors import GateError
+from int8cal.evaluation.figures import OUTPUT_FAULTS, faults_of
 from int8cal.evaluation.gates import figure_named
 from int8cal.report.document import document_of
 
@@ -75,6 +76,9 @@ def _advice(failed: list[Gate], report: Report) -> str:
             return f"{report.mixed.outcome}; raise --budget, or relax the gate"
         budget = math.ceil(report.mixed.needed_percent)
         return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
+    if all(figure_named(gate.gate) in OUTPUT_FAULTS for gate in failed):
+        lost = "give what these channels come from scales of its own, as int8cal calibrate does, or leave it in float"
+        return f"{lost}; to allow it, give --gate {figure_named(failed[0].gate)}=off, or a gate of your own"
     if all(figure_named(gate.gate).startswith("saturation.") for gate in failed):
         return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
     return "try another --method, --exclude the worst layers, or relax the gate"
@@ -84,6 +88,7 @@ def _value(index: int, report: Report) -> str:
     gate = report.gates[index]
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
-        return f"is {gate.value:g}{interval}"
+        lines = faults_of(report.evaluation, figure_named(gate.gate))
+        return f"is {gate.value:g}{interval}" + "".join(f": {line}" for line in lines[:1])
     document = document_of(report)
     return f"not computed: {document.why(f'gates.{index}.value')}"

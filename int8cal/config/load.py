@@ -18,7 +18,7 @@ from int8cal.config.layers import Layer, layer_of, nest, validate
 from int8cal.config.schema import JobLayer
 from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read_yaml
 from int8cal.errors import ConfigError, UsageError
-from int8cal.evaluation.gates import on_outputs, parse_gate
+from int8cal.evaluation.gates import on_outputs, own_gates
 from int8cal.job import DEFAULT_TARGET, Job
 from int8cal.runtime.targets import TARGETS
 
@@ -207,7 +207,7 @@ def _require_sense_of_target(job: Job) -> None:
 
 
 def _require_use_for_budget(job: Job) -> None:
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = own_gates(job.evaluation.gates)
     if not gates:
         raise UsageError(
             "a budget is spent until the gates hold, but there is no gate",

@@ -6,7 +6,7 @@ import difflib
 import math
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
@@ -27,17 +27,71 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
 _EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
 _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
+# They hold for every evaluation, unless there is a gate of the user's own on the figure, or it is switched off by name.
+STANDING = ("outputs.dead<=0",)
+_OFF = re.compile(r"\s*(outputs\.\w+)\s*=\s*off\s*")
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
 
 @dataclass(frozen=True)
 class ParsedGate:
-    """A gate whose name is known and whose bound is a finite number; `text` is what the user wrote."""
+    """A gate whose name is known and whose bound is a finite number; `text` is what the user wrote.
+
+    A standing one is there without being asked for, and says nothing where its figure cannot be had.
+    """
 
     text: str
     name: str
     operator: str
     bound: float
+    standing: bool = False
+
+
+def own_gates(texts: Iterable[str]) -> tuple[ParsedGate, ...]:
+    """Read the gates that a user set, without those that switch a standing one off.
+
+    Raises:
+        ConfigError: As `parse_gate`, or what is switched off does not stand.
+    """
+    texts = tuple(texts)
+    switched_off(texts)
+    return tuple(parse_gate(text) for text in texts if not _OFF.fullmatch(text))
+
+
+def gates_of(texts: Iterable[str]) -> tuple[ParsedGate, ...]:
+    """Read the gates that a job is held to: the user's own, then the standing ones that are left.
+
+    Raises:
+        ConfigError: As `own_gates`.
+    """
+    texts = tuple(texts)
+    own = own_gates(texts)
+    gone = switched_off(texts) | {gate.name for gate in own}
+    standing = (replace(parse_gate(text), standing=True) for text in STANDING)
+    return (*own, *(gate for gate in standing if gate.name not in gone))
+
+
+def gate_texts(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the texts of all gates that a job is held to, see `gates_of`."""
+    return tuple(gate.text for gate in gates_of(texts))
+
+
+def switched_off(texts: Iterable[str]) -> set[str]:
+    """Name the figures whose standing gates are switched off.
+
+    Raises:
+        ConfigError: There is no standing gate on one of them.
+    """
+    standing = {parse_gate(text).name: text for text in STANDING}
+    names = {match[1]: text for text in texts if (match := _OFF.fullmatch(text))}
+    for name, text in names.items():
+        if name not in standing:
+            raise ConfigError(
+                f'gate "{text}" switches off a gate that nobody set',
+                do=f"the gates that are always on are {', '.join(standing.values())}",
+                gate=text,
+            )
+    return set(names)
 
 
 def parse_gate(
@@ -171,8 +225,9 @@ def figure_named(text: str) -> str:
 
 
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
-    return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
+    """Hold every gate against the evaluation, in order; a figure that could not be computed fails the user's gate."""
+    judged = (gate for gate in gates if not gate.standing or value_of(gate.name, evaluation) is not None)
+    return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in judged)
 
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:
