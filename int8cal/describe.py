@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import onnx
+
+    from int8cal.graph.plan import Plan
     from int8cal.graph.signature import TensorSpec
     from int8cal.report.screen import Screen
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML", "pydantic", "Pillow", "Jinja2")
 _OPTIONAL = ("ray", "openvino")
-# what decides how u8 x s8 products are added up (docs/saturation.md)
-_CPU_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 
 
 def describe_file(path: Path, screen: Screen) -> list[str]:
@@ -90,8 +91,10 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.select import Selection
     from int8cal.runtime.sessions import simplify
 
-    plan = make_plan(prepare(path, simplify).model, Selection())
-    lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
+    model = prepare(path, simplify).model
+    plan = make_plan(model, Selection())
+    lines = [] if screen.only else _family_lines(model, plan)
+    lines += [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
     nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
     nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
     left = [(each.op_type, each.node, f": {each.reason}") for each in plan.unquantized]
@@ -100,6 +103,24 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     if left:
         lines += ["would stay float", *_nodes(left, width, screen)]
     return lines
+
+
+def _family_lines(model: onnx.ModelProto, plan: Plan) -> list[str]:
+    """Say what families the model belongs to: where, what tends to go wrong, what is done, what to look at."""
+    from int8cal.graph.families import find_families
+    from int8cal.graph.index import Index
+    from int8cal.graph.treatments import Planned
+
+    planned, lines = Planned(Index(model), plan), list[str]()
+    for family in find_families(model):
+        rule = family.rule
+        lines += [
+            f"  {rule.name}: {family.where}",
+            f"    what tends to go wrong: {rule.risk}",
+            f"    what int8cal does: {rule.treat(family.parts, planned)}",
+            f"    what to look at: {rule.look}",
+        ]
+    return ["families", *lines] if lines else []
 
 
 def _nodes(nodes: list[tuple[str, str, str]], width: int, screen: Screen) -> list[str]:
@@ -160,16 +181,18 @@ def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:
 
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
-    from int8cal.runtime.machine import cpu_flags, providers
+    from int8cal.runtime.machine import FLAGS, cpu_flags, cpu_name, physical_cores, providers
     from int8cal.runtime.sessions import cpu_count
 
-    flags = cpu_flags()
+    flags, cores = cpu_flags(), physical_cores()
     lines = [
         f"int8cal: {_version('int8cal')}",
         f"python: {platform.python_version()}",
         f"system: {platform.system()} {platform.machine()}",
+        f"cpu: {cpu_name()}",
         f"cpus: {cpu_count()} of {os.cpu_count()}",
-        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in _CPU_FLAGS if flags),
+        *([f"physical cores: {cores}"] if cores is not None else []),
+        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in FLAGS if flags),
         f"int8 products: {_verdict()}",
         f"providers: {', '.join(providers())}",
     ]

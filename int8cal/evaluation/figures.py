@@ -1,22 +1,42 @@
-"""Every figure that has a name: where it is found, its unit and its 95 % interval, which way is better, its label.
+"""Every figure that has a name: where it is found, its unit, what it can be, its 95 % interval, which way is better.
 
 Gates, comparisons and the command line's help read this table.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from int8cal.numerics.metrics import EXACT_DB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from int8cal.evaluation.result import Interval, Measurements
 
-_FRACTION, _POINTS, _DECIBEL, _SPEEDUP = "fraction of 1", "percentage points", "dB", "fp32 / int8"
+FRACTION = "fraction of 1"
+_POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
 _GROUPS = "groups of channels"
 _ENDS = {"lo": 0, "hi": 1}
+_ABOVE_0 = math.nextafter(0.0, 1.0)
+# Unit -> the least and the largest value that a figure of it can take, whatever the models are.
+_POSSIBLE: dict[str, tuple[float, float]] = {
+    FRACTION: (0.0, 1.0),
+    _POINTS: (-100.0, 100.0),
+    _DECIBEL: (-math.inf, EXACT_DB),
+    "at most 1": (-1.0, 1.0),
+    "in the output's unit": (0.0, math.inf),
+    "ms": (_ABOVE_0, math.inf),
+    _SPEEDUP: (_ABOVE_0, math.inf),
+    "bytes": (0.0, math.inf),
+    "int8 / fp32": (_ABOVE_0, math.inf),
+    "channels": (0.0, math.inf),
+    _GROUPS: (0.0, math.inf),
+    "nodes": (0.0, math.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,21 @@ class Figure:
     label: str = ""
     better: int = 0
     interval: Callable[[Measurements], Interval | None] | None = None
+
+    @property
+    def possible(self) -> tuple[float, float]:
+        """The least and the largest value that it can take, whatever the models are."""
+        return _POSSIBLE.get(self.unit, (-math.inf, math.inf))
+
+    @property
+    def range_text(self) -> str:
+        """What it can be, in words; empty where it can be anything."""
+        low, high = self.possible
+        if low == _ABOVE_0:
+            return "above 0"
+        if math.isfinite(low):
+            return f"from {low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
+        return f"at most {high:g}" if math.isfinite(high) else ""
 
     def end(self, end: str) -> Figure:
         """Return one end of the interval, which is a figure too."""
@@ -88,12 +123,12 @@ _MEASURED: dict[str, Figure] = {
     "sqnr_db": _figure("metrics.sqnr_db", _DECIBEL, "SQNR", 1, interval=True),
     "cosine": _figure("metrics.cosine", "at most 1", "Cosine similarity", 1),
     "max_abs_error": _figure("metrics.max_abs_error", "in the output's unit", "Largest error", -1),
-    "agreement": _figure("metrics.agreement", _FRACTION, "Agreement", 1, interval=True),
-    "top1.fp32": _figure("metrics.top1.fp32", _FRACTION),
-    "top1.int8": _figure("metrics.top1.int8", _FRACTION),
+    "agreement": _figure("metrics.agreement", FRACTION, "Agreement", 1, interval=True),
+    "top1.fp32": _figure("metrics.top1.fp32", FRACTION),
+    "top1.int8": _figure("metrics.top1.int8", FRACTION),
     "top1.drop": _figure("metrics.top1.drop", _POINTS, "Top-1 drop", -1, interval=True),
-    "top5.fp32": _figure("metrics.top5.fp32", _FRACTION),
-    "top5.int8": _figure("metrics.top5.int8", _FRACTION),
+    "top5.fp32": _figure("metrics.top5.fp32", FRACTION),
+    "top5.int8": _figure("metrics.top5.int8", FRACTION),
     "top5.drop": _figure("metrics.top5.drop", _POINTS, "Top-5 drop", -1, interval=True),
     "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
     "outputs.dead": Figure(_over_outputs("dead"), "channels", "Dead output channels", -1),

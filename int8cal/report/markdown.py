@@ -20,6 +20,7 @@ from int8cal.report.reading import (
     headlines,
     int8_name,
     name_of,
+    origin_rows,
     told_gates,
     verdict,
 )
@@ -77,6 +78,7 @@ def report_to_markdown(report: Report) -> str:
             MARKER,
             f"## {_mark(document)}int8cal: {_models(document)}",
             f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
+            _origin(document),
             bullets([f"❌ {escape(line)}" for line in faults(document)], most=_GATES),
             _failed(document),
             _headline(document),
@@ -115,6 +117,12 @@ def _samples(document: Document) -> str:
     path = next((value for name, value in evaluation_data(document) if name == "path"), "")
     where = f" of {code(path)}" if path else ""
     return f", measured on {wording.count(document.samples, 'sample')}{where}."
+
+
+def _origin(document: Document) -> str:
+    """Say when, where and by what it was made: one line each, since they differ between two runs of one job."""
+    rows = origin_rows(document)
+    return "<br>\n".join(f"{label}: {code(text) if label == 'Command' else escape(text)}" for label, text in rows)
 
 
 def _failed(document: Document) -> str:
