@@ -8,31 +8,16 @@ that some reports lack: older ones, those of other tools, or where it tells of n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictBool
+
+from int8cal.evaluation.group_metrics import GroupMetrics  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.quantization.table import StepResult, WeightEntry
-
-# Metadata of fields that report.json has only where they are not their default.
-LEFT_OUT = {"left out": True}
-
-
-def _number(value: Any) -> Any:
-    # To Python a bool is an int; to a report it is not a number.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticCustomError("number", "int or float")
-    return value
-
-
-# A number is kept as it was given, whole or not, so that it is written again as it was read.
-Number = Annotated[float, PlainValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
-# Both ends of a 95 % interval.
-Interval = tuple[Number | None, Number | None]
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
@@ -71,44 +56,6 @@ class Metrics:
     top1: Drop | None
     top5: Drop | None
     exact_outputs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class WorstChannel:
-    """The channel of a group with the lowest SQNR; channels of an output are counted from 0."""
-
-    channel: Count
-    sqnr_db: Number
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupMetrics:
-    """Channels of one output that mean the same kind of thing, see `evaluation.output_groups`.
-
-    Attributes:
-        kind: What their values are.
-        channels: First and last channel; None for all of an output without a channel axis.
-        source: Tensor that they come from.
-        dead: Channels whose values differ in the FP32 model and are all the same in the int8 model.
-        saturated: Share of the values that the int8 model holds at its largest or smallest, and the FP32 model surely
-            beyond it; 0 where that is no fault.
-        tied: Share of the rows whose highest score several channels share in the int8 model alone; 0 likewise.
-        levels, levels_of_8_bits: Different values of the int8 model where they are too few to keep the order of those
-            of the FP32 model, and what eight bits would give these; 0 where they are not.
-    """
-
-    kind: str
-    channels: tuple[Count, Count] | None
-    source: str = field(default="", metadata=LEFT_OUT)
-    sqnr_db: Number | None
-    cosine: Number | None
-    max_abs_error: Number | None
-    worst_channel: WorstChannel | None = field(default=None, metadata=LEFT_OUT)
-    dead: tuple[Count, ...] = field(default=(), metadata=LEFT_OUT)
-    saturated: Number = field(default=0.0, metadata=LEFT_OUT)
-    tied: Number = field(default=0.0, metadata=LEFT_OUT)
-    levels: Count = field(default=0, metadata=LEFT_OUT)
-    levels_of_8_bits: Count = field(default=0, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,8 @@ from int8cal.report import wording
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from int8cal.evaluation.result import Drop, Gate, Interval
+    from int8cal.evaluation.numbers import Interval
+    from int8cal.evaluation.result import Drop, Gate
     from int8cal.report.document import Document
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"

@@ -13,10 +13,10 @@ from int8cal.report.reading import Headline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from int8cal.evaluation.group_metrics import GroupMetrics
     from int8cal.evaluation.result import (
         FloatNode,
         Fusion,
-        GroupMetrics,
         LayerMetrics,
         LayerSaturation,
         MixedPrecision,
