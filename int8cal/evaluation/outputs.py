@@ -189,6 +189,10 @@ class OutputComparison:
                 names = self._without(key) or list(outputs)
                 why = "; ".join(dict.fromkeys(self._why_no_error(name) for name in names))
                 reasons[f"metrics.{key}"] = why if self._sums else _NO_FLOAT
+        for name, figures in outputs.items():
+            for at, group in enumerate(figures.groups):
+                if group.sqnr_db is None or group.cosine is None:
+                    reasons[f"outputs.{name}.groups.{at}"] = "the group is zero everywhere in one of the models"
         reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
         if all(each.dead is None for each in outputs.values()):
             why = _CANNOT_TELL if self._sums else _NO_FLOAT
