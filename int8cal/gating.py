@@ -76,10 +76,11 @@ def _advice(failed: list[Gate], report: Report) -> str:
             return f"{report.mixed.outcome}; raise --budget, or relax the gate"
         budget = math.ceil(report.mixed.needed_percent)
         return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
-    if all(figure_named(gate.gate) in OUTPUT_FAULTS for gate in failed):
+    own = report.evaluation.metric.name if report.evaluation.metric else ""
+    if all(figure_named(gate.gate, own) in OUTPUT_FAULTS for gate in failed):
         lost = "give what these channels come from scales of its own, as int8cal calibrate does, or leave it in float"
         return f"{lost}; to allow it, give --gate {figure_named(failed[0].gate)}=off, or a gate of your own"
-    if all(figure_named(gate.gate).startswith("saturation.") for gate in failed):
+    if all(figure_named(gate.gate, own).startswith("saturation.") for gate in failed):
         return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
     return "try another --method, --exclude the worst layers, or relax the gate"
 

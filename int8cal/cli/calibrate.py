@@ -49,7 +49,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
 
     job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
     read = [job.model, *([Path(config)] if config else [])]
-    junit.expect(job.name, gate_texts(job.evaluation.gates), read, overwrite=job.output.overwrite)
+    junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
     require_available(job)
     from int8cal.calibrating import calibrate_job
     from int8cal.gating import require_complete, require_gates

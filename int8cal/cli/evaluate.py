@@ -70,13 +70,14 @@ def command(
     # That a YAML lets its own output be replaced says nothing about the directory named here.
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
-    junit.expect(Path(int8).name, gate_texts(job.evaluation.gates), read, overwrite=overwrite)
+    junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
     report = evaluate_files(
         Path(fp32),
         Path(int8),
         job.evaluation.data or job.data,
         output=directory,
         gates=job.evaluation.gates,
+        metric=job.evaluation.metric,
         target=target or job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,

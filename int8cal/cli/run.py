@@ -123,10 +123,7 @@ def command(
         _reporter({task.job.name for task in selected if task.job.quiet}, width),
     )
     junit.keep(
-        [
-            junit_suite(result, gate_texts(task.job.evaluation.gates))
-            for task, result in zip(selected, results, strict=True)
-        ]
+        [junit_suite(result, gate_texts(task.job.evaluation)) for task, result in zip(selected, results, strict=True)]
     )
     left = sum(result.status == "not run" for result in results)
     if left and not interrupted:
