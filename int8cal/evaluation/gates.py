@@ -40,6 +40,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
 _EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
 _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
+_AT_CHANCE = "the FP32 model itself is near chance"
 # What could be a metric's own figure, as long as nobody knows what the metric is called.
 OF_A_METRIC = rf"[A-Za-z_][A-Za-z0-9_]*({'|'.join(re.escape(rest) for rest in OWN if rest)})?"
 # They hold for every evaluation, unless there is a gate of the user's own on the figure, or it is switched off by name.
@@ -387,9 +388,20 @@ def figure_named(text: str, metric: str = "") -> str:
 
 
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Hold every gate against the evaluation, in order; a figure that could not be computed fails the user's gate."""
+    """Hold every gate against the evaluation, in order; a figure that could not be computed fails the user's gate.
+
+    So does a drop in accuracy where the FP32 model is near chance: there is nothing to lose there, and the data or its
+    preprocessing is wrong.
+    """
     judged = (gate for gate in gates if not gate.standing or value_of(gate.name, evaluation) is not None)
-    return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in judged)
+    held = tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in judged)
+    if not any(finding.check == "chance" for finding in evaluation.findings):
+        return held
+    return tuple(replace(gate, passed=False, why=_AT_CHANCE) if _is_drop(gate.gate) else gate for gate in held)
+
+
+def _is_drop(text: str) -> bool:
+    return figure_named(text).startswith(("top1.drop", "top5.drop"))
 
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:
