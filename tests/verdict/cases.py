@@ -50,13 +50,13 @@ def _int8(name: str) -> str:
 # The int8 model is ruined, whatever its SQNR.
 OUTPUTS = (
     Case("detection head under one scale", _DETECTOR.format("together"), _DETECTOR.format("apart"),
-         (r"outputs\.dead", ), GATE),
-    Case("dead class", _int8("dead"), _int8("int8"), (r"outputs\.dead",), GATE),
+         (r"outputs\.dead<=0", "6 of 10 channels are constant", "from scores"), GATE),
+    Case("dead class", _int8("dead"), _int8("int8"), ('"logits"', "1 of 8 channels", "channels? 3"), GATE),
     Case("channel with a weight of zero", _SEGMENTER.format("zero_scale"), _SEGMENTER.format("int8"),
          (r"outputs\.dead",), GATE),
-    Case("tied scores", _int8("tied"), _int8("int8"), ("logits", "order|rank|tie")),
-    Case("clipped logits", _int8("clipped"), _int8("int8"), ("logits", "saturat")),
-    Case("saturated output", _SEGMENTER.format("saturated"), _SEGMENTER.format("int8"), ("classes", "saturat")),
+    Case("tied scores", _int8("tied"), _int8("int8"), ('"logits"', "different values", "order is lost")),
+    Case("clipped logits", _int8("clipped"), _int8("int8"), ('"logits"', "stick at the largest or smallest")),
+    Case("saturated output", _SEGMENTER.format("saturated"), _SEGMENTER.format("int8"), ('"classes"', "stick at the largest or smallest")),
     Case("collapsed embeddings", _EMBEDDER.format("collapsed"), _EMBEDDER.format("int8"), ("embedding",)),
     Case("outputs exchanged", _STEREO.format("exchanged"), _STEREO.format("int8"), ('"mean"', '"spread"', "exchanged")),
     Case("int8 model of other weights", _int8("other_int8"), _int8("int8"), ("another|other", "FP32")),
@@ -66,10 +66,10 @@ OUTPUTS = (
 
 # The data is not what the model was trained on, or not what it will see.
 PREPROCESSING = (
-    Case("pixels not divided by 255", f"{_CLASSIFIER} undivided.yaml", _RIGHT, ("255|range",), strict=True),
+    Case("pixels not divided by 255", f"{_CLASSIFIER} undivided.yaml", _RIGHT, ("255|range",), code=GATE, strict=True),
     Case("BGR", f"{_CLASSIFIER} bgr.yaml", _RIGHT, ("BGR|order of colours",), strict=True),
-    Case("wrong mean", f"{_CLASSIFIER} mean.yaml", _RIGHT, ("mean|preprocessing",), strict=True),
-    Case("declared without scale and mean", f"{_CLASSIFIER} none.yaml", _RIGHT, ("255|range|preprocess",), strict=True),
+    Case("wrong mean", f"{_CLASSIFIER} mean.yaml", _RIGHT, ("mean|preprocessing",), code=GATE, strict=True),
+    Case("declared without scale and mean", f"{_CLASSIFIER} none.yaml", _RIGHT, ("255|range|preprocess",), code=GATE, strict=True),
     Case("no preprocessing at all", f"{_CALIBRATE} undeclared.yaml", CALIBRATED, ("preprocess",), strict=True),
     Case("grey images into an RGB model", f"{_CLASSIFIER} eval-grey.yaml", _RIGHT, ("all 96 evaluation images are grey", "three channels"), strict=True),
     Case("two inputs exchanged", f"{_ON_SIDES} swapped-sides.npz", f"{_ON_SIDES} other-sides.npz",
@@ -101,8 +101,8 @@ SAMPLES = (
     Case("duplicates", f"{_CALIBRATE} calib-same.yaml", CALIBRATED, ("56 of 64", "repeat others"), strict=True),
     Case("constant samples", f"{_CALIBRATE} calib-constant.yaml", CALIBRATED, ("64 of 64", "one single value or colour"), strict=True),
     Case("evaluation on calibration images", f"{_CALIBRATE} eval-calib.yaml", CALIBRATED, ("48 of 96 evaluation samples are calibration samples",), strict=True),
-    Case("padding only", f"{_READER} padding.npz", f"{_READER} sentences.npz", ("64 of 64", "padding only"), strict=True),
-    Case("silence", f"{_LISTENER} silence.npz", f"{_LISTENER} waves.npz", ("64 of 64", "one single value"), strict=True),
+    Case("padding only", f"{_READER} padding.npz", f"{_READER} sentences.npz", ("64 of 64", "padding only"), code=GATE, strict=True),
+    Case("silence", f"{_LISTENER} silence.npz", f"{_LISTENER} waves.npz", ("64 of 64", "one single value"), code=GATE, strict=True),
     Case("NaN of the FP32 model in calibration", f"{_LOGARITHM} features.npz --eval-data other-positive.npz", f"{_LOGARITHM} positive.npz --eval-data other-positive.npz",
          (r"features\.npz\[0\]", "'logarithm'", "NaN"), STATISTICS),
     Case("NaN of the FP32 model in evaluation", f"{_LOGARITHM} positive.npz --eval-data other-features.npz",
@@ -128,5 +128,4 @@ JOBS = (
          f"{_RIGHT} --metric verdict_metric:each", ("verdict_metric", "absent"), USAGE),
 )  # fmt: skip
 
-_NOT_TOLD_YET = OUTPUTS[:7]
-CASES = tuple(case for case in (*OUTPUTS, *PREPROCESSING, *LABELS, *SAMPLES, *JOBS) if case not in _NOT_TOLD_YET)
+CASES = (*OUTPUTS[:6], *OUTPUTS[7:], *PREPROCESSING, *LABELS, *SAMPLES, *JOBS)
