@@ -74,12 +74,36 @@ class Metrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecisionFigure:
+    """What became of the decisions that a group of an output's channels is for; no label is needed.
+
+    Attributes:
+        figure: Its name, as gates have it behind the output's.
+        kind: What the group's values are.
+        channels: First and end of the group, where it is not all of the output.
+        value: None where it could not be computed.
+        ci95: 95 % interval over the choice of samples.
+        samples: Those that it is over.
+        how: How it was measured, and what its interval is.
+    """
+
+    figure: str
+    kind: str
+    channels: tuple[Count, Count] | None = field(default=None, metadata=LEFT_OUT)
+    value: Number | None
+    ci95: Interval | None
+    samples: Count
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputMetrics:
-    """One graph output."""
+    """One graph output; `decisions` of its groups in the order of their channels, the most telling figure first."""
 
     sqnr_db: Number | None
     sqnr_db_ci95: Interval | None = None
     cosine: Number | None
+    decisions: tuple[DecisionFigure, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
