@@ -1,9 +1,35 @@
-"""What a model's outputs are: groups of channels of one meaning, found from the graph and the FP32 model's values."""
+"""What a model's outputs are: groups of channels of one meaning, found from the graph and the FP32 model's values.
+
+Detectors join boxes and class scores in one output: together the larger numbers hide what became of the smaller ones.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from int8cal.graph.index import Index, attribute, derived_constants
+from int8cal.graph.ops import STANDARD
+from int8cal.graph.signature import signature_of
+from int8cal.graph.taps import tapped_model
+from int8cal.probe.score_points import ending, joining_of
+from int8cal.runtime.batching import batch_size, make_feed
+from int8cal.runtime.sessions import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from int8cal.probe.score_points import Joining
+    from int8cal.runtime.batching import Arrays, SampleLike
+
+    Values = npt.NDArray[Any]
 
 # What the values of a group are, by which it is known what a decision on them is.
 Kind = Literal[
@@ -16,6 +42,38 @@ Kind = Literal[
     "image",  # planes of pixels
     "values",  # anything else
 ]
+
+# Neighbouring parts whose ranges are within this factor share a fault if they have one: eight bits over both still
+# leave five for the smaller.
+_SAME_RANGE = 8.0
+_LEAST_OBJECTS = 16  # positions of an output of boxes
+_LEAST_WAVE = 2000  # samples of a waveform; a convolution may give as many as a thousand class scores
+_LEAST_VOCABULARY = 1000  # token logits; smaller alphabets are class scores a position
+_LEAST_EMBEDDING = 16
+_LEAST_CLASSES = 2
+_COORDINATES, _OBJECTS_RANK = 4, 3  # of a box; axes of an output of boxes: batch, and objects and channels in any order
+_IMAGE_RANK, _PLANES = 4, (1, 3, 4)
+_SOFTMAX_OPSET = 13  # from which on the default axis is the last
+_ROUNDING = 1e-3  # how far from 1 the sum of a row of float32 probabilities, or its norm, may be
+
+_PRODUCTS = frozenset({"Gemm", "MatMul"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
+_SIGMOID = frozenset({"Sigmoid", "HardSigmoid"})
+_MEANS = frozenset({"ReduceMean", "ReduceMax", "GlobalAveragePool", "AveragePool"})
+# They end models that sum up a sample, or describe each position, for others to compare.
+_POOLING = frozenset(
+    {
+        "GlobalAveragePool", "GlobalMaxPool", "LayerNormalization", "LpNormalization", "ReduceMean", "ReduceMax",
+        "AveragePool", "MaxPool", "Tanh",
+    }
+)  # fmt: skip
+_WAVES = _CONVOLUTIONS | {"Tanh"}
+# Where channels are in what these compute.
+_CHANNELS_AT = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1, "LayerNormalization": -1}
+# Values between 0 and 1 are probabilities behind these; features behind a Relu, say, may be so small by chance.
+_BOUNDING = frozenset({"Clip", "Div", "Exp", "Mul", "Max", "Min", "Where", "Pow"})
+_EMBEDDING_NAMES = re.compile(r"emb|feat|pool|hidden|vector|descriptor", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,3 +94,261 @@ class OutputGroup:
     first: int = 0
     end: int = 0
     source: str = ""
+
+    def of(self, values: Values) -> Values:
+        """Return the group's part of the output's values for one sample."""
+        return values if self.axis is None else _taken(values, self.axis, self.first, self.end)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A run of channels of one origin, with the range of its values on the sample."""
+
+    axis: int
+    first: int
+    end: int
+    source: str
+    low: float
+    high: float
+    kind: Kind
+
+    @property
+    def amax(self) -> float:
+        return max(abs(self.low), abs(self.high))
+
+
+class GroupFinder:
+    """Finds the groups of a model's outputs, once, on a sample.
+
+    Args:
+        fp32: The float model.
+        threads: Of the runtime; 0 for all CPUs.
+    """
+
+    def __init__(self, fp32: onnx.ModelProto, *, threads: int = 0) -> None:
+        self._model, self._threads = fp32, threads
+        self._index = Index(fp32)
+        self._constants = derived_constants(self._index)
+        self._opset = max(
+            (each.version for each in fp32.opset_import if each.domain in STANDARD), default=_SOFTMAX_OPSET
+        )
+
+    def __call__(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
+        """Find the groups of every float output, in the order of their channels.
+
+        Args:
+            sample: A sample; models with Concats in front of their outputs are run on it.
+            outputs: What the FP32 model gives for it: name -> array, of this sample alone.
+
+        Numerics: parts are told from the graph; which of them mean different things, by kind and by range (a factor of
+        _SAME_RANGE) on this sample.
+        """
+        floats = {name: value for name, value in outputs.items() if value.dtype.kind == "f"}
+        joinings = {name: each for name in floats if (each := joining_of(self._index, name, self._constants))}
+        origins = self._origins(sample, floats, joinings) if joinings else {}
+        return {name: self._groups(name, value, origins.get(name, ())) for name, value in floats.items()}
+
+    def _groups(self, name: str, value: Values, origins: Sequence[Sequence[str]]) -> tuple[OutputGroup, ...]:
+        found = []
+        for axis, sources in enumerate(origins):
+            if any(1 < size < len(sources) for size in value.shape):
+                continue  # of objects or positions, which are more than channels
+            parts = _merged([self._part(value, *run) for run in _runs(axis, sources)])
+            if len(parts) > 1:
+                found.append([self._part(value, each.axis, each.first, each.end, each.source) for each in parts])
+        found = found or _boxes_and_scores(value)
+        if found:  # objects are many, what is said of each is little
+            parts = min(found, key=lambda each: each[-1].end)
+            return tuple(OutputGroup(name, each.kind, each.axis, each.first, each.end, each.source) for each in parts)
+        whole = self._channel_axis(name, value)
+        kind = kind_of(name, value, whole, self._op(name))
+        whole = None if kind == "waveform" else whole
+        return (OutputGroup(name, kind, whole, 0, 0 if whole is None else value.shape[whole]),)
+
+    def _part(self, value: Values, axis: int, first: int, end: int, source: str) -> _Part:
+        taken = _taken(value, axis, first, end)
+        kind = kind_of(source, taken, axis, self._op(source))
+        return _Part(axis, first, end, source, float(taken.min(initial=0)), float(taken.max(initial=0)), kind)
+
+    def _op(self, tensor: str) -> str:
+        """Name the op that computed a tensor's values, of joined ones the first; "" for an input.
+
+        A mean of what a Sigmoid gives is one still.
+        """
+        node, _ = ending(self._index, tensor, self._constants)
+        while node is not None and node.op_type == "Concat":
+            node, _ = ending(self._index, node.input[0], self._constants)
+        if node is not None and node.op_type in _MEANS:
+            before, _ = ending(self._index, node.input[0], self._constants)
+            node = before if before is not None and before.op_type in _SIGMOID else node
+        return "" if node is None else node.op_type
+
+    def _channel_axis(self, name: str, value: Values) -> int | None:
+        """Tell where an output's channels are: from what computed it, or the shorter of the first and the last axis."""
+        node, moves = ending(self._index, name, self._constants)
+        moved = not {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}.isdisjoint(moves)
+        if node is not None and node.op_type in _SOFTMAX and not moved:
+            default = 1 if node.op_type == "Softmax" and self._opset < _SOFTMAX_OPSET else -1
+            return int(attribute(node, "axis", default)) % value.ndim
+        if node is not None and node.op_type in _SIGMOID:
+            node, more = ending(self._index, node.input[0], self._constants)
+            moved = moved or not {"Transpose", "Reshape"}.isdisjoint(more)
+        dims = self._index.dims(name) or (None,) * value.ndim
+        axes = range(min(1, value.ndim - 1), value.ndim)
+        # of a row an exporter may not know how long it is; more axes may be positions, of any number
+        fixed = [axis for axis in axes if len(axes) == 1 or (len(dims) == value.ndim and dims[axis] is not None)]
+        op = "" if node is None else node.op_type
+        if not moved and op in _CHANNELS_AT:
+            fixed = [axis for axis in fixed if axis == _CHANNELS_AT[op] % value.ndim]
+        ends = [axis for axis in fixed if axis in (1, value.ndim - 1)] or fixed
+        return min(ends, key=lambda axis: (value.shape[axis] == 1, value.shape[axis], -axis), default=None)
+
+    def _origins(
+        self, sample: SampleLike, floats: Mapping[str, Values], joinings: Mapping[str, Joining]
+    ) -> dict[str, list[list[str]]]:
+        """Return per output, axis and index the operand that its values come from; several stand for one of them."""
+        signature = signature_of(self._model)
+        tensors = {name for each in joinings.values() for name in (*each.operands, *each.read)}
+        computed = sorted(tensors - self._index.initializers.keys())
+        fed = make_feed(signature, [sample])
+        shown = Session(tapped_model(self._model, computed), threads=self._threads).run(fed)
+        values: Arrays = {**fed, **shown, **{name: self._index.constant(name) for name in tensors - set(computed)}}
+        rows = batch_size(signature)
+        found = {}
+        for name, joining in joinings.items():
+            labels = _labels(self._model, name, joining, values)
+            if rows > 1 and labels.shape[0] == rows:
+                labels = labels[:1]
+            if labels.shape == floats[name].shape:
+                found[name] = [_names(labels, axis, joining.operands) for axis in range(labels.ndim)]
+        return found
+
+
+def _labels(model: onnx.ModelProto, output: str, joining: Joining, values: Arrays) -> Values:
+    """Run what joins an output on the numbers of its operands: which operand each value comes from."""
+    operands = {
+        name: np.full(values[name].shape, number, values[name].dtype) for number, name in enumerate(joining.operands)
+    }
+    feed = operands | {name: values[name] for name in joining.read}
+    nodes = [
+        helper.make_node("Identity", [joining.mapped[node.output[0]]], [node.output[0]])
+        if node.output[0] in joining.mapped
+        else node
+        for node in joining.nodes
+    ]
+    used = {name for node in nodes for name in node.input}
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in feed.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "labels",
+        inputs,
+        [onnx.ValueInfoProto(name=output)],
+        [each for each in model.graph.initializer if each.name in used and each.name not in feed],
+    )
+    small = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    return Session(small, threads=1, optimization="none").run(feed)[output]
+
+
+def _names(labels: Values, axis: int, operands: Sequence[str]) -> list[str]:
+    """Name per index along an axis the first operand that is there; indices with the same operands have one name."""
+    others = tuple(each for each in range(labels.ndim) if each != axis)
+    present = [(labels == number).any(axis=others) for number in range(len(operands))]
+    first = np.argmax(present, axis=0)
+    seen: dict[bytes, int] = {}
+    rows = np.packbits(np.transpose(present), axis=1)
+    return [operands[seen.setdefault(row.tobytes(), int(number))] for row, number in zip(rows, first, strict=True)]
+
+
+def _runs(axis: int, sources: Sequence[str]) -> list[tuple[int, int, int, str]]:
+    """Return axis, first, end and name of equal neighbours."""
+    starts = [0, *(at for at in range(1, len(sources)) if sources[at] != sources[at - 1])]
+    return [
+        (axis, first, end, sources[first])
+        for first, end in zip(starts, [*starts[1:], len(sources)], strict=True)
+        if sources
+    ]
+
+
+def _merged(parts: Sequence[_Part]) -> list[_Part]:
+    """Join neighbours of one kind whose ranges are alike."""
+    merged: list[_Part] = []
+    for part in parts:
+        last = merged[-1] if merged else None
+        if last is not None and last.kind == part.kind and _alike(last.amax, part.amax):
+            low, high = min(last.low, part.low), max(last.high, part.high)
+            merged[-1] = replace(last, end=part.end, low=low, high=high)
+        else:
+            merged.append(part)
+    return merged
+
+
+def _alike(first: float, second: float) -> bool:
+    return min(first, second) == 0.0 or max(first, second) <= _SAME_RANGE * min(first, second)
+
+
+def _boxes_and_scores(value: Values) -> list[list[_Part]]:
+    """Tell boxes in front of scores between 0 and 1 by values alone, where one node computed both; none elsewhere."""
+    for axis in (2, 1) if value.ndim == _OBJECTS_RANK else ():
+        count = value.shape[axis]
+        if count <= _COORDINATES or value.size // count < max(count, _LEAST_OBJECTS):
+            continue
+        ends = ((0, _COORDINATES), (_COORDINATES, count))
+        boxes, scores = (_taken(value, axis, *each) for each in ends)
+        if scores.min() >= 0.0 and 0.0 < scores.max() <= 1.0 and boxes.max() > _SAME_RANGE * scores.max():
+            kinds: tuple[Kind, Kind] = ("boxes", "probabilities")
+            return [
+                [
+                    _Part(axis, first, end, "", float(each.min()), float(each.max()), kind)
+                    for (first, end), each, kind in zip(ends, (boxes, scores), kinds, strict=True)
+                ]
+            ]
+    return []
+
+
+def _taken(value: Values, axis: int, first: int, end: int) -> Values:
+    return value[(slice(None),) * axis + (slice(first, end),)]
+
+
+def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
+    """Tell what values are.
+
+    Args:
+        name: Of their tensor: exporters keep the names that people gave.
+        value: Of one sample, the batch axis included.
+        axis: Their channel axis; None for none.
+        op: What computed them, see `ending`.
+    """
+    channels = 1 if axis is None else value.shape[axis]
+    positions = value.size // max(channels, 1)
+    if not value.size or value.ndim < 2:
+        return "values"
+    if op in _WAVES and max(value.shape) == value.size >= _LEAST_WAVE:
+        return "waveform"
+    if channels >= _LEAST_EMBEDDING and (op in _POOLING or _of_length_one(value) or _EMBEDDING_NAMES.search(name)):
+        return "embedding"
+    if op in _SOFTMAX or _sums_to_one(value, axis):
+        return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"
+    if value.ndim == _OBJECTS_RANK and channels == _COORDINATES and positions >= _LEAST_OBJECTS:
+        return "boxes"
+    low, high = float(value.min()), float(value.max())
+    if op in _SIGMOID or (op in _BOUNDING and low >= 0.0 and high <= 1.0):
+        return "probabilities"
+    if value.ndim == _IMAGE_RANK and min(value.shape[2:]) > 1:
+        return "image" if channels in _PLANES else "class scores"
+    if op not in _PRODUCTS | _CONVOLUTIONS or channels < _LEAST_CLASSES:
+        return "values"
+    return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"
+
+
+def _of_length_one(value: Values) -> bool:
+    norms = np.sqrt(np.square(value.astype(np.float64)).sum(axis=-1))
+    return bool(np.abs(norms - 1.0).max() < _ROUNDING)
+
+
+def _sums_to_one(value: Values, axis: int | None) -> bool:
+    if axis is None or value.shape[axis] < _LEAST_CLASSES or value.min() < 0.0:
+        return False
+    return bool(np.abs(value.sum(axis=axis, dtype=np.float64) - 1.0).max() < _ROUNDING)

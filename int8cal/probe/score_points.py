@@ -18,7 +18,7 @@ from int8cal.graph.taps import tapped_model
 from int8cal.protos import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -81,6 +81,103 @@ class ScorePoint:
             return values
         centred: npt.NDArray[Any] = values - values.mean(axis=self.centred, keepdims=True)
         return centred
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The nodes that put an output together of parts; on the way values are only moved, or mapped one by one.
+
+    Attributes:
+        nodes: In graph order, from what Concats join to the output.
+        mapped: First output -> input of those nodes that map each value by itself (Sigmoid, a constant factor).
+        operands: What Concats join, in order.
+        read: Other tensors that the nodes read: shapes, indices; those that are no initializers.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    mapped: Mapping[str, str]
+    operands: tuple[str, ...]
+    read: tuple[str, ...]
+
+
+def joining_of(index: Index, output: str, constants: frozenset[str]) -> Joining | None:
+    """Find what joins an output of parts.
+
+    Args:
+        index: Of any float model.
+        output: A tensor.
+        constants: See `graph.index.derived_constants`.
+
+    Returns:
+        None where no Concat is on the way. An operand of a Concat is taken apart in its turn only where another Concat
+        is all that it was moved from: what was computed in between is a part of its own.
+    """
+    taken, mapped = set[str](), dict[str, str]()
+    read, operands = dict[str, None](), dict[str, None]()
+    leading: set[str] = set()
+    waiting, joined = [output], False
+    while waiting:
+        tensor = waiting.pop()
+        node = index.producer.get(tensor)
+        if joined:
+            leading |= _leading_to_join(index, tensor, leading)
+        slot = None if node is None or (joined and tensor not in leading) else _passed_slot(node, constants)
+        if node is not None and _joins(node):
+            joined = True
+            taken.add(node.output[0])
+            waiting += reversed(node.input)
+        elif node is None or slot is None:
+            operands.setdefault(tensor)
+        else:
+            taken.add(node.output[0])
+            waiting.append(node.input[slot])
+            if node.op_type in _MOVING:
+                read.update(dict.fromkeys(name for at, name in enumerate(node.input) if name and at != slot))
+            else:
+                mapped[node.output[0]] = node.input[slot]
+    if not joined:
+        return None
+    nodes = tuple(node for node in index.graph.node if node.output and node.output[0] in taken)
+    computed = tuple(name for name in read if name not in index.initializers)
+    return Joining(nodes, mapped, tuple(operands), computed)
+
+
+def ending(index: Index, tensor: str, constants: frozenset[str]) -> tuple[onnx.NodeProto | None, tuple[str, ...]]:
+    """Return the node that computed a tensor's values, before they were moved or scaled, and the ops that did that."""
+    moves: list[str] = []
+    node = index.producer.get(tensor)
+    while node is not None and node.op_type not in _SATURATING:
+        slot = _passed_slot(node, constants)
+        if slot is None:
+            break
+        moves.append(node.op_type)
+        node = index.producer.get(node.input[slot])
+    return node, tuple(moves)
+
+
+def _joins(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Concat" and 1 < len(node.input) <= _MOST_PARTS
+
+
+def _leading_to_join(index: Index, tensor: str, known: set[str]) -> set[str]:
+    """Return the tensors from here to what a Concat joined, where values are only moved; none where that is not so."""
+    seen: set[str] = set()
+    node = index.producer.get(tensor)
+    while tensor not in known and node is not None and node.op_type in _MOVING:
+        seen.add(tensor)
+        tensor = node.input[0]
+        node = index.producer.get(tensor)
+    return seen if tensor in known or (node is not None and _joins(node)) else set()
+
+
+def _passed_slot(node: onnx.NodeProto, constants: frozenset[str]) -> int | None:
+    """Return the input whose values a node moves, or maps one by one; None where it does neither."""
+    if node.op_type in _MOVING or node.op_type in _SATURATING:
+        return 0
+    if node.op_type not in _SCALING:
+        return None
+    variable = [place for place, name in enumerate(node.input) if name not in constants]
+    return variable[0] if len(variable) == 1 else None
 
 
 def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:

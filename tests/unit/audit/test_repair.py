@@ -14,6 +14,8 @@ from int8cal.audit.worst_case import audit_saturation
 from int8cal.evaluation.fusion import audit_fusion, with_names
 from int8cal.runtime.sessions import Session
 
+# What a model that can saturate means shows a CPU without VNNI only with the runtime's slower, exact products.
+EXACT = {"session.x64quantprecision": "1"}
 CODES_ONLY = {"conv, old opset", "conv, weight zero point", "matmul of a stack", "MatMulInteger, scale elsewhere"}
 
 
@@ -46,7 +48,7 @@ def test_a_repaired_model_audits_clean_and_means_the_same(name, target):
     assert all((each.how == "codes") == (name in CODES_ONLY) for each in changed)
     assert all(each.sqnr_db > (10 if each.how == "codes" else 35) for each in changed)
     feed = feed_of(model)
-    x, y = Session(model).run(feed)["y"], Session(fixed).run(feed)["y"]
+    x, y = Session(model, entries=EXACT).run(feed)["y"], Session(fixed).run(feed)["y"]
     assert sqnr(x, y) > (10 if name in CODES_ONLY else 28)
 
 
@@ -101,7 +103,9 @@ def test_weights_that_two_layers_share_are_repaired_in_each():
     assert [each.how for each in repairs] == ["scales", "scales"]
     onnx.checker.check_model(fixed, full_check=True)
     assert audit_saturation(fixed, "portable", fusion_of(fixed)).unsafe_channels == 0
-    assert sqnr(*(Session(each).run(feed_of(model))["y"] for each in (model, fixed))) > 25
+    # the runtime's exact products cannot be had for weights that are shared
+    x, y = Session(model, optimization="none").run(feed_of(model))["y"], Session(fixed).run(feed_of(model))["y"]
+    assert sqnr(x, y) > 25
 
 
 def test_one_of_two_readers_may_be_exact_and_keeps_the_old_weights():

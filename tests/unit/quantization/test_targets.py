@@ -160,7 +160,9 @@ def test_an_edited_table_may_not_smuggle_in_a_zero_point(model):
 def test_openvino_runs_both_on_integers(model):
     pytest.importorskip("openvino")
     for target in ("openvino", "tensorrt"):
-        _, int8 = quantized(model, target=target)
+        # weights for GPUs saturate on a CPU without VNNI, where the runtime asks for it; those for OpenVINO nowhere
+        weights = "paired" if target == "tensorrt" else None
+        _, int8 = quantized(model, target=target, weights=weights)
         evaluation = int8cal.evaluate(model, int8, samples(model), runtimes=["openvino"], latency=False).evaluation
         (found,) = evaluation.runtimes
         assert found.metrics.sqnr_db > evaluation.metrics.sqnr_db - 1
