@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -58,6 +59,7 @@ class Decisions:
         self._parts: list[tuple[OutputGroup, _Accumulator]] = [
             (group, _KINDS[group.kind](group, groups)) for group in groups
         ]
+        self._count = Counter(group.output for group in groups)
 
     def add(self, fp32: Outputs, int8: Outputs) -> None:
         """Compare one sample.
@@ -81,7 +83,7 @@ class Decisions:
             figures = found.setdefault(group.output, [])
             for each in part.figures():
                 reasons |= _missing(f"outputs.{group.output}", len(figures), each)
-                figures.append(_typed(group, each))
+                figures.append(_typed(group, each, alone=self._count[group.output] == 1))
             if isinstance(part, _Boxes) and part.silent:
                 reasons |= {f"outputs.{group.output}.{name}": part.silent for name in BOX_FIGURES}
         return {name: tuple(each) for name, each in found.items()}, reasons
@@ -95,11 +97,11 @@ def _missing(output: str, place: int, found: SampleFigure) -> dict[str, str]:
     return {} if found.ci95 else dict.fromkeys((f"{path}.ci95", f"{name}_ci95"), found.why_ci95)
 
 
-def _typed(group: OutputGroup, found: SampleFigure) -> DecisionFigure:
+def _typed(group: OutputGroup, found: SampleFigure, *, alone: bool) -> DecisionFigure:
     return DecisionFigure(
         figure=found.name,
         kind=group.kind,
-        channels=None if group.axis is None else (group.first, group.end),
+        channels=None if alone or group.axis is None else (group.first, group.end),
         value=found.value,
         ci95=found.ci95,
         samples=found.samples,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, OUTPUT, OUTPUT_UNITS, SHORT, interval_of, output_of, value_of
+from int8cal.evaluation.figures import FIGURES, OUTPUT, OUTPUT_FIGURES, SHORT, interval_of, output_of, value_of
 from int8cal.evaluation.result import Gate
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def parse_gate(
     if name not in names and not (outputs and outputs.fullmatch(name)):
         do = _nearest(name, names, example)
         if outputs and name.startswith("outputs."):
-            do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
+            do = f"write outputs.NAME followed by one of {', '.join(f'.{figure}' for figure in OUTPUT_FIGURES)}"
         raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
     try:
         bound = float(number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, OUTPUT, figure_of, interval_of, value_of
+from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, figure_of, interval_of, value_of
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
@@ -148,9 +148,17 @@ def compare_documents(old: Document, new: Document) -> Comparison:
 
 
 def _shown(old: Document, new: Document) -> tuple[str, ...]:
-    """Choose the figures to show of two reports: those of the model, and of each output where there are several."""
+    """Choose the figures to show of two reports: those of the model, and of each output where there are several.
+
+    Decisions on an output are those of the old report: that the new one does not tell of them any more is a change.
+    """
     names = [name for name in old.outputs if name in new.outputs]
-    return (*_SHOWN, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1))
+    decisions = [
+        f"outputs.{name}.{figure}"
+        for name in names
+        for figure in dict.fromkeys(each.figure for each in old.outputs[name].decisions)
+    ]
+    return (*_SHOWN, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1), *decisions)
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -384,16 +392,18 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     """Look for regressions that no noise explains, without limits of the user's.
 
     Returns:
-        A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5:
-        worse by more than the 95 % interval of the difference. Speedup: the same, and by more than 10 %, since two runs
-        of one model differ more than its rounds. Size: by more than 5 %. Channels that can saturate and nodes in float:
-        more than before. Gates of both reports: passed before, and fail now. A figure that the new report lacks fails.
+        A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5,
+        decisions on outputs where they have intervals: worse by more than the 95 % interval of the difference. Speedup:
+        the same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than
+        5 %. Channels that can saturate and nodes in float: more than before. Gates of both reports: passed before, and
+        fail now. A figure that the new report lacks fails.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
         _verdict(by_name[name], _beyond_noise)
         for name in by_name
-        if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop") or name.startswith("outputs.")
+        if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop")
+        or (name.startswith("outputs.") and not _without_interval(by_name[name]))
     ]
     verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
@@ -404,6 +414,12 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         if each.old and each.new is not None
     ]
     return tuple(verdict for verdict in (*verdicts, *gates) if verdict is not None)
+
+
+def _without_interval(change: FigureChange) -> bool:
+    """Whether a figure of decisions changed of which nobody knows the noise: few samples have no worst percentile."""
+    is_decision = change.figure.rpartition(".")[2] in DECISIONS
+    return is_decision and change.worse_by is not None and change.worse_by_ci95 is None
 
 
 def _verdict(change: FigureChange, is_worse: Callable[[FigureChange, float], bool]) -> Regression | None:

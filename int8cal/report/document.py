@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
+from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.result import (
     Count,
@@ -46,6 +47,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 # The runtime that always runs; its part of "runtimes" repeats the evaluation's.
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
+_NO_DECISION = "the output's values are of another kind, which has no such figure"
 # Keys that only some reports have.
 _OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes")
 # Parts in which each null has a reason.
@@ -249,7 +251,7 @@ def _json_of(report: Report) -> dict[str, Any]:
     for path in _nulls(plain):
         names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"])
         if find_reason(reasons, *names) is None:
-            reasons[path] = NO_REASON
+            reasons[path] = _NO_DECISION if decided_on(names[-1]) else NO_REASON
     return plain | {"reasons": _plain(_sorted(reasons), "reasons", {})}
 
 

@@ -103,7 +103,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
     for module in (charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
-    environment.globals["HEADS"] = tables.HEADS
+    environment.globals |= {name: getattr(tables, name) for name in ("HEADS", "DECISION_HEADS")}
     return environment
 
 

@@ -24,6 +24,7 @@ from int8cal.report.tables import (
     LayerRow,
     curve_heads,
     curve_rows,
+    decision_sentences,
     foreign_ops,
     layer_rows,
     mixed_layer_rows,
@@ -53,6 +54,7 @@ def summary_lines(report: Report) -> list[str]:
     return wording.aligned(
         [
             *_headline_rows(document),
+            *decision_sentences(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
             *_float_rows(document),
@@ -75,7 +77,8 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
-    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *runtime_sentences(document)])
+    figures = [*_headline_rows(document), *decision_sentences(document), *runtime_sentences(document)]
+    lines += screen.aligned([*_origin_rows(document), *figures])
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
