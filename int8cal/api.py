@@ -152,6 +152,7 @@ def evaluate(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
+        command="int8cal.evaluate(...)",
         stream=stream,
     )
     for failure in report.evaluation.failures:

@@ -13,6 +13,7 @@ from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.feeds import Feeds, open_feeds
 from int8cal.evaluating import (
+    class_count,
     data_settings,
     evaluation_settings,
     fewer_samples,
@@ -22,7 +23,16 @@ from int8cal.evaluating import (
     versions,
 )
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import (
+    check_gates,
+    need_labels,
+    never_failing,
+    parse_gate,
+    require_classes,
+    require_measurable,
+    require_outputs,
+)
+from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
 from int8cal.graph.load import Watched
@@ -36,12 +46,14 @@ from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
 from int8cal.report.plots import tensor_histograms, weights_of
 from int8cal.runtime.machine import resolve
+from int8cal.runtime.sessions import CPU
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from int8cal.data.padding import Padding
+    from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
 
@@ -67,19 +79,21 @@ def require_writable(job: Job) -> None:
     """Refuse a job whose gates cannot hold, or whose files would go where they must not.
 
     Raises:
-        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have.
+        ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; two
+            gates that contradict each other.
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
     gates = [parse_gate(text) for text in job.evaluation.gates]
-    require_measurable(gates, latency=job.evaluation.latency)
+    audited = resolve(job.evaluation.providers) == (CPU,)
+    require_measurable(gates, latency=job.evaluation.latency, audited=audited)
     further(job.evaluation.runtimes)
-    resolve(job.evaluation.providers)
     directory, names = files_of(job)
     require_free(directory, overwrite=job.output.overwrite, directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     require_outputs(gates, lambda: output_names(job.model))
+    require_classes(gates, lambda: class_count(job.model))
 
 
 def calibrate_job(
@@ -88,6 +102,7 @@ def calibrate_job(
     progress: Progress = silent,
     exclusive: Exclusive = nullcontext,
     output: OutputDirectory | None = None,
+    command: str = "",
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -97,6 +112,7 @@ def calibrate_job(
     Args:
         exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
+        command: What was run, for the report.
 
     Returns:
         Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
@@ -106,12 +122,15 @@ def calibrate_job(
         Exception: Of writing the report, or an interrupt; a note on it says what was written.
     """
     require_writable(job)
+    origin = origin_of(command, threads=job.calibration.threads, runtimes=job.evaluation.runtimes)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
-        return _calibrate_into(directory, job, progress, exclusive)
+        return _calibrate_into(directory, job, origin, progress, exclusive)
 
 
-def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclusive: Exclusive) -> CalibrationOutcome:
+def _calibrate_into(
+    output: OutputDirectory, job: Job, origin: Origin, progress: Progress, exclusive: Exclusive
+) -> CalibrationOutcome:
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
@@ -156,7 +175,7 @@ def _calibrate_into(output: OutputDirectory, job: Job, progress: Progress, exclu
             if error is not None:
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
             report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds)
-            report = replace(report, gates=check_gates(gates, evaluation))
+            report = replace(report, gates=check_gates(gates, evaluation), origin=origin)
             write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
             unreported = raised
@@ -205,6 +224,7 @@ def _report(
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
+    warnings += never_failing(parse_gate(text) for text in job.evaluation.gates)
     warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML", "pydantic", "Pillow", "Jinja2")
 _OPTIONAL = ("ray", "openvino")
-# what decides how u8 x s8 products are added up (docs/saturation.md)
-_CPU_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
 
 
 def describe_file(path: Path, screen: Screen) -> list[str]:
@@ -160,16 +158,18 @@ def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:
 
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
-    from int8cal.runtime.machine import cpu_flags, providers
+    from int8cal.runtime.machine import FLAGS, cpu_flags, cpu_name, physical_cores, providers
     from int8cal.runtime.sessions import cpu_count
 
-    flags = cpu_flags()
+    flags, cores = cpu_flags(), physical_cores()
     lines = [
         f"int8cal: {_version('int8cal')}",
         f"python: {platform.python_version()}",
         f"system: {platform.system()} {platform.machine()}",
+        f"cpu: {cpu_name()}",
         f"cpus: {cpu_count()} of {os.cpu_count()}",
-        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in _CPU_FLAGS if flags),
+        *([f"physical cores: {cores}"] if cores is not None else []),
+        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in FLAGS if flags),
         f"int8 products: {_verdict()}",
         f"providers: {', '.join(providers())}",
     ]

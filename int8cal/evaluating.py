@@ -18,8 +18,17 @@ from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
-from int8cal.evaluation.gates import check_gates, need_labels, parse_gate, require_measurable, require_outputs
+from int8cal.evaluation.gates import (
+    check_gates,
+    need_labels,
+    never_failing,
+    parse_gate,
+    require_classes,
+    require_measurable,
+    require_outputs,
+)
 from int8cal.evaluation.layerwise import find_layers
+from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
@@ -60,6 +69,7 @@ def evaluate_files(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     overwrite: bool = False,
+    command: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models on data, and write the reports where asked.
@@ -71,10 +81,11 @@ def evaluate_files(
         Int8calError: Of the station that failed.
     """
     parsed = [parse_gate(text) for text in gates]
-    require_measurable(parsed, latency=latency)
-    further(runtimes)
     providers = resolve(providers)
+    require_measurable(parsed, latency=latency, audited=providers == (CPU,))
+    further(runtimes)
     require_outputs(parsed, lambda: output_names(fp32))
+    require_classes(parsed, lambda: class_count(fp32))
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
     with nullcontext() if output is None else OutputDirectory(output, overwrite=overwrite) as place:
@@ -88,9 +99,11 @@ def evaluate_files(
             runtimes=runtimes,
             providers=providers,
             require_labels=need_labels(parsed),
+            command=command,
             progress=progress,
         )
-        report = replace(report, gates=check_gates(parsed, report.evaluation))
+        warnings = (*report.warnings, *never_failing(parsed))
+        report = replace(report, gates=check_gates(parsed, report.evaluation), warnings=warnings)
         if place is not None:
             with place.stage() as stage:
                 write_reports(report, stage)
@@ -108,6 +121,7 @@ def evaluate_models(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     require_labels: bool = False,
+    command: str = "",
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
 ) -> Report:
@@ -117,6 +131,7 @@ def evaluate_models(
         runtimes: Where the int8 model runs beside onnxruntime.
         providers: onnxruntime's execution providers, in the order of preference; none for CPU.
         require_labels: Refuse data without labels, before anything is run.
+        command: What was run, for the report.
         stream: Yields feed dicts, in place of the data's path.
 
     Raises:
@@ -125,6 +140,7 @@ def evaluate_models(
     """
     show = progress or silent
     clock = Clock()
+    origin = origin_of(command, threads=threads, runtimes=runtimes)
     watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
     original = load_model(fp32) if isinstance(fp32, Path) else fp32
     signature = signature_of(original)
@@ -174,6 +190,7 @@ def evaluate_models(
         ),
         decisions=padding_lines(feeds.padding, counted=False),
         steps=steps_of(header),
+        origin=origin,
     )
 
 
@@ -268,6 +285,17 @@ def padding_lines(paddings: Iterable[Padding], *, counted: bool) -> tuple[str, .
 def output_names(model: Path) -> tuple[str, ...]:
     """Name the outputs of a model."""
     return tuple(spec.name for spec in signature_of(load_model(model)).outputs)
+
+
+def class_count(model: Path) -> int | None:
+    """Count the classes of a model: the scores in its first float output; None where its shape does not tell."""
+    signature = signature_of(load_model(model))
+    scores = next((spec for spec in signature.outputs if spec.dtype.kind == "f"), None)
+    if scores is None or not scores.shape:
+        return None
+    sizes = scores.shape if signature.batch is None else scores.shape[1:]
+    several = [size for size in sizes if size != 1]
+    return several[0] if len(several) == 1 and isinstance(several[0], int) else None
 
 
 def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:

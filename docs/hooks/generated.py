@@ -81,7 +81,8 @@ def _option(option: click.Option) -> list[str]:
 
 def gates() -> str:
     """Every figure that a gate of an evaluation may name."""
-    return table(["name", "unit"], [[code(name), cell(figure.unit)] for name, figure in FIGURES.items()])
+    rows = [[code(name), cell(figure.unit), cell(figure.range_text)] for name, figure in FIGURES.items()]
+    return table(["name", "unit", "can be"], rows)
 
 
 def exit_codes() -> str:

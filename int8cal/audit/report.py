@@ -125,7 +125,7 @@ def _cells(audit: Audit, layer: AuditedLayer) -> _Cells:
         str(found.unsafe_pairs) if counted else "-",
         f"{found.worst_sum}/{SAFE_SUM}" if counted else found.verdict,
         f"{layer.codes[0]}..{layer.codes[1]}" if layer.codes else "-",
-        wording.percent(layer.accumulator) if layer.accumulator is not None else "-",
+        wording.fraction(layer.accumulator) if layer.accumulator is not None else "-",
     )
     return cells + _data_cells(audit, layer) if audit.on_data else cells
 

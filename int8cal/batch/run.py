@@ -61,12 +61,14 @@ class BatchOptions:
         keep_going: Whether the next job starts after one failed.
         rerun: Whether jobs run that are up to date.
         summary: Where summary.json goes; None for nowhere.
+        command: What was run, for the reports.
     """
 
     workers: int
     keep_going: bool
     rerun: bool
     summary: Path | None
+    command: str = ""
 
 
 def run_batch(
@@ -134,9 +136,10 @@ def _run(
     threads = max(cpu_count() // max(size, 1), 1)
     for index, (task, decision) in enumerate(zip(tasks, decisions, strict=True)):
         if options.workers > 1 and not decision.up_to_date:
-            calls.append((index, functools.partial(_run_in_worker, task, decision, threads)))
+            calls.append((index, functools.partial(_run_in_worker, task, decision, threads, options.command)))
             continue
-        result = run_job(task, decision, progress=silent if task.job.quiet else progress)
+        shown = silent if task.job.quiet else progress
+        result = run_job(task, decision, progress=shown, command=options.command)
         yield index, result, ""
         if result.exit_code and not options.keep_going:
             break  # with workers as without: the jobs before it run, those behind it do not
@@ -149,21 +152,24 @@ def _run(
             pool.stopping = pool.stopping or bool(result.exit_code and not options.keep_going)
 
 
-def _run_in_worker(task: Task, decision: Decision, threads: int, exclusive: Exclusive) -> JobResult:
+def _run_in_worker(task: Task, decision: Decision, threads: int, command: str, exclusive: Exclusive) -> JobResult:
     """Run a job in a worker process.
 
     Args:
         task, decision: The job, and what was decided about it.
         threads: Its share, for a job that leaves their number open; while it measures speed, it has all CPUs.
+        command: What was run, for the report.
         exclusive: Keeps other jobs from running while speed is measured.
     """
     own = task.job.calibration.threads
     calibration = replace(task.job.calibration, threads=own or threads)
     task = replace(task, job=replace(task.job, calibration=calibration))
-    return run_job(task, decision, progress=silent, exclusive=lambda _: exclusive(own))
+    return run_job(task, decision, progress=silent, exclusive=lambda _: exclusive(own), command=command)
 
 
-def run_job(task: Task, decision: Decision, *, progress: Progress, exclusive: Exclusive = nullcontext) -> JobResult:
+def run_job(
+    task: Task, decision: Decision, *, progress: Progress, exclusive: Exclusive = nullcontext, command: str = ""
+) -> JobResult:
     """Do what was decided about a job; whatever happens is its result, only an interrupt passes through."""
     if decision.up_to_date and decision.record is not None:
         try:
@@ -174,14 +180,14 @@ def run_job(task: Task, decision: Decision, *, progress: Progress, exclusive: Ex
     try:
         if decision.error is not None:
             raise decision.error
-        return _calibrate(task, decision, progress, exclusive)
+        return _calibrate(task, decision, progress, exclusive, command)
     except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; a log keeps its traceback
         is_bug = not isinstance(error, Int8calError) or error.exit_code == 1
         text = keep_crash(error) if is_bug else str(error)
         return replace(_failed(task, decision, error), ran=True, error=text, seconds=time.monotonic() - began)
 
 
-def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Exclusive) -> JobResult:
+def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Exclusive, command: str) -> JobResult:
     """Run a job: claim its directory with a record that says "started", and write the record of its end.
 
     Raises:
@@ -201,7 +207,9 @@ def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Ex
         placed_patterns(task.places.get),
     ):
         # the directory exists from here on: the record is in it
-        outcome = calibrate_job(with_overwrite(job), progress=progress, exclusive=exclusive, output=output)
+        outcome = calibrate_job(
+            with_overwrite(job), progress=progress, exclusive=exclusive, output=output, command=command
+        )
         require_complete(outcome.report)
         failure = gate_failure(outcome.report)
         code, text = (0, "") if failure is None else (failure.exit_code, str(failure))

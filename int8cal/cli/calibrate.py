@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import show_report
+from int8cal.cli.console import command_line, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.progress import ProgressBar
 
@@ -59,7 +59,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         return load_jobs(Path(config), values, flags=flags)[0].place(key).text
 
     with placed_patterns(place):
-        outcome = calibrate_job(job, progress=ProgressBar(quiet=job.quiet))
+        outcome = calibrate_job(job, progress=ProgressBar(quiet=job.quiet), command=command_line(context))
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
     require_complete(outcome.report)
     junit.record(outcome.report)

@@ -43,6 +43,11 @@ def tell_written(path: Path | str, *, beside_json: bool = False) -> None:
     (say if beside_json else tell)(f"wrote {shown_path(path)}")
 
 
+def command_line(context: click.Context) -> str:
+    """Return the command that is running, with its arguments as they were given."""
+    return str(context.obj or context.command_path)
+
+
 def discard(stream: TextIO) -> None:
     """Send what is still buffered, and all that follows, nowhere."""
     with contextlib.suppress(OSError, ValueError):

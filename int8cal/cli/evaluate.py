@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import show_report
+from int8cal.cli.console import command_line, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
@@ -82,6 +82,7 @@ def command(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         overwrite=overwrite,
+        command=command_line(context),
         progress=ProgressBar(quiet=job.quiet),
     )
     show_report(report, directory, quiet=job.quiet, as_json=as_json)

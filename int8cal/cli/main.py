@@ -11,6 +11,7 @@ import difflib
 import importlib
 import io
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -157,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals: list[int] = []
     try:
         with _interrupts(signals):
-            result = cli.main(arguments, prog_name="int8cal", standalone_mode=False)
+            given = sys.argv[1:] if arguments is None else arguments
+            written = shlex.join(["int8cal", *given])
+            result = cli.main(arguments, prog_name="int8cal", standalone_mode=False, obj=written)
     except Int8calError as error:
         if error.exit_code == 1:
             return _crash(error)

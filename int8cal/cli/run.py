@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import say, shown_path, tell
+from int8cal.cli.console import command_line, say, shown_path, tell
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import Int8calError
 from int8cal.progress import ProgressBar
@@ -117,7 +117,7 @@ def command(
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
     results, interrupted = run_batch(
         selected,
-        BatchOptions(workers, keep_going, rerun, path),
+        BatchOptions(workers, keep_going, rerun, path, command_line(context)),
         ProgressBar(quiet=quiet),
         _reporter({task.job.name for task in selected if task.job.quiet}, width),
     )

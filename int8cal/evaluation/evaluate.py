@@ -26,7 +26,7 @@ from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, Session, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, Session, cpu_count, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,7 +131,8 @@ def evaluate_pair(
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)
             sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
-            times = dict(zip(sessions, measure_latencies([*sessions.values()], feeds, rows=rows), strict=True))
+            timed = measure_latencies([*sessions.values()], feeds, rows=rows, threads=every or cpu_count())
+            times = dict(zip(sessions, timed, strict=True))
         if times and times[_FIRST].speedup_ci95 is None:
             found["latency.speedup_ci95"] = "a single round of turns gives no interval"
     else:
@@ -164,6 +165,7 @@ def evaluate_pair(
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
         failures=tuple(parts.failures),
+        layer_samples=min(layerwise_samples, len(kept)),
         warnings=(*comparison.warnings(), *(line for other in others for line in other.warnings())),
     )
 

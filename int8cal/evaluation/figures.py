@@ -1,22 +1,41 @@
-"""Every figure that has a name: where it is found, its unit and its 95 % interval, which way is better, its label.
+"""Every figure that has a name: where it is found, its unit, what it can be, its 95 % interval, which way is better.
 
 Gates, comparisons and the command line's help read this table.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from int8cal.numerics.metrics import EXACT_DB
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from int8cal.evaluation.result import DecisionFigure, Interval, Measurements
 
-_FRACTION, _POINTS, _DECIBEL, _SPEEDUP = "fraction of 1", "percentage points", "dB", "fp32 / int8"
+FRACTION = "fraction of 1"
+_POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
 _COSINE = "at most 1"
 _ENDS = {"lo": 0, "hi": 1}
+_ABOVE_0 = math.nextafter(0.0, 1.0)
+# Unit -> the least and the largest value that a figure of it can take, whatever the models are.
+_POSSIBLE: dict[str, tuple[float, float]] = {
+    FRACTION: (0.0, 1.0),
+    _POINTS: (-100.0, 100.0),
+    _DECIBEL: (-math.inf, EXACT_DB),
+    _COSINE: (-1.0, 1.0),
+    "in the output's unit": (0.0, math.inf),
+    "ms": (_ABOVE_0, math.inf),
+    _SPEEDUP: (_ABOVE_0, math.inf),
+    "bytes": (0.0, math.inf),
+    "int8 / fp32": (_ABOVE_0, math.inf),
+    "channels": (0.0, math.inf),
+    "nodes": (0.0, math.inf),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +55,21 @@ class Figure:
     label: str = ""
     better: int = 0
     interval: Callable[[Measurements], Interval | None] | None = None
+
+    @property
+    def possible(self) -> tuple[float, float]:
+        """The least and the largest value that it can take, whatever the models are."""
+        return _POSSIBLE.get(self.unit, (-math.inf, math.inf))
+
+    @property
+    def range_text(self) -> str:
+        """What it can be, in words; empty where it can be anything."""
+        low, high = self.possible
+        if low == _ABOVE_0:
+            return "above 0"
+        if math.isfinite(low):
+            return f"from {low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
+        return f"at most {high:g}" if math.isfinite(high) else ""
 
     def end(self, end: str) -> Figure:
         """Return one end of the interval, which is a figure too."""
@@ -77,12 +111,12 @@ _MEASURED: dict[str, Figure] = {
     "sqnr_db": _figure("metrics.sqnr_db", _DECIBEL, "SQNR", 1, interval=True),
     "cosine": _figure("metrics.cosine", _COSINE, "Cosine similarity", 1),
     "max_abs_error": _figure("metrics.max_abs_error", "in the output's unit", "Largest error", -1),
-    "agreement": _figure("metrics.agreement", _FRACTION, "Agreement", 1, interval=True),
-    "top1.fp32": _figure("metrics.top1.fp32", _FRACTION),
-    "top1.int8": _figure("metrics.top1.int8", _FRACTION),
+    "agreement": _figure("metrics.agreement", FRACTION, "Agreement", 1, interval=True),
+    "top1.fp32": _figure("metrics.top1.fp32", FRACTION),
+    "top1.int8": _figure("metrics.top1.int8", FRACTION),
     "top1.drop": _figure("metrics.top1.drop", _POINTS, "Top-1 drop", -1, interval=True),
-    "top5.fp32": _figure("metrics.top5.fp32", _FRACTION),
-    "top5.int8": _figure("metrics.top5.int8", _FRACTION),
+    "top5.fp32": _figure("metrics.top5.fp32", FRACTION),
+    "top5.int8": _figure("metrics.top5.int8", FRACTION),
     "top5.drop": _figure("metrics.top5.drop", _POINTS, "Top-5 drop", -1, interval=True),
     "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
     "latency.fp32": _figure("latency.fp32", "ms"),
@@ -110,16 +144,16 @@ SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
 
 # Of the decisions that an output is for (`evaluation.decision_metrics`): unit, label, which way is better.
 DECISIONS: dict[str, tuple[str, str, int]] = {
-    "argmax_agreement": (_FRACTION, "Agreement", 1),
+    "argmax_agreement": (FRACTION, "Agreement", 1),
     "rank_correlation": (_COSINE, "Rank correlation", 1),
-    "top5_recall": (_FRACTION, "Best 5 kept", 1),
-    "decision_f1": (_FRACTION, "F1 of decisions", 1),
-    "threshold_crossings": (_FRACTION, "Threshold crossed", -1),
-    "box_recall": (_FRACTION, "Boxes found again", 1),
-    "box_precision": (_FRACTION, "Boxes that are right", 1),
-    "box_iou": (_FRACTION, "IoU of boxes", 1),
-    "neighbour_recall1": (_FRACTION, "Nearest neighbour kept", 1),
-    "neighbour_recall5": (_FRACTION, "5 neighbours kept", 1),
+    "top5_recall": (FRACTION, "Best 5 kept", 1),
+    "decision_f1": (FRACTION, "F1 of decisions", 1),
+    "threshold_crossings": (FRACTION, "Threshold crossed", -1),
+    "box_recall": (FRACTION, "Boxes found again", 1),
+    "box_precision": (FRACTION, "Boxes that are right", 1),
+    "box_iou": (FRACTION, "IoU of boxes", 1),
+    "neighbour_recall1": (FRACTION, "Nearest neighbour kept", 1),
+    "neighbour_recall5": (FRACTION, "5 neighbours kept", 1),
     "embedding_cosine": (_COSINE, "Cosine of embeddings", 1),
     "psnr_db": (_DECIBEL, "PSNR", 1),
     "p5_sqnr_db": (_DECIBEL, "SQNR of the worst 5 %", 1),

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, OUTPUT, OUTPUT_FIGURES, SHORT, interval_of, output_of, value_of
+from int8cal.evaluation.figures import (
+    FIGURES,
+    FRACTION,
+    OUTPUT,
+    OUTPUT_FIGURES,
+    SHORT,
+    figure_of,
+    interval_of,
+    output_of,
+    value_of,
+)
 from int8cal.evaluation.result import Gate
 
 if TYPE_CHECKING:
@@ -32,7 +42,10 @@ _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
 @dataclass(frozen=True)
 class ParsedGate:
-    """A gate whose name is known and whose bound is a finite number; `text` is what the user wrote."""
+    """A gate whose name is known and whose bound is a finite number; `text` is what the user wrote.
+
+    `bound` is in the figure's unit, also where the user wrote a fraction in percent.
+    """
 
     text: str
     name: str
@@ -58,10 +71,29 @@ def parse_gate(
         noun: What messages call it.
 
     Raises:
-        ConfigError: No comparison, an unknown name (the nearest valid one is offered), or a bound that is no number.
+        ConfigError: No comparison, an unknown name (the nearest valid one is offered), a bound that is no number, or
+            one that the figure cannot reach.
     """
     own = names == FIGURES.keys()
-    outputs = OUTPUT if own else outputs
+    gate = _read(text, names, example, OUTPUT if own else outputs, noun)
+    if own:
+        _require_reachable(gate)
+    return gate
+
+
+def read_gate(text: str) -> ParsedGate:
+    """Read a gate of a report, which may have been judged when bounds that nothing reaches were taken.
+
+    Raises:
+        ConfigError: As `parse_gate`, but for those bounds.
+    """
+    return _read(text, FIGURES.keys(), "", OUTPUT)
+
+
+def _read(
+    text: str, names: Collection[str], example: str, outputs: re.Pattern[str] | None, noun: str = "gate"
+) -> ParsedGate:
+    own = names == FIGURES.keys()
     match = _match(text, outputs)
     if match is None:
         raise ConfigError(
@@ -76,8 +108,9 @@ def parse_gate(
         if outputs and name.startswith("outputs."):
             do = f"write outputs.NAME followed by one of {', '.join(f'.{figure}' for figure in OUTPUT_FIGURES)}"
         raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
+    percent = own and number.endswith("%") and figure_of(name).unit == FRACTION
     try:
-        bound = float(number)
+        bound = float(number.removesuffix("%")) / 100 if percent else float(number)
     except ValueError:
         bound = math.nan
     if not math.isfinite(bound):
@@ -87,6 +120,32 @@ def parse_gate(
             gate=text,
         )
     return ParsedGate(text, name, comparison, bound)
+
+
+def _require_reachable(gate: ParsedGate) -> None:
+    """Refuse a gate that no model can pass."""
+    figure = figure_of(gate.name)
+    if any(_OPERATORS[gate.operator](end, gate.bound) for end in figure.possible):
+        return
+    do = "give another bound"
+    if figure.unit == FRACTION and 1.0 < gate.bound <= 100.0:
+        written = f"{gate.name}{gate.operator}"
+        do = f'write "{written}{gate.bound / 100:g}" or "{written}{gate.bound:g}%"'
+    raise ConfigError(
+        f'gate "{gate.text}" can never hold: {gate.name} ({figure.unit}) is {figure.range_text}', do=do, gate=gate.text
+    )
+
+
+def never_failing(gates: Iterable[ParsedGate]) -> tuple[str, ...]:
+    """Say of the gates that no value of their figure fails that they are such.
+
+    They are told and not refused: such a gate still fails where its figure cannot be computed, and so may be meant.
+    """
+    return tuple(
+        f'gate "{gate.text}" decides nothing: {gate.name} is always {figure_of(gate.name).range_text}'
+        for gate in gates
+        if all(_OPERATORS[gate.operator](end, gate.bound) for end in figure_of(gate.name).possible)
+    )
 
 
 def _match(text: str, outputs: re.Pattern[str] | None) -> re.Match[str] | None:
@@ -106,24 +165,80 @@ def _nearest(name: str, names: Collection[str], example: str) -> str:
     return f"use one of {', '.join(names)}" if len(names) < 50 else f'write for example "{example}"'
 
 
-def require_measurable(gates: Iterable[ParsedGate], *, latency: bool) -> None:
-    """Refuse gates that cannot hold whatever the model is like, because their figure will not be computed.
+def require_measurable(gates: Sequence[ParsedGate], *, latency: bool, audited: bool = True) -> None:
+    """Refuse gates that cannot hold whatever the model is like.
 
     Args:
         gates: The gates of one job, before any work.
         latency: Whether the models' speed is going to be measured.
+        audited: Whether the graph that the runtime makes is going to be audited: with the CPU provider alone.
 
     Raises:
-        ConfigError: Names the first such gate and what to do.
+        ConfigError: Names the first gate whose figure will not be computed, or the first two that contradict each
+            other, and what to do.
     """
+    unmeasured = {
+        "latency.": (
+            latency,
+            "measuring latency is switched off",
+            "remove the gate, or --no-latency (evaluation.latency: false in the YAML)",
+        ),
+        "fusion.": (
+            audited,
+            "only the CPU provider's graph is audited, and other providers were asked for",
+            "remove the gate, or --provider (evaluation.providers in the YAML)",
+        ),
+    }
     for gate in gates:
-        if gate.name.startswith("latency.") and not latency:
+        for figures, (measured, why, do) in unmeasured.items():
+            if gate.name.startswith(figures) and not measured:
+                raise ConfigError(
+                    f'gate "{gate.text}" cannot hold: {why}', do=do, gate=gate.text, key="evaluation.gates"
+                )
+    _require_consistent(gates)
+
+
+def _require_consistent(gates: Sequence[ParsedGate]) -> None:
+    """Refuse gates on one figure of which no value passes both."""
+    lower, upper = dict[str, ParsedGate](), dict[str, ParsedGate]()
+    for gate in gates:
+        # of two gates with one bound, the one that excludes it is the narrower
+        side, sign = (lower, 1) if gate.operator in (">", ">=") else (upper, -1)
+        known = side.get(gate.name)
+        if known is None or (sign * gate.bound, len(known.operator)) > (sign * known.bound, len(gate.operator)):
+            side[gate.name] = gate
+    for name, low in lower.items():
+        high = upper.get(name)
+        if high is None or low.bound < high.bound:
+            continue
+        if low.bound > high.bound or len(low.operator) + len(high.operator) < 4:
             raise ConfigError(
-                f'gate "{gate.text}" cannot hold: measuring latency is switched off',
-                do="remove the gate, or --no-latency (evaluation.latency: false in the YAML)",
-                gate=gate.text,
+                f'gates "{low.text}" and "{high.text}" cannot hold together: no value passes both',
+                do="remove one of them",
+                gate=low.text,
                 key="evaluation.gates",
             )
+
+
+def require_classes(gates: Iterable[ParsedGate], classes: Callable[[], int | None]) -> None:
+    """Refuse gates about the top five of a model that has no more than five classes.
+
+    Args:
+        gates: The gates of one job, before any work.
+        classes: Says how many classes the model has; None where its shapes do not tell. Asked only if it matters.
+
+    Raises:
+        ConfigError: Names the first such gate.
+    """
+    gate = next((gate for gate in gates if gate.name.startswith("top5.")), None)
+    count = None if gate is None else classes()
+    if gate is not None and count is not None and count <= 5:
+        raise ConfigError(
+            f'gate "{gate.text}" cannot hold: the model has only {count} classes, so top-5 is not measured',
+            do="remove the gate, or write top1 in place of top5",
+            gate=gate.text,
+            key="evaluation.gates",
+        )
 
 
 def need_labels(gates: Iterable[ParsedGate]) -> bool:
@@ -165,7 +280,7 @@ def on_outputs(gates: Iterable[ParsedGate]) -> tuple[ParsedGate, ...]:
 def figure_named(text: str) -> str:
     """Return the full name of the figure that a gate is about, or what stands in its place in a malformed one."""
     try:
-        return parse_gate(text).name
+        return read_gate(text).name
     except ConfigError:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 

@@ -81,6 +81,7 @@ def measure_latencies(
     *,
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,
+    threads: int | None = None,
 ) -> tuple[Latency, ...]:
     """Time both models in several runtimes, all in the same turns.
 
@@ -89,6 +90,7 @@ def measure_latencies(
         feeds: The feed of each model, both of the same sample.
         rows: Samples in each feed (the model's fixed batch); times are divided by it.
         budget_s: Seconds per pair after which no further round starts, warm-up included; one is always measured.
+        threads: Of each session, for the record.
 
     Returns:
         Of each pair the medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the
@@ -102,7 +104,8 @@ def measure_latencies(
         times = [[max(1e-3 * each[number + side] / rows[side], 1e-9) for each in rounds] for side in (0, 1)]
         first, second = (statistics.median(each) for each in times)
         speedup = first / second
-        found.append(Latency(first, second, speedup, ratio_interval(times[0], times[1], speedup)))
+        interval = ratio_interval(times[0], times[1], speedup)
+        found.append(Latency(first, second, speedup, interval, rounds=len(rounds), threads=threads))
     return tuple(found)
 
 

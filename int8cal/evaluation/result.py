@@ -208,13 +208,16 @@ class Size:
 class Latency:
     """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8.
 
-    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round.
+    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round. `rounds` and
+    `threads` say how it was measured; reports of earlier versions do not.
     """
 
     fp32: Number | None
     int8: Number | None
     speedup: Number | None
     speedup_ci95: Interval | None = None
+    rounds: Count | None = field(default=None, metadata=LEFT_OUT)
+    threads: Count | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -394,11 +397,49 @@ class Measurements:
     latency: Annotated[Latency | None, Field(alias="latency_ms")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where something was measured.
+
+    Attributes:
+        cpu: Its model, as the system names it.
+        flags: Those of its features that decide which integer kernels run, of `runtime.machine.FLAGS`.
+        physical_cores, logical_cores: Those that the process may use; None where the system does not tell.
+        threads: What the runtime was given.
+        system, python: Operating system and interpreter, with their versions.
+        runtimes: Name of each runtime -> its version.
+    """
+
+    cpu: str
+    flags: tuple[str, ...]
+    physical_cores: Count | None
+    logical_cores: Count
+    threads: Count
+    system: str
+    python: str
+    runtimes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """When, by what and where a report was made: all of it that differs between two runs of one job.
+
+    Attributes:
+        date: When the run began, UTC, ISO 8601.
+        command: What was run, with its arguments as they were given.
+    """
+
+    date: str
+    command: str
+    machine: Machine
+
+
 @dataclass(frozen=True)
 class Evaluation(Measurements):
     """What evaluation/ measures on a pair of models.
 
     Attributes:
+        layer_samples: How many samples the layers were compared on.
         failures: Errors of parts that could not be measured; what they leave open is None, with its reason.
         warnings: Name outputs that are of little use.
     """
@@ -408,6 +449,7 @@ class Evaluation(Measurements):
     runtimes: tuple[RuntimeResult, ...] = ()
     failures: tuple[Exception, ...] = ()
     warnings: tuple[str, ...] = ()
+    layer_samples: int = 0
 
 
 @dataclass(frozen=True)
@@ -433,3 +475,4 @@ class Report:
     mixed: MixedPrecision | None = None
     tensors: dict[str, TensorEntry] = field(default_factory=dict)
     weights: tuple[LayerScales, ...] = ()
+    origin: Origin | None = None

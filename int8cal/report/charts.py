@@ -123,7 +123,7 @@ def picture(
     """
     ends = [value for dot in dots for value in (dot.y, *(dot.span or ()))]
     low, high = min(ends), max(ends)
-    room = 0.15 * (high - low) or max(0.1 * abs(high), 1.0)
+    room = 0.15 * (high - low) or 0.1 * abs(high) or 1.0
     farthest = max([dot.x for dot in dots] + ([marker[0]] if marker else []))
     last = 1.3 * farthest if farthest > _NOTHING else 1.0
     x, y = axis(0.0, last, LEFT, RIGHT), axis(low - room, high + room, BOTTOM, TOP)
@@ -190,15 +190,15 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
     times = (wording.milliseconds(latency.fp32), wording.milliseconds(latency.int8))
     top1 = metrics.top1
     if top1 is not None and top1.fp32 is not None and top1.int8 is not None:
-        floats, codes = 100 * top1.fp32, 100 * top1.int8
-        low, high = top1.drop_ci95
-        span = None if low is None or high is None else (max(floats - high, 0.0), min(floats - low, 100.0))
+        floats, codes = top1.fp32, top1.int8
+        low, high = top1.drop_ci95  # in points
+        span = None if low is None or high is None else (max(floats - high / 100, 0.0), min(floats - low / 100, 1.0))
         dots = [
-            Dot(latency.fp32, floats, "float32", f"float32: {floats:.2f} %, {times[0]}"),
-            Dot(latency.int8, codes, "int8", f"int8: {codes:.2f} %, {times[1]}", chosen=True, span=span),
+            Dot(latency.fp32, floats, "float32", f"float32: {wording.fraction(floats)}, {times[0]}"),
+            Dot(latency.int8, codes, "int8", f"int8: {wording.fraction(codes)}, {times[1]}", chosen=True, span=span),
         ]
         told = "The bar of int8 is where its accuracy lies with 95 % confidence, beside float32 on the same samples."
-        return picture(dots, x_label="ms per sample", y_label="top-1, %"), told if span else ""
+        return picture(dots, x_label="ms per sample", y_label="top-1"), told if span else ""
     if metrics.sqnr_db is None:
         reason = document.why("metrics.sqnr_db")
         return None, f"Nothing to draw: accuracy {wording.NOT_MEASURED}: {reason}"

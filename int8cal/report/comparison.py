@@ -265,14 +265,14 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     accuracies = [value_in(document, "top1.fp32") for document in (old, new)]
     same = not differing and not found
     if same and None not in accuracies and accuracies[0] != accuracies[1]:
-        shown = " and ".join(wording.percent(value) for value in accuracies)
+        shown = " and ".join(wording.fraction(value) for value in accuracies)
         found.append(f"the float model's top-1 differs, {shown}: it was judged on other data, or by another runtime")
     return tuple(found)
 
 
-def _by(unit: str, digits: int = 2, factor: float = 1.0) -> Callable[[float, float], str]:
+def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
     def change(old: float, new: float) -> str:
-        number = f"{factor * (new - old):+.{digits}f}"
+        number = f"{new - old:+.{digits}f}"
         zero = not float(number)
         return f"{number.lstrip('+-') if zero else number}{unit}"
 
@@ -293,7 +293,7 @@ def _percent(old: float, new: float) -> str:
 _WAYS: dict[str, Callable[[float, float], str]] = {
     "dB": _decibels,
     "at most 1": _by("", 6),
-    "fraction of 1": _by(" points", factor=100.0),
+    "fraction of 1": _by("", 4),
     "percentage points": _by(" points"),
     "channels": _by("", 0),
     "nodes": _by("", 0),

@@ -20,6 +20,7 @@ from pydantic import Field, StrictBool, TypeAdapter
 
 from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
+from int8cal.evaluation.measured import how_measured
 from int8cal.evaluation.result import (
     Count,
     Fusion,
@@ -31,6 +32,7 @@ from int8cal.evaluation.result import (
     MixedPrecision,
     Number,
     Optimization,
+    Origin,
     OutputMetrics,
     RuntimeAgreement,
     Saturation,
@@ -49,7 +51,7 @@ FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 _NO_DECISION = "the output's values are of another kind, which has no such figure"
 # Keys that only some reports have.
-_OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes")
+_OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -104,6 +106,8 @@ class Document(Measurements):
     Attributes:
         model, settings: Whatever was recorded of both: nested mappings, lists, text, numbers.
         runtimes: By name.
+        measured: Dotted key path of a figure, or of a part with figures -> how it was measured.
+        origin: When, by what and where it was made; reports of earlier versions have none.
         reasons: Dotted key path of a null, or of a part that it belongs to -> why.
     """
 
@@ -121,6 +125,8 @@ class Document(Measurements):
     optimize: Optimization | None = None
     mixed_precision: MixedPrecision | None = None
     runtimes: dict[str, RuntimeFigures] = field(default_factory=dict)
+    measured: dict[str, str] = field(default_factory=dict)
+    origin: Origin | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
     def why(self, path: str) -> str:
@@ -244,6 +250,8 @@ def _json_of(report: Report) -> dict[str, Any]:
         "optimize": report.optimize,
         "mixed_precision": report.mixed,
         "runtimes": _runtimes(evaluation),
+        "measured": how_measured(evaluation),
+        "origin": report.origin,
     }
     raw = {key: value for key, value in raw.items() if value or key not in _OPTIONAL}
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}

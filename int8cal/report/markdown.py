@@ -19,6 +19,7 @@ from int8cal.report.reading import (
     headlines,
     int8_name,
     name_of,
+    origin_rows,
     verdict,
 )
 from int8cal.report.tables import (
@@ -75,6 +76,7 @@ def report_to_markdown(report: Report) -> str:
             MARKER,
             f"## {_mark(document)}int8cal: {_models(document)}",
             f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
+            _origin(document),
             _failed(document),
             _headline(document),
             _runtimes(document),
@@ -112,6 +114,12 @@ def _samples(document: Document) -> str:
     path = next((value for name, value in evaluation_data(document) if name == "path"), "")
     where = f" of {code(path)}" if path else ""
     return f", measured on {wording.count(document.samples, 'sample')}{where}."
+
+
+def _origin(document: Document) -> str:
+    """Say when, where and by what it was made: one line each, since they differ between two runs of one job."""
+    rows = origin_rows(document)
+    return "<br>\n".join(f"{label}: {code(text) if label == 'Command' else escape(text)}" for label, text in rows)
 
 
 def _failed(document: Document) -> str:

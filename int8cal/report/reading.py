@@ -72,6 +72,28 @@ def versions(document: Document) -> list[tuple[str, str]]:
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
+def timed_on(document: Document) -> str:
+    """Say on what CPU and with how many threads speed was measured; empty if unrecorded."""
+    if document.origin is None:
+        return ""
+    machine = document.origin.machine
+    threads = machine.threads if document.latency is None else document.latency.threads or machine.threads
+    return f"{machine.cpu}, {wording.count(int(threads), 'thread')}"
+
+
+def origin_rows(document: Document) -> list[tuple[str, str]]:
+    """Say when, on what machine and by what a report was made, as rows of label and text; empty if unrecorded."""
+    origin = document.origin
+    if origin is None:
+        return []
+    machine = origin.machine
+    physical = "" if machine.physical_cores is None else f" ({machine.physical_cores} physical)"
+    cores = wording.count(int(machine.logical_cores), "core") + physical
+    parts = (machine.cpu, cores, wording.count(int(machine.threads), "thread"), " ".join(machine.flags), machine.system)
+    rows = [("Made", origin.date), ("Machine", ", ".join(filter(None, parts))), ("Command", origin.command)]
+    return [(label, text) for label, text in rows if text]
+
+
 def flat(part: Mapping[str, object], prefix: str = "") -> list[tuple[str, str]]:
     """Turn nested settings into rows of dotted name and value."""
     rows: list[tuple[str, str]] = []
@@ -114,7 +136,7 @@ def headlines(document: Document) -> list[Headline]:
         figures = [
             _sqnr(document),
             _metric(document, "cosine"),
-            _metric(document, "agreement"),
+            _agreement(document),
             _drop(document, "top1", metrics.top1),
             _drop(document, "top5", metrics.top5),
             _metric(document, "max_abs_error"),
@@ -130,6 +152,7 @@ def headlines(document: Document) -> list[Headline]:
         figures.append(_missing(document, "Speedup", "latency", "latency_ms.speedup"))
     else:
         times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)} per sample"
+        times += f" on {machine}" if (machine := timed_on(document)) else ""
         interval = _interval(latency.speedup_ci95, wording.times)
         speedup = wording.times(latency.speedup)
         figures.append(Headline("Speedup", speedup, times, interval=interval, about="latency"))
@@ -167,6 +190,12 @@ def _metric(document: Document, name: str) -> Headline:
     return Headline(figure.label, shown, interval=interval, about=name)
 
 
+def _agreement(document: Document) -> Headline:
+    """Show the agreement, and the samples that it is of."""
+    value, samples, found = document.metrics.agreement, document.samples, _metric(document, "agreement")
+    return found if value is None or not samples else replace(found, aside=f"{round(value * samples)} of {samples}")
+
+
 def _sqnr(document: Document) -> Headline:
     """Show the SQNR of the worst output, and which that is."""
     value, found = document.metrics.sqnr_db, _metric(document, "sqnr_db")
@@ -197,7 +226,7 @@ def _drop(document: Document, key: str, drop: Drop | None) -> Headline:
     label = FIGURES[f"{key}.drop"].label
     if drop is None or drop.drop is None:
         return _missing(document, label, key, f"metrics.{key}.drop")
-    note = f"{wording.percent(drop.fp32)} to {wording.percent(drop.int8)}"
+    note = f"{wording.fraction(drop.fp32)} to {wording.fraction(drop.int8)}"
     return Headline(label, wording.points(drop.drop), note, interval=wording.interval(drop.drop_ci95), about=key)
 
 

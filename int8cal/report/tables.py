@@ -67,7 +67,7 @@ def _row(name: str, part: RuntimeFigures) -> tuple[str, ...]:
         title(name),
         wording.decibel(metrics.sqnr_db),
         wording.cosine(metrics.cosine),
-        wording.percent(metrics.agreement),
+        wording.fraction(metrics.agreement),
         wording.points(None if metrics.top1 is None else metrics.top1.drop),
         _share(part.kernels),
         *map(wording.milliseconds, times[:2]),
@@ -93,7 +93,7 @@ def runtime_sentences(document: Document) -> list[tuple[str, str]]:
 
 def _agreement(against: RuntimeAgreement) -> str:
     text = wording.decibel(against.sqnr_db)
-    return text if against.agreement is None else f"{text}, agreement {wording.percent(against.agreement)}"
+    return text if against.agreement is None else f"{text}, agreement {wording.fraction(against.agreement)}"
 
 
 def _share(kernels: Fusion | None) -> str:

@@ -16,6 +16,7 @@ from int8cal.report.reading import (
     headlines,
     int8_name,
     name_of,
+    origin_rows,
     verdict,
     versions,
 )
@@ -105,6 +106,7 @@ def _origin_rows(document: Document) -> list[_Row]:
         ("Int8 model", int8_name(document)),
         ("Evaluated on", ", ".join(f"{name} {value}" for name, value in evaluation_data(document))),
         ("Made with", ", ".join(f"{name} {value}" for name, value in versions(document))),
+        *origin_rows(document),
     ]
     return [(label, text) for label, text in rows if text]
 

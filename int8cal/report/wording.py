@@ -31,9 +31,9 @@ def plain(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.4g}"
 
 
-def percent(fraction: float | None) -> str:
-    """Show a fraction of 1 in percent, two decimals."""
-    return NOT_MEASURED if fraction is None else f"{100 * fraction:.2f} %"
+def fraction(value: float | None) -> str:
+    """Show a fraction of 1 as files and gates have it, four decimals."""
+    return NOT_MEASURED if value is None else f"{value:.4f}"
 
 
 def small_percent(fraction: float | None) -> str:
@@ -102,7 +102,7 @@ def seconds(value: float | None) -> str:
 OF_UNIT: dict[str, Callable[[float | None], str]] = {
     "dB": decibel,
     "at most 1": cosine,
-    "fraction of 1": percent,
+    "fraction of 1": fraction,
     "percentage points": points,
     "in the output's unit": plain,
     "bytes": lambda value: NOT_MEASURED if value is None else size(value),

@@ -1,8 +1,10 @@
-"""What this machine has and does: flags of its CPU, how it sums products, onnxruntime's execution providers."""
+"""What this machine has and does: its CPU, how that sums products, onnxruntime's execution providers."""
 
 from __future__ import annotations
 
 import difflib
+import os
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,19 +19,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SUFFIX = "ExecutionProvider"
+# What decides how u8 x s8 products are added up, and how fast (docs/saturation.md).
+FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
+
+
+def _processors() -> list[dict[str, str]]:
+    """Read what Linux tells of each logical CPU; nothing on other systems."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return []
+    rows = [[line.partition(":") for line in part.splitlines()] for part in text.strip().split("\n\n")]
+    return [{name.strip(): value.strip() for name, _, value in row} for row in rows]
 
 
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's feature flags as Linux lists them; empty where the system does not tell."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+    told = (each.get("flags") or each.get("Features") for each in _processors())
+    return frozenset((next(filter(None, told), "") or "").split())
+
+
+def cpu_name() -> str:
+    """Return the CPU's model as the system names it, or its architecture where it does not."""
+    told = (each.get("model name") for each in _processors())
+    return " ".join((next(filter(None, told), "") or platform.processor() or platform.machine()).split())
+
+
+def physical_cores() -> int | None:
+    """Count the physical cores that this process may use; None where the system does not tell."""
+    allowed = {str(number) for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
+    mine = [each for each in _processors() if each.get("processor") in allowed]
+    if not mine or any("core id" not in each for each in mine):
+        return None
+    return len({(each.get("physical id"), each["core id"]) for each in mine})
 
 
 def measured_product() -> tuple[int, int]:

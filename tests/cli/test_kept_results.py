@@ -320,7 +320,7 @@ def test_a_job_goes_on_in_an_empty_directory(run, folder):
         ("2>&-", 0),
         (">&- 2>&- <&-", 0),
         ("| true", 0),
-        (">&- --gate 'sqnr_db>=900'", 7),
+        (">&- --gate 'sqnr_db>=300'", 7),
         ("2>&- --bogus", 2),
     ],
 )

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from int8cal.errors import ConfigError
@@ -6,8 +8,10 @@ from int8cal.evaluation.gates import (
     check_gates,
     figure_named,
     hold,
+    never_failing,
     on_outputs,
     parse_gate,
+    require_classes,
     require_measurable,
     require_outputs,
 )
@@ -116,7 +120,7 @@ def test_gates_without_fusion_or_latency_fail_rather_than_break():
 
 
 def test_gates_are_judged_in_the_order_given():
-    verdicts = check_gates([parse_gate("cosine>0"), parse_gate("agreement>2")], EVALUATION)
+    verdicts = check_gates([parse_gate("cosine>0"), parse_gate("agreement>0.99")], EVALUATION)
     assert [gate.passed for gate in verdicts] == [True, False]
 
 
@@ -246,3 +250,74 @@ def test_a_figure_is_named_even_in_a_gate_that_cannot_be_read():
     assert figure_named("drop_ci95.hi<=1") == "top1.drop_ci95.hi"
     assert figure_named("unsafe_channels <= 0") == "unsafe_channels"
     assert figure_named("outputs.a<b.sqnr_db>=3") == "outputs.a<b.sqnr_db"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("agreement>=99", 'from 0 to 1; write "agreement>=0.99" or "agreement>=99%"'),
+        ("agreement_ci95.lo>=99", "from 0 to 1"),
+        ("agreement>1", "from 0 to 1"),
+        ("sqnr_db>=400", "at most 320"),
+        ("cosine>1", "from -1 to 1"),
+        ("size.ratio<0", "above 0"),
+        ("size.ratio<=0", "above 0"),
+        ("latency.speedup<=0", "above 0"),
+        ("max_abs_error<0", "0 or more"),
+        ("top1.drop<-100", "from -100 to 100"),
+        ("saturation.unsafe_channels<0", "0 or more"),
+        ("outputs.logits.cosine>1", "from -1 to 1"),
+    ],
+)
+def test_a_bound_that_no_model_reaches_is_refused_with_what_the_figure_can_be(text, told):
+    with pytest.raises(ConfigError, match="can never hold") as caught:
+        parse_gate(text)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("operator", ["<=", ">="])
+def test_a_bound_that_a_figure_just_reaches_is_taken(name, operator):
+    for bound in FIGURES[name].possible:
+        if math.isfinite(bound):
+            assert parse_gate(f"{name}{operator}{bound!r}").bound == bound
+
+
+def test_a_fraction_may_be_written_in_percent():
+    gate = parse_gate("agreement>=99%")
+    assert (gate.text, gate.bound) == ("agreement>=99%", 0.99)
+    assert parse_gate("top1.int8>=97.5%").bound == 0.975
+    with pytest.raises(ConfigError, match="expected a finite number"):
+        parse_gate("top1.drop<=1%")  # of what: points, or of the FP32 accuracy?
+
+
+def test_gates_that_no_value_passes_both_are_refused_before_any_work():
+    for texts in (["agreement>=1", "agreement<=50%"], ["sqnr_db>30", "sqnr_db<=30"], ["cosine<0.9", "cosine>0.9"]):
+        with pytest.raises(ConfigError, match="cannot hold together") as caught:
+            require_measurable([parse_gate(text) for text in texts], latency=True)
+        assert all(text in str(caught.value) for text in texts)
+    fine = ["sqnr_db>=30", "sqnr_db<=30", "sqnr_db>=20", "cosine>0.9", "agreement<0.9", "latency.fp32<=1"]
+    require_measurable([parse_gate(text) for text in fine], latency=True)
+
+
+def test_a_gate_on_fusion_needs_the_cpu_provider_alone():
+    gates = [parse_gate("fusion.float<=3")]
+    require_measurable(gates, latency=False)
+    with pytest.raises(ConfigError, match="only the CPU provider's graph is audited"):
+        require_measurable(gates, latency=False, audited=False)
+
+
+def test_a_gate_on_top5_needs_more_than_five_classes():
+    gate = parse_gate("top5.drop<=1")
+    require_classes([gate], lambda: 6)
+    require_classes([gate], lambda: None)
+    with pytest.raises(ConfigError, match="only 5 classes"):
+        require_classes([gate], lambda: 5)
+    require_classes([parse_gate("top1.drop<=1")], lambda: pytest.fail("opened"))
+
+
+def test_a_gate_that_nothing_fails_is_told():
+    gates = [parse_gate(text) for text in ("cosine<=1", "agreement>=0", "size.ratio>0", "cosine<1", "sqnr_db<=400")]
+    told = never_failing(gates)
+    assert [text.split('"')[1] for text in told] == ["cosine<=1", "agreement>=0", "size.ratio>0", "sqnr_db<=400"]
+    assert told[0] == 'gate "cosine<=1" decides nothing: cosine is always from -1 to 1'

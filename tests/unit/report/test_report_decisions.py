@@ -73,9 +73,9 @@ def test_decisions_are_read_back_as_written(detector):
 def test_a_terminal_shows_the_most_telling_figure_of_each_group(detector):
     told = decision_sentences(document_of(detector))
     assert told == [
-        ("Boxes found again", "98.73 % (out, channels 0 to 3, 95 % interval 98.00 % to 99.40 %)"),
-        ("F1 of decisions", "90.00 % (out, channel 4, 95 % interval 85.00 % to 95.00 %)"),
-        ("F1 of decisions", "80.00 % (out, channels 5 to 8, 95 % interval 70.00 % to 90.00 %)"),
+        ("Boxes found again", "0.9873 (out, channels 0 to 3, 95 % interval 0.9800 to 0.9940)"),
+        ("F1 of decisions", "0.9000 (out, channel 4, 95 % interval 0.8500 to 0.9500)"),
+        ("F1 of decisions", "0.8000 (out, channels 5 to 8, 95 % interval 0.7000 to 0.9000)"),
     ]
     assert any(line.startswith("Boxes found again") for line in summary_lines(detector))
 
@@ -99,7 +99,7 @@ def test_many_outputs_take_few_lines_of_a_terminal(report):
 
 def test_pages_show_every_figure_and_how_it_was_measured(detector):
     page, text = report_to_html(detector), report_to_markdown(detector)
-    for label in ("Boxes found again", "IoU of boxes", "Threshold crossed", HOW, "97.00 %"):
+    for label in ("Boxes found again", "IoU of boxes", "Threshold crossed", HOW, "0.9700"):
         assert label in page
         assert label in text
     plain = replace(detector, evaluation=replace(detector.evaluation, outputs={}))

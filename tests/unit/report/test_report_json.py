@@ -38,6 +38,7 @@ def test_the_keys_are_the_contracts_in_its_order(report):
         "gates",
         "warnings",
         "decisions",
+        "measured",
         "reasons",
     ]
     assert document["format"] == "int8cal/report"

@@ -65,7 +65,7 @@ def test_a_report_of_one_runtime_has_no_such_part(report):
 
 def test_every_view_shows_both(beside):
     said = "SQNR 25.12 dB, 50 of 51 layers on integers, 2.00x (4.500 ms to 2.250 ms)"
-    agreement = "40.50 dB, agreement 99.55 %"
+    agreement = "40.50 dB, agreement 0.9955"
     for lines in (summary_lines(beside), report_lines(document_of(beside), Screen(width=200))):
         assert any(line.startswith("OpenVINO") and said in line and agreement in line for line in lines)
     for text in (report_to_markdown(beside), report_to_html(beside)):

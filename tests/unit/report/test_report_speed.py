@@ -23,7 +23,7 @@ def test_with_labels_both_models_are_points(report):
     assert (fp32.label, int8.label) == ("float32", "int8")
     assert LEFT < int8.x < fp32.x < RIGHT
     assert TOP < fp32.y < int8.y < BOTTOM  # less accurate, so lower
-    assert int8.text == "int8: 97.89 %, 2.411 ms"
+    assert int8.text == "int8: 0.9789, 2.411 ms"
     assert int8.span[0] > int8.y > int8.span[1]
     assert "95 %" in text
 

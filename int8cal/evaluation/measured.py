@@ -1,0 +1,96 @@
+"""How each figure of an evaluation was measured, in a sentence: samples, runs, threads, and where its interval is from.
+
+Each sentence follows from the evaluation alone, so that equal evaluations give equal ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from int8cal.evaluation.result import Drop, Evaluation
+
+
+def how_measured(evaluation: Evaluation) -> dict[str, str]:
+    """Say how each part that was measured was; keys are dotted paths of report.json."""
+    told = {path: tell(evaluation) for path, tell in _HOW.items()}
+    return {path: text for path, text in told.items() if text}
+
+
+def _over(evaluation: Evaluation, what: str, interval: str = "") -> str:
+    count = evaluation.samples
+    samples = "1 sample" if count == 1 else f"{count} samples"
+    return f"{samples}, one at a time through both models; {what}" + (
+        f"; 95 % interval: {interval}" if interval else ""
+    )
+
+
+def _sqnr(evaluation: Evaluation) -> str:
+    metrics = evaluation.metrics
+    interval = "linearized ratio over samples, Student's t" if metrics.sqnr_db_ci95 else ""
+    known = metrics.sqnr_db is not None
+    return _over(evaluation, "sums over all values of the worst float output", interval) if known else ""
+
+
+def _cosine(evaluation: Evaluation) -> str:
+    known = evaluation.metrics.cosine is not None
+    return _over(evaluation, "over all values of the worst float output") if known else ""
+
+
+def _largest(evaluation: Evaluation) -> str:
+    return _over(evaluation, "all float outputs") if evaluation.metrics.max_abs_error is not None else ""
+
+
+def _agreement(evaluation: Evaluation) -> str:
+    known = evaluation.metrics.agreement is not None
+    return _over(evaluation, "the same arg-max", "Clopper and Pearson, exact") if known else ""
+
+
+def _drop(evaluation: Evaluation, drop: Drop | None, what: str) -> str:
+    if drop is None:
+        return ""
+    labelled = evaluation.samples if drop.samples is None else drop.samples
+    return _over(evaluation, f"{what}, {labelled} of them with a label", "Tango's score interval of paired samples")
+
+
+def _layers(evaluation: Evaluation) -> str:
+    if not evaluation.layers or not evaluation.layer_samples:
+        return ""
+    return f"the first {evaluation.layer_samples} of {evaluation.samples} samples, with all errors before each layer"
+
+
+def _fusion(evaluation: Evaluation) -> str:
+    return "the graph that onnxruntime runs, as it writes it after all its optimizations" if evaluation.fusion else ""
+
+
+def _saturation(evaluation: Evaluation) -> str:
+    known = evaluation.saturation.unsafe_channels is not None
+    return "from the weights: the worst case over all activations; nothing was run" if known else ""
+
+
+def _latency(evaluation: Evaluation) -> str:
+    found = evaluation.latency
+    if found is None or found.rounds is None:
+        return ""
+    rounds = "1 round" if found.rounds == 1 else f"{found.rounds} rounds"
+    threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
+    text = f"the first sample, {rounds} in which each model runs in its turn, {threads}; medians of the rounds' medians"
+    return text + ("; 95 % interval: Student's t on logarithms of the rounds' ratios" if found.speedup_ci95 else "")
+
+
+# Dotted path of a part of report.json -> what says how it was measured, or nothing where it was not.
+_HOW: dict[str, Callable[[Evaluation], str]] = {
+    "metrics.sqnr_db": _sqnr,
+    "metrics.cosine": _cosine,
+    "metrics.max_abs_error": _largest,
+    "metrics.agreement": _agreement,
+    "metrics.top1": lambda found: _drop(found, found.metrics.top1, "the label has the largest score"),
+    "metrics.top5": lambda found: _drop(found, found.metrics.top5, "the label is among the five largest scores"),
+    "layers": _layers,
+    "fusion": _fusion,
+    "saturation": _saturation,
+    "size": lambda found: "bytes of the files, with their external data" if found.size.fp32_bytes else "",
+    "latency_ms": _latency,
+}
