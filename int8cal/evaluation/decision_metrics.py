@@ -60,6 +60,9 @@ class Decisions:
             (group, _KINDS[group.kind](group, groups)) for group in groups
         ]
         self._count = Counter(group.output for group in groups)
+        self._channels = {group.output: group.end for group in groups}  # the last group's are the last
+        self._uneven: set[str] = set()  # outputs of which samples have other numbers of channels
+        self._results: tuple[dict[str, tuple[DecisionFigure, ...]], dict[str, str]] | None = None
 
     def add(self, fp32: Outputs, int8: Outputs) -> None:
         """Compare one sample.
@@ -68,8 +71,14 @@ class Decisions:
             fp32, int8: FP32 model's output name -> finite float array of this sample alone, of equal shapes, without
                 what padding made; an output that is absent is skipped.
         """
+        self._results = None
         for group, part in self._parts:
-            if group.output in fp32 and fp32[group.output].size:
+            value = fp32.get(group.output)
+            if value is None or not value.size:
+                continue
+            if group.axis is not None and value.shape[group.axis : group.axis + 1] != (self._channels[group.output],):
+                self._uneven.add(group.output)
+            if group.output not in self._uneven:
                 part.add(fp32, int8)
 
     def results(self) -> tuple[dict[str, tuple[DecisionFigure, ...]], dict[str, str]]:
@@ -77,9 +86,16 @@ class Decisions:
 
         Keys of reasons are paths in report.json, and names that gates have.
         """
+        if self._results is None:
+            self._results = self._summed_up()
+        return self._results
+
+    def _summed_up(self) -> tuple[dict[str, tuple[DecisionFigure, ...]], dict[str, str]]:
         found: dict[str, list[DecisionFigure]] = {}
-        reasons: dict[str, str] = {}
+        reasons = {f"outputs.{name}.decisions": "samples have other numbers of its channels" for name in self._uneven}
         for group, part in self._parts:
+            if group.output in self._uneven:
+                continue
             figures = found.setdefault(group.output, [])
             for each in part.figures():
                 reasons |= _missing(f"outputs.{group.output}", len(figures), each)

@@ -144,7 +144,7 @@ SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
 
 # Of the decisions that an output is for (`evaluation.decision_metrics`): unit, label, which way is better.
 DECISIONS: dict[str, tuple[str, str, int]] = {
-    "argmax_agreement": (FRACTION, "Agreement", 1),
+    "argmax_agreement": (FRACTION, "Same largest score", 1),
     "rank_correlation": (_COSINE, "Rank correlation", 1),
     "top5_recall": (FRACTION, "Best 5 kept", 1),
     "decision_f1": (FRACTION, "F1 of decisions", 1),

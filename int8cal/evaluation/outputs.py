@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from int8cal.data.padding import kept
-from int8cal.errors import DataError, ModelError, NonFiniteError
+from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
+from int8cal.evaluation.decision_metrics import Decisions
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.output_groups import GroupFinder
     from int8cal.runtime.batching import Arrays
 
 _NO_LABELS = "the samples have no labels"
@@ -32,17 +35,25 @@ class OutputComparison:
 
     Args:
         names: (fp32 name, int8 name) of each output, in order; see `pixel_feeds.match_outputs`.
+        groups: Finds the groups of channels of outputs, on the first sample; None where every output is one.
         first, second: What messages call the two models; first is None for the FP32 model, text for an int8 one.
     """
 
     def __init__(
-        self, names: tuple[tuple[str, str], ...], *, first: str | None = None, second: str = "int8 model"
+        self,
+        names: tuple[tuple[str, str], ...],
+        groups: GroupFinder | None = None,
+        *,
+        first: str | None = None,
+        second: str = "int8 model",
     ) -> None:
         self.samples = 0
         self._models = (first or "FP32 model", second)
         self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
+        self._find = groups
+        self._decisions, self._undecided = Decisions(()), ""
         self._changes: dict[str, _Changes] = {}
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._scores: str | None = None  # the first float output
@@ -64,6 +75,7 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
+        floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -80,12 +92,25 @@ class OutputComparison:
                     do="give the FP32 model that the int8 model was made from",
                 )
             x, y = (kept(name, value, sample) for value in (x, y))
+            floats[0][name], floats[1][name] = x, y
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
             self._changes.setdefault(name, _Changes()).add(x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
                 self._classify(sample, x, y)
+        self._decide(sample, fp32, floats)
+
+    def _decide(self, sample: Sample, fp32: Arrays, floats: list[dict[str, npt.NDArray[Any]]]) -> None:
+        """Look at what the outputs decide, by the groups that the first sample tells."""
+        if self._find is not None and self.samples == 1:
+            try:
+                found = self._find(sample, {name: fp32[name] for name in floats[0]})
+            except (ModelError, StatisticsError) as error:
+                self._undecided = f"the groups of its channels could not be found: {error.what}"
+                return
+            self._decisions = Decisions([group for groups in found.values() for group in groups])
+        self._decisions.add(*floats)
 
     def metrics(self) -> Metrics:
         """Return the figures over all outputs: sqnr_db and cosine are those of the worst float output.
@@ -109,11 +134,18 @@ class OutputComparison:
 
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
-        return {name: _figures(self._sums.get(name, SampleSums())) for name, _ in self._names}
+        decisions, _ = self._decisions.results()
+        return {
+            name: replace(_figures(self._sums.get(name, SampleSums())), decisions=decisions.get(name, ()))
+            for name, _ in self._names
+        }
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
-        reasons: dict[str, str] = {}
+        _, found = self._decisions.results()
+        reasons = dict(found)
+        if self._undecided:
+            reasons |= {f"outputs.{name}.decisions": self._undecided for name in self._sums}
         outputs, metrics = self.outputs(), self.metrics()
         for name, figures in outputs.items():
             if figures.sqnr_db is None:

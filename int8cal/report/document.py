@@ -49,7 +49,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 # The runtime that always runs; its part of "runtimes" repeats the evaluation's.
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
-_NO_DECISION = "the output's values are of another kind, which has no such figure"
+_NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
 # Keys that only some reports have.
 _OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.

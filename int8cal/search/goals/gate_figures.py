@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError
+from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
 from int8cal.evaluation.result import Metrics, OutputMetrics  # noqa: TC001 - pydantic reads the fields of Figures
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Arrays
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
-FORMAT = "int8cal/search"
+FORMAT = "int8cal/search/2"  # 1 knew nothing of decisions on outputs
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class GateEvaluator:
         threads: int = 0,
     ) -> None:
         self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
-        self._signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
+        model = load_model(fp32) if isinstance(fp32, Path) else fp32
+        self._signature, self._groups = signature_of(model), GroupFinder(model, threads=threads)
         self._kept: list[Arrays] | None = None
         self._fingerprint = ""
         self._measured: dict[str, Figures] | None = None
@@ -130,7 +132,7 @@ class GateEvaluator:
 
     def _measure(self, int8: onnx.ModelProto) -> Figures:
         signature = signature_of(int8)
-        comparison = OutputComparison(match_outputs(self._signature, signature))
+        comparison = OutputComparison(match_outputs(self._signature, signature), self._groups)
         first, second = itertools.tee(self._samples())
         expected = self._kept if self._kept is not None else self._reference(self._samples())
         actual = run_each(Session(int8, threads=self._threads, entries=QUIET), signature, feeds_for(int8, second))

@@ -57,7 +57,7 @@ def test_equal_outputs_decide_alike(kind, seed):
     assert figures
     for name, found in figures.items():
         assert found.value == perfect.get(name, pytest.approx(1.0)), name
-        assert found.samples == 25
+        assert found.samples == 25 or name == "decision_f1"  # of samples with something above one half
     assert {name.rpartition(".")[2] for name in reasons} <= {"ci95", "p5_sqnr_db_ci95"}
 
 

@@ -115,7 +115,7 @@ def test_a_figure_that_is_missing_has_its_reason(detector):
     known = document_of(replace(detector, evaluation=evaluation, gates=check_gates(gates, evaluation)))
     assert decision_rows(known)[0][3] == "not measured: nothing found"
     assert [gate_value(known, at).partition(": ")[2] for at in range(2)] == ["nothing found"] * 2
-    assert "of another kind" in gate_value(known, 2)
+    assert "not known to be of a kind" in gate_value(known, 2)
 
 
 def changed(detector, **values):
