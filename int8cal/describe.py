@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    import onnx
+
+    from int8cal.graph.plan import Plan
     from int8cal.graph.signature import TensorSpec
     from int8cal.report.screen import Screen
 
@@ -88,8 +91,10 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.select import Selection
     from int8cal.runtime.sessions import simplify
 
-    plan = make_plan(prepare(path, simplify).model, Selection())
-    lines = [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
+    model = prepare(path, simplify).model
+    plan = make_plan(model, Selection())
+    lines = [] if screen.only else _family_lines(model, plan)
+    lines += [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
     nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
     nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
     left = [(each.op_type, each.node, f": {each.reason}") for each in plan.unquantized]
@@ -98,6 +103,24 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     if left:
         lines += ["would stay float", *_nodes(left, width, screen)]
     return lines
+
+
+def _family_lines(model: onnx.ModelProto, plan: Plan) -> list[str]:
+    """Say what families the model belongs to: where, what tends to go wrong, what is done, what to look at."""
+    from int8cal.graph.families import find_families
+    from int8cal.graph.index import Index
+    from int8cal.graph.treatments import Planned
+
+    planned, lines = Planned(Index(model), plan), list[str]()
+    for family in find_families(model):
+        rule = family.rule
+        lines += [
+            f"  {rule.name}: {family.where}",
+            f"    what tends to go wrong: {rule.risk}",
+            f"    what int8cal does: {rule.treat(family.parts, planned)}",
+            f"    what to look at: {rule.look}",
+        ]
+    return ["families", *lines] if lines else []
 
 
 def _nodes(nodes: list[tuple[str, str, str]], width: int, screen: Screen) -> list[str]:

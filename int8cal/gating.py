@@ -75,7 +75,8 @@ def _advice(failed: list[Gate], report: Report) -> str:
             return f"{report.mixed.outcome}; raise --budget, or relax the gate"
         budget = math.ceil(report.mixed.needed_percent)
         return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
-    if all(figure_named(gate.gate).startswith("saturation.") for gate in failed):
+    own = report.evaluation.metric.name if report.evaluation.metric else ""
+    if all(figure_named(gate.gate, own).startswith("saturation.") for gate in failed):
         return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
     return "try another --method, --exclude the worst layers, or relax the gate"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, figure_of, interval_of, value_of
+from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     Row = tuple[str, str, str]
 
 
+# Those of the user's metric, shown where a report has one.
+_OWN = ("metric.int8", "metric.drop")
 # Those of the model, in reading order.
 _SHOWN = (
     "sqnr_db",
@@ -30,6 +33,7 @@ _SHOWN = (
     "agreement",
     "top1.drop",
     "top5.drop",
+    *_OWN,
     "max_abs_error",
     "layers.worst_sqnr_db",
     "size.int8_bytes",
@@ -158,7 +162,9 @@ def _shown(old: Document, new: Document) -> tuple[str, ...]:
         for name in names
         for figure in dict.fromkeys(each.figure for each in old.outputs[name].decisions)
     ]
-    return (*_SHOWN, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1), *decisions)
+    own = [document for document in (old, new) if document.metric is not None]
+    of_model = [name for name in _SHOWN if own or name not in _OWN]
+    return (*of_model, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1), *decisions)
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -174,7 +180,9 @@ def held(name: str, value: float) -> float:
 
 def change_of(name: str, old: Document, new: Document) -> FigureChange:
     """Compare one figure of two reports."""
-    first, second, better_way = value_in(old, name), value_in(new, name), figure_of(name).better
+    first, second, better_way = value_in(old, name), value_in(new, name), _better(name, old)
+    if name in _OWN and metric_of_both(old, new) is None:
+        return FigureChange(name, first, None if first is not None else second, None, None)
     if first is None or second is None or not better_way:
         return FigureChange(name, first, second, None, None)
     pairs = [(held(name, first), interval_of(name, old)), (held(name, second), interval_of(name, new))]
@@ -182,6 +190,19 @@ def change_of(name: str, old: Document, new: Document) -> FigureChange:
     if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
     return FigureChange(name, first, second, better[0] - worse[0] or 0.0, difference_interval(*better, *worse))
+
+
+def metric_of_both(old: Document, new: Document) -> str | None:
+    """Name the metric that two reports share; None where one has none, or they have different ones."""
+    names = [document.metric.name if document.metric else None for document in (old, new)]
+    return names[0] if names[0] == names[1] else None
+
+
+def _better(name: str, document: Document) -> int:
+    """Say which way is better: 1, -1, or 0 for neither; of the user's metric the report knows."""
+    if name == "metric.int8" and document.metric is not None:
+        return 1 if document.metric.higher_is_better else -1
+    return figure_of(name).better
 
 
 def _layers(old: Document, new: Document) -> tuple[LayerChange, ...]:
@@ -262,6 +283,9 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
         found.append(f"the evaluation data differ: {told}")
     elif old.samples != new.samples:
         found.append(f"the evaluation data differ: {old.samples} and {new.samples} samples")
+    metrics = [document.metric.name for document in (old, new) if document.metric is not None]
+    if len(set(metrics)) == 2:
+        found.append(f"the metrics differ: {metrics[0]} and {metrics[1]}")
     accuracies = [value_in(document, "top1.fp32") for document in (old, new)]
     same = not differing and not found
     if same and None not in accuracies and accuracies[0] != accuracies[1]:
@@ -326,6 +350,8 @@ EXAMPLE = "sqnr_db.drop<=0.5"
 # What the noise of a machine or of a file's metadata makes of two equal models, and a little more.
 SPEED_TOLERANCE = 0.10
 SIZE_TOLERANCE = 0.05
+# Of the FP32 model's figure, for a metric without an interval: int8 models of MLPerf keep 99 % of it.
+METRIC_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -340,12 +366,13 @@ class Regression(Gate):
     of_gate: bool = False
 
 
-def parse_limit(text: str) -> ParsedGate:
+def parse_limit(text: str, metric: str = "") -> ParsedGate:
     """Read one limit.
 
     Args:
         text: 'FIGURE.CHANGE<=VALUE', where FIGURE is one that gates know, and CHANGE is drop (old - new), rise
             (new - old) or ratio (new / old); or layers.largest_drop_db or layers.to_float.
+        metric: What the metric of both reports is called, "" for none; its name alone stands for its int8 figure.
 
     Raises:
         ConfigError: Like `parse_gate`; a figure without a change says which there are.
@@ -354,7 +381,12 @@ def parse_limit(text: str) -> ParsedGate:
     if plain is not None and plain[1] in FIGURES:
         changes = " or ".join(f"{plain[1]}.{change}" for change in _CHANGES)
         raise ConfigError(f'limit "{text}" is about a figure itself, not its change', do=f"write {changes}", gate=text)
-    return parse_gate(text, LIMITS, EXAMPLE, outputs=_OUTPUT_LIMIT, noun="limit")
+    limits = dict.fromkeys(LIMITS)
+    if metric:
+        limits |= {f"{metric}{rest}.{change}": None for rest in OWN for change in _CHANGES}
+    limit = parse_gate(text, limits.keys(), EXAMPLE, outputs=_OUTPUT_LIMIT, noun="limit")
+    figure, dot, change = limit.name.rpartition(".")
+    return replace(limit, name=f"{full_name(figure, metric)}{dot}{change}") if limit.name not in LIMITS else limit
 
 
 def judge_limits(limits: Iterable[ParsedGate], found: Comparison) -> tuple[Gate, ...]:
@@ -372,7 +404,7 @@ def _changed(name: str, found: Comparison) -> float | None:
 
 def why_unknown(limit: str, found: Comparison) -> str:
     """Say why a limit could not be judged."""
-    name = parse_limit(limit).name
+    name = parse_limit(limit, metric_of_both(found.old, found.new) or "").name
     if name == "layers.largest_drop_db":
         return "the reports have no layer in common"
     if name == "layers.to_float":
@@ -393,10 +425,11 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
 
     Returns:
         A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5,
-        decisions on outputs where they have intervals: worse by more than the 95 % interval of the difference. Speedup:
-        the same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than
-        5 %. Channels that can saturate and nodes in float: more than before. Gates of both reports: passed before, and
-        fail now. A figure that the new report lacks fails.
+        decisions on outputs where they have intervals: worse by more than the 95 % interval of the difference; the drop
+        of the user's metric likewise, and without an interval by more than 1 % of the FP32 model's figure. Speedup: the
+        same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than 5 %.
+        Channels that can saturate and nodes in float: more than before. Gates of both reports: passed before, and fail
+        now. A figure that the new report lacks fails.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
@@ -405,6 +438,9 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop")
         or (name.startswith("outputs.") and not _without_interval(by_name[name]))
     ]
+    if "metric.drop" in by_name:
+        reference = value_in(found.old, "metric.fp32")
+        verdicts.append(_verdict(by_name["metric.drop"], partial(_less_useful, reference=abs(reference or 0.0))))
     verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
     verdicts += [_verdict(by_name[name], _more) for name in ("saturation.unsafe_channels", "fusion.float")]
@@ -435,6 +471,12 @@ def _beyond_noise(change: FigureChange, worse_by: float) -> bool:
     if change.new is not None and held(change.figure, change.new) != change.new:  # decibels of rounding alone
         return False
     return worse_by > 0 and (change.worse_by_ci95 is None or change.worse_by_ci95[0] > 0)
+
+
+def _less_useful(change: FigureChange, worse_by: float, *, reference: float) -> bool:
+    if change.worse_by_ci95 is not None:
+        return _beyond_noise(change, worse_by)
+    return worse_by > METRIC_TOLERANCE * reference
 
 
 def _slower(change: FigureChange, worse_by: float) -> bool:

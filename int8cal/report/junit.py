@@ -63,6 +63,9 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
     document = document_of(report)
     values = [gate_value(document, index) for index in range(len(report.gates))]
     metrics = {name: value for name, value in vars(document.metrics).items() if isinstance(value, float)}
+    if document.metric is not None:
+        own = {key: getattr(document.metric, key) for key in ("fp32", "int8", "drop")}
+        metrics |= {f"{document.metric.name}.{key}": value for key, value in own.items() if value is not None}
     return Suite(
         name,
         (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),

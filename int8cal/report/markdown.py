@@ -133,14 +133,15 @@ def _failed(document: Document) -> str:
 
 def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
-    gates = [(index, gate, figure_named(gate.gate)) for index, gate in enumerate(document.gates)]
+    own = document.metric.name if document.metric else ""
+    gates = [(index, gate, figure_named(gate.gate, own)) for index, gate in enumerate(document.gates)]
     rows, told = [], set[int]()
     for figure in headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
         told |= {index for index, _ in about}
         rows.append(
             [
-                figure.label,
+                escape(figure.label),
                 figure.text,
                 figure.interval,
                 escape(figure.aside),
