@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
+from int8cal.evaluation.figures import figure_of
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
-from int8cal.report.comparison import Regression, cells, why_unknown
+from int8cal.report.comparison import Regression, held, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
 from int8cal.report.markdown import bullets, code, escape, folded, joined, long_table
 from int8cal.report.reading import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from int8cal.evaluation.result import Gate
-    from int8cal.report.comparison import Comparison
+    from int8cal.report.comparison import Comparison, FigureChange
 
 FORMAT = "int8cal/compare"
 VERSION = 1
@@ -36,17 +37,19 @@ class JudgedComparison:
         names: What the two reports are called: their paths.
         limits: The user's.
         regressions: Those that are looked for without limits.
+        gone: Gates of the old report that the new one lacks.
     """
 
     found: Comparison
     names: tuple[str, str]
     limits: tuple[Gate, ...]
     regressions: tuple[Regression, ...]
+    gone: tuple[Regression, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Gate, ...]:
         """All verdicts, the user's first."""
-        return (*self.limits, *self.regressions)
+        return (*self.limits, *self.gone, *self.regressions)
 
 
 def value_text(judged: JudgedComparison, gate: Gate) -> str:
@@ -54,7 +57,7 @@ def value_text(judged: JudgedComparison, gate: Gate) -> str:
     if not isinstance(gate, Regression):
         return wording.plain(gate.value) if gate.value is not None else why_unknown(gate.gate, judged.found)
     if gate.of_gate:
-        return "still passes" if gate.passed else "fails now"
+        return gate.of_gate
     if gate.value is None:
         return "the new report does not have it"
     if not gate.value:
@@ -146,9 +149,9 @@ def compare_json(judged: JudgedComparison) -> str:
     Returns:
         {"format", "version", "old", "new", "figures": [{"figure", "old", "new", "worse_by", "worse_by_ci95",
         "verdict"}], "layers": [{"tensor", "op_type", "old_db", "new_db", "drop_db"}], "lost_layers", "gained_layers",
-        "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}],
-        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions":
-        [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
+        "to_float", "to_integer", "gates": [{"gate", "old", "new", "now", "loosened"}],
+        "settings": [{"name", "old", "new"}], "settings_only_old", "settings_only_new", "warnings", "limits",
+        "gates_gone" and "regressions": [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
     """
     found = judged.found
 
@@ -172,6 +175,7 @@ def compare_json(judged: JudgedComparison) -> str:
         "settings_only_new": found.only_new,
         "warnings": found.warnings,
         "limits": verdicts(judged.limits),
+        "gates_gone": verdicts(judged.gone),
         "regressions": verdicts(judged.regressions),
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -207,7 +211,7 @@ def _lists(found: Comparison) -> list[tuple[str, str]]:
         ("From float to integer", _named(found.to_integer or ())),
         ("Layers no longer measured", _named(found.lost)),
         ("Layers newly measured", _named(found.gained)),
-        ("Gates no longer there", _named([each.gate for each in found.gates if each.new is None])),
+        ("Gates no longer there", _named([each.gate for each in found.gates if each.gone])),
     ]
 
 
@@ -229,3 +233,43 @@ def _named(names: Sequence[str]) -> str:
 
 def _passed(passed: bool | None) -> str:
     return {None: "", True: "✅", False: "❌"}[passed]
+
+
+def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
+    def change(old: float, new: float) -> str:
+        number = f"{new - old:+.{digits}f}"
+        zero = not float(number)
+        return f"{number.lstrip('+-') if zero else number}{unit}"
+
+    return change
+
+
+def _decibels(old: float, new: float) -> str:
+    return _by(" dB")(held("_db", old), held("_db", new))
+
+
+def _percent(old: float, new: float) -> str:
+    if not old:
+        return "0 %" if new == old else "from 0"
+    return _by(" %")(0.0, 100 * (new / old - 1))
+
+
+# How the way from one value of a unit to another reads.
+_WAYS: dict[str, Callable[[float, float], str]] = {
+    "dB": _decibels,
+    "at most 1": _by("", 6),
+    "fraction of 1": _by("", 4),
+    "percentage points": _by(" points"),
+    "channels": _by("", 0),
+    "nodes": _by("", 0),
+}
+
+
+def cells(change: FigureChange) -> tuple[str, str, str, str, str]:
+    """Show a change: the figure, old, new, the way between them, and which way that is."""
+    figure = figure_of(change.figure)
+    old, new = map(wording.OF_UNIT[figure.unit], (change.old, change.new))
+    if change.old is None or change.new is None:
+        return figure.label, old, new, "", ""
+    way = _WAYS.get(figure.unit, _percent)
+    return figure.label, old, new, way(change.old, change.new), change.verdict

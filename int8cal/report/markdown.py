@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
+from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
@@ -123,11 +124,11 @@ def _origin(document: Document) -> str:
 
 
 def _failed(document: Document) -> str:
-    lines = [
-        f"❌ {code(gate.gate)}: {escape(gate_value(document, index))}"
-        for index, gate in enumerate(document.gates)
-        if not gate.passed
-    ]
+    lines = []
+    for index, gate in enumerate(document.gates):
+        if not gate.passed:
+            told = filter(None, (gate_value(document, index), advice(document, index)))
+            lines.append(f"❌ {code(gate.gate)}: {'; '.join(map(escape, told))}")
     return bullets(lines, most=_GATES)
 
 

@@ -72,6 +72,11 @@ def versions(document: Document) -> list[tuple[str, str]]:
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
+def own_metric(document: Document) -> str:
+    """Name the user's own metric, by which gates may call its figures; empty without one."""
+    return document.metric.name if document.metric else ""
+
+
 def timed_on(document: Document) -> str:
     """Say on what CPU and with how many threads speed was measured; empty if unrecorded."""
     if document.origin is None:
