@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from int8cal.evaluation.detections import BOX_FIGURES, Detections, joined_scores
-from int8cal.evaluation.result import DecisionFigure
+from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.sample_figures import STUDENT, SampleFigure, Shares, low_percentile
 from int8cal.numerics.intervals import ratio_of_sums_interval
 from int8cal.numerics.metrics import EXACT_DB, error_sums, sqnr_db
@@ -117,7 +117,7 @@ def _typed(group: OutputGroup, found: SampleFigure, *, alone: bool) -> DecisionF
     return DecisionFigure(
         figure=found.name,
         kind=group.kind,
-        channels=None if alone or group.axis is None else (group.first, group.end),
+        channels=None if alone or group.axis is None else (group.first, group.end - 1),
         value=found.value,
         ci95=found.ci95,
         samples=found.samples,
@@ -127,11 +127,8 @@ def _typed(group: OutputGroup, found: SampleFigure, *, alone: bool) -> DecisionF
 
 def _part(group: OutputGroup, values: Values) -> Values:
     """Return a group's values; float16 as float32, which everything else is made for."""
-    if group.axis is not None:
-        at = [slice(None)] * values.ndim
-        at[group.axis] = slice(group.first, group.end)
-        values = values[tuple(at)]
-    return values.astype(np.float32) if values.dtype == np.float16 else values
+    part = group.of(values)
+    return part.astype(np.float32) if part.dtype == np.float16 else part
 
 
 def _rows(group: OutputGroup, values: Values) -> Values:

@@ -8,32 +8,17 @@ that some reports lack: older ones, those of other tools, or where it tells of n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictBool
+
+from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.data.checks import Finding
     from int8cal.quantization.table import StepResult, WeightEntry
-
-# Metadata of fields that report.json has only where they are not their default.
-LEFT_OUT = {"left out": True}
-
-
-def _number(value: Any) -> Any:
-    # To Python a bool is an int; to a report it is not a number.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticCustomError("number", "int or float")
-    return value
-
-
-# A number is kept as it was given, whole or not, so that it is written again as it was read.
-Number = Annotated[float, PlainValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
-# Both ends of a 95 % interval.
-Interval = tuple[Number | None, Number | None]
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
@@ -75,35 +60,25 @@ class Metrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionFigure:
-    """What became of the decisions that a group of an output's channels is for; no label is needed.
+class OutputMetrics:
+    """One graph output.
 
     Attributes:
-        figure: Its name, as gates have it behind the output's.
-        kind: What the group's values are.
-        channels: First and end of the group, where it is not all of the output.
-        value: None where it could not be computed.
-        ci95: 95 % interval over the choice of samples.
-        samples: Those that it is over.
-        how: How it was measured, and what its interval is.
+        dead: How many of its channels are constant in the int8 model only; None where that cannot be told.
+        saturated, tied: How many of its groups are saturated, or have lost the order of their values; likewise.
+        faults: In words, what makes the output useless or nearly so.
+        groups: Where they tell more than the output: several, or one with a fault.
+        decisions: Of its groups in the order of their channels, of each the most telling figure first.
     """
-
-    figure: str
-    kind: str
-    channels: tuple[Count, Count] | None = field(default=None, metadata=LEFT_OUT)
-    value: Number | None
-    ci95: Interval | None
-    samples: Count
-    how: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputMetrics:
-    """One graph output; `decisions` of its groups in the order of their channels, the most telling figure first."""
 
     sqnr_db: Number | None
     sqnr_db_ci95: Interval | None = None
     cosine: Number | None
+    dead: Count | None = field(default=None, metadata=LEFT_OUT)
+    saturated: Count | None = field(default=None, metadata=LEFT_OUT)
+    tied: Count | None = field(default=None, metadata=LEFT_OUT)
+    faults: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    groups: tuple[GroupMetrics, ...] = field(default=(), metadata=LEFT_OUT)
     decisions: tuple[DecisionFigure, ...] = field(default=(), metadata=LEFT_OUT)
 
 

@@ -22,8 +22,8 @@ from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fiel
 from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
-    Count,
     Fusion,
     Gate,
     Latency,
@@ -31,7 +31,6 @@ from int8cal.evaluation.result import (
     Measurements,
     Metrics,
     MixedPrecision,
-    Number,
     Optimization,
     Origin,
     OutputMetrics,

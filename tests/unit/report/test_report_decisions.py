@@ -7,7 +7,8 @@ from made_reports import compared, json_of
 
 from int8cal.evaluation.figures import DECISIONS, figure_of, interval_of, value_of
 from int8cal.evaluation.gates import check_gates, parse_gate
-from int8cal.evaluation.result import DecisionFigure, OutputMetrics
+from int8cal.evaluation.group_metrics import DecisionFigure
+from int8cal.evaluation.result import OutputMetrics
 from int8cal.report.comparison import judge_regressions
 from int8cal.report.document import document_from, document_of
 from int8cal.report.html import report_to_html
@@ -24,12 +25,12 @@ def decision(figure, value, ci95=None, kind="probabilities", channels=None):
 
 
 BOXES = [
-    decision("box_recall", 0.9873, (0.98, 0.994), "boxes", (0, 4)),
-    decision("box_iou", 0.97, (0.968, 0.9736), "boxes", (0, 4)),
-    decision("decision_f1", 0.9, (0.85, 0.95), channels=(4, 5)),
-    decision("decision_f1", 0.8, (0.7, 0.9), channels=(5, 9)),
-    decision("threshold_crossings", 0.01, (0.0, 0.02), channels=(4, 5)),
-    decision("threshold_crossings", 0.02, (0.01, 0.03), channels=(5, 9)),
+    decision("box_recall", 0.9873, (0.98, 0.994), "boxes", (0, 3)),
+    decision("box_iou", 0.97, (0.968, 0.9736), "boxes", (0, 3)),
+    decision("decision_f1", 0.9, (0.85, 0.95), channels=(4, 4)),
+    decision("decision_f1", 0.8, (0.7, 0.9), channels=(5, 8)),
+    decision("threshold_crossings", 0.01, (0.0, 0.02), channels=(4, 4)),
+    decision("threshold_crossings", 0.02, (0.01, 0.03), channels=(5, 8)),
 ]
 
 
@@ -61,7 +62,7 @@ def test_decisions_are_read_back_as_written(detector):
     assert content["outputs"]["out"]["decisions"][0] == {
         "figure": "box_recall",
         "kind": "boxes",
-        "channels": [0, 4],
+        "channels": [0, 3],
         "value": 0.9873,
         "ci95": [0.98, 0.994],
         "samples": 48,
@@ -73,9 +74,9 @@ def test_decisions_are_read_back_as_written(detector):
 def test_a_terminal_shows_the_most_telling_figure_of_each_group(detector):
     told = decision_sentences(document_of(detector))
     assert told == [
-        ("Boxes found again", "0.9873 (out, channels 0 to 3, 95 % interval 0.9800 to 0.9940)"),
-        ("F1 of decisions", "0.9000 (out, channel 4, 95 % interval 0.8500 to 0.9500)"),
-        ("F1 of decisions", "0.8000 (out, channels 5 to 8, 95 % interval 0.7000 to 0.9000)"),
+        ("Boxes found again", "0.9873 (out, channels 0..3, 95 % interval 0.9800 to 0.9940)"),
+        ("F1 of decisions", "0.9000 (out, channels 4, 95 % interval 0.8500 to 0.9500)"),
+        ("F1 of decisions", "0.8000 (out, channels 5..8, 95 % interval 0.7000 to 0.9000)"),
     ]
     assert any(line.startswith("Boxes found again") for line in summary_lines(detector))
 
