@@ -17,8 +17,18 @@ from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
-from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation, Size
+from int8cal.evaluation.result import (
+    Evaluation,
+    FamilyFinding,
+    Fusion,
+    Latency,
+    LayerMetrics,
+    Metrics,
+    Saturation,
+    Size,
+)
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
+from int8cal.evaluation.weak_families import weak_families
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
@@ -146,6 +156,9 @@ def evaluate_pair(
     with parts.part("layers"):
         layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         found |= layer_reasons
+    families: tuple[FamilyFinding, ...] = ()
+    with parts.part("families"):
+        families = weak_families(models[0], layers)
     saturation = Saturation(target, None)
     with parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
@@ -166,6 +179,7 @@ def evaluate_pair(
         runtimes=tuple(results),
         failures=tuple(parts.failures),
         layer_samples=min(layerwise_samples, len(kept)),
+        families=families,
         warnings=(*comparison.warnings(), *(line for other in others for line in other.warnings())),
     )
 

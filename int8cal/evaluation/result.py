@@ -361,6 +361,23 @@ class LayerScales:
 
 
 @dataclass(frozen=True)
+class FamilyFinding:
+    """A family of models that this one belongs to, where that shows in the figures.
+
+    Attributes:
+        family: Its name, as `inspect` has it.
+        tensors: The quantized tensors in which it shows, worst first.
+        what: What was found there, in a phrase.
+        advice: What tends to go wrong there, and what to look at.
+    """
+
+    family: str
+    tensors: tuple[str, ...]
+    what: str
+    advice: str
+
+
+@dataclass(frozen=True)
 class Measurements:
     """What an evaluation and a report hold alike: where figures are looked up."""
 
@@ -426,6 +443,7 @@ class Evaluation(Measurements):
     failures: tuple[Exception, ...] = ()
     warnings: tuple[str, ...] = ()
     layer_samples: int = 0
+    families: tuple[FamilyFinding, ...] = ()
 
 
 @dataclass(frozen=True)

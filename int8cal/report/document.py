@@ -22,6 +22,7 @@ from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
 from int8cal.evaluation.result import (
     Count,
+    FamilyFinding,
     Fusion,
     Gate,
     Latency,
@@ -49,7 +50,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 # Keys that only some reports have.
-_OPTIONAL = ("weights", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
+_OPTIONAL = ("weights", "families", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -119,6 +120,7 @@ class Document(Measurements):
     gates: tuple[Gate, ...]
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
+    families: tuple[FamilyFinding, ...] = ()
     steps: tuple[StepGain, ...] = ()
     optimize: Optimization | None = None
     mixed_precision: MixedPrecision | None = None
@@ -244,6 +246,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "gates": report.gates,
         "warnings": report.warnings,
         "decisions": report.decisions,
+        "families": evaluation.families,
         "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],
         "optimize": report.optimize,
         "mixed_precision": report.mixed,
