@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from int8cal.graph.families import Family
+    from int8cal.graph.scopes import Scope
 
 Feeds = list[dict[str, Any]]
 
@@ -86,64 +87,131 @@ def decibels(reference: Sequence[Any], other: Sequence[Any]) -> float:
     return float("inf") if noise == 0 else 10 * np.log10(signal / noise)
 
 
-def compared(model: onnx.ModelProto, feeds: Feeds, variants: Mapping[str, onnx.ModelProto]) -> None:
-    """Print the outputs' SQNR of each variant."""
+def seen(values: Sequence[Any], how: str) -> list[Any]:
+    """Return what a figure is of: all of it, or differences between rows, samples, or high notes."""
+    if how == "between rows":
+        return [each - each.mean(axis=-2, keepdims=True) for each in values]
+    if how == "between samples":
+        rows = np.concatenate([each.reshape(1, -1) for each in values])
+        return [rows - rows.mean(axis=0)]
+    if how == "upper half of frequencies":
+        return [np.abs(np.fft.rfft(each.ravel()))[each.size // 4 :] for each in values]
+    return [*values]
+
+
+def compared(model: onnx.ModelProto, feeds: Feeds, variants: Mapping[str, onnx.ModelProto], how: str = "") -> None:
+    """Print the outputs' SQNR of each variant, and that of what a decision looks at."""
     names = [value.name for value in model.graph.output]
     exact = run(model, feeds)
     for what, variant in variants.items():
         found = run(variant, feeds)
-        figures = [decibels([x[at] for x in exact], [x[at] for x in found]) for at in range(len(names))]
-        print(f"  {what:<58}", *(f"{name} {figure:.1f} dB" for name, figure in zip(names, figures, strict=True)))
+        told = []
+        for at, name in enumerate(names):
+            pair = [x[at] for x in exact], [x[at] for x in found]
+            told.append(f"{name} {decibels(*pair):.1f} dB")
+            if how:
+                told.append(f"({how} {decibels(seen(pair[0], how), seen(pair[1], how)):.1f} dB)")
+        print(f"  {what:<44}", *told, flush=True)
 
 
-def measured(family: Family, model: onnx.ModelProto, feeds: Feeds) -> dict[str, onnx.ModelProto]:
-    """Make what the reason of a family's rule is measured on."""
+def distinct(feeds: Feeds, variants: Mapping[str, onnx.ModelProto], name: str) -> None:
+    """Print how many different values a tensor has."""
+    for what, variant in variants.items():
+        values = np.concatenate([each[0].ravel() for each in run(variant, feeds, [name])])
+        print(f"  {what:<44} {len(np.unique(values))} different scores")
+
+
+def by_parts(model: onnx.ModelProto, feeds: Feeds, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
+    """Round what Concats read, each part over its own range, and leave other readers of the parts alone."""
+    copies, names = onnx.ModelProto(), []
+    copies.CopyFrom(model)
+    chosen = {node.name for node in nodes}
+    place = 0
+    for node in list(copies.graph.node):
+        if node.name in chosen:
+            for slot, each in enumerate(node.input):
+                names.append(f"{node.name}/part{slot}")
+                copies.graph.node.insert(place, helper.make_node("Identity", [each], [names[-1]], names[-1]))
+                place += 1
+                copies.graph.node[place].input[slot] = names[-1]
+        place += 1
+    return rounded(copies, feeds, names)
+
+
+def weights_of(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto]) -> onnx.ModelProto:
+    """Round the weights of recurrent nodes to 255 steps a row."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    chosen = {name for node in nodes for name in node.input[1:3]}
+    for tensor in result.graph.initializer:
+        if tensor.name in chosen:
+            values = numpy_helper.to_array(tensor)
+            scale = np.maximum(np.abs(values).max(axis=-1, keepdims=True) / 127, 1e-30)
+            tensor.CopyFrom(
+                numpy_helper.from_array((np.rint(values / scale) * scale).astype(values.dtype), tensor.name)
+            )
+    return result
+
+
+def measure(family: Family, model: onnx.ModelProto, feeds: Feeds) -> None:
+    """Print what the reason of a family's rule is measured on."""
     scope, index = next(iter(scopes(model))), Index(model)
     nodes = [index.nodes[part.node] for part in family.parts if part.node in index.nodes]
-    outputs = [node.output[0] for node in nodes]
+    outputs = [name for part in family.parts for name in part.tensors[-1:]]
+    layers = [node.input[0] for node in index.graph.node if scope.weight(node) and node.input[0] in index.producer]
     name = family.rule.name
     if name in ("detection head", "skip connections"):
         joined = [node for node in nodes if node.op_type == "Concat"]
-        parts = [each for node in joined for each in node.input if each in index.producer]
-        return {
-            "each part of the Concats by itself": rounded(model, feeds, parts),
-            "the Concats, one scale for all parts": rounded(model, feeds, [node.output[0] for node in joined]),
-        }
-    if name == "attention masks":
+        variants = {"exact": model, "each part by its own range": by_parts(model, feeds, joined)}
+        variants["one scale for all parts"] = rounded(model, feeds, [node.output[0] for node in joined])
+        compared(model, feeds, variants)
+        mixed = [each for part in family.parts if part.mixed for each in index.nodes[part.node].input]
+        scores = [each for each in mixed if _is_gate(scope, each)]
+        if scores:
+            last = index.nodes[next(part.node for part in family.parts if part.mixed)].output[0]
+            variants = {key: _scores(value, last, list(mixed).index(scores[0])) for key, value in variants.items()}
+            distinct(feeds, variants, "measured/scores")
+    elif name == "attention masks":
         scores = [each for node in nodes for each in node.input if each in scope.computed]
-        return {
-            "scores in front of the mask": rounded(model, feeds, scores),
-            "masked scores": rounded(model, feeds, outputs),
-        }
-    if name == "normalization in front of products":
-        ends = [part.tensors[0] for part in family.parts]
-        return {"one scale": rounded(model, feeds, ends), "a scale for each channel": rounded(model, feeds, ends, -1)}
-    if name == "depthwise convolutions":
-        ends = [part.tensors[-1] for part in family.parts]
-        return {"one scale": rounded(model, feeds, ends), "a scale for each channel": rounded(model, feeds, ends, 1)}
-    if name == "squeeze and excite":
-        small = {node.name: min(node.input, key=lambda each: _size(model, feeds, each)) for node in nodes}
-        gated = [each for node in nodes for each in node.input if each != small[node.name]]
-        return {
-            "gates": rounded(model, feeds, small.values()),
-            "what they multiply": rounded(model, feeds, gated),
-        }
-    if name == "swish":
-        gates = [each for node in nodes for each in node.input if _is_gate(scope, each)]
-        return {
-            "products alone": rounded(model, feeds, outputs),
-            "gates and products": rounded(model, feeds, [*gates, *outputs]),
-        }
-    return {"what was found": rounded(model, feeds, outputs)}
+        compared(model, feeds, {"scores": rounded(model, feeds, scores), "masked": rounded(model, feeds, outputs)})
+    elif name == "recurrent cells":
+        compared(model, feeds, {"weights, 8 bits": weights_of(model, nodes)})
+    elif name == "embedding tables":
+        size = sum(part.figure for part in family.parts)
+        print(f"  {size / 1e6:.1f} of {model.ByteSize() / 1e6:.1f} MB")
+    elif name in ("decoder of queries", "embedding output", "vocoder"):
+        how = {"decoder of queries": "between rows", "embedding output": "between samples"}
+        variants = {"what every layer reads": rounded(model, feeds, layers)}
+        compared(model, feeds, variants, how.get(name, "upper half of frequencies"))
+    else:
+        axis = -1 if name.startswith("normalization") else 1
+        variants = {"one scale": rounded(model, feeds, outputs)}
+        variants["a scale for each channel"] = rounded(model, feeds, outputs, axis)
+        if name in ("swish", "squeeze and excite"):
+            gates = [each for node in nodes for each in node.input if _is_gate(scope, each)]
+            variants["gates alone"] = rounded(model, feeds, gates)
+        compared(model, feeds, variants)
 
 
-def _size(model: onnx.ModelProto, feeds: Feeds, name: str) -> int:
-    return int(run(model, feeds[:1], [name])[0][0].size)
+def _scores(model: onnx.ModelProto, joined: str, slot: int) -> onnx.ModelProto:
+    """Add the part of a Concat's output that holds scores, by its place, as a tensor of its own."""
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    node = next(each for each in result.graph.node if each.op_type == "Concat" and each.output[0].startswith(joined))
+    axis = next(item.i for item in node.attribute if item.name == "axis")
+    result.graph.node.append(helper.make_node("Shape", [node.input[slot]], ["measured/shape"]))
+    result.graph.initializer.append(numpy_helper.from_array(np.array([axis], np.int64), "measured/axis"))
+    result.graph.node.append(helper.make_node("Gather", ["measured/shape", "measured/axis"], ["measured/size"]))
+    result.graph.node.append(helper.make_node("Neg", ["measured/size"], ["measured/first"]))
+    result.graph.initializer.append(numpy_helper.from_array(np.array([2**62], np.int64), "measured/end"))
+    inputs = [joined, "measured/first", "measured/end", "measured/axis"]
+    result.graph.node.append(helper.make_node("Slice", inputs, ["measured/scores"]))
+    return result
 
 
-def _is_gate(scope: Any, name: str) -> bool:
+def _is_gate(scope: Scope, name: str) -> bool:
     maker = scope.origin(name, MOVING)[1]
-    return maker is not None and maker.op_type in ("Sigmoid", "HardSigmoid", "Clip", "Div", "Mul")
+    return maker is not None and maker.op_type in ("Sigmoid", "HardSigmoid", "Clip", "Div")
 
 
 def main(folders: Sequence[str]) -> None:
@@ -153,7 +221,7 @@ def main(folders: Sequence[str]) -> None:
         feeds = [dict(np.load(path)) for path in sorted((folder / "data").glob("*.npz"))[:16]]
         for family in find_families(model):
             print(f"{folder.name}: {family.rule.name}: {len(family.parts)}")
-            compared(model, feeds, measured(family, model, feeds))
+            measure(family, model, feeds)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.result import (
@@ -121,6 +122,7 @@ def evaluate_pair(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
         kept = _compare((first, second), models, stream, comparison, others, parts, keep=max(layerwise_samples, 1))
+        exchanged = exchanged_outputs((first, second), models, names, kept, comparison.outputs())
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
@@ -180,7 +182,12 @@ def evaluate_pair(
         failures=tuple(parts.failures),
         layer_samples=min(layerwise_samples, len(kept)),
         families=families,
-        warnings=(*comparison.warnings(), *(line for other in others for line in other.warnings())),
+        warnings=(
+            *exchanged,
+            *other_weights(layers),
+            *comparison.warnings(),
+            *(line for other in others for line in other.warnings()),
+        ),
     )
 
 

@@ -46,6 +46,10 @@ def calibrated(tmp_path_factory):
     return folder / "out"
 
 
+def test_the_sample_is_right_and_is_not_told_anything(calibrated):
+    assert json.loads((calibrated / "report.json").read_text())["warnings"] == []
+
+
 @pytest.fixture(scope="module")
 def npz_images(tmp_path_factory):
     """Give the calibration images as float arrays (200, 1, 32, 32)."""
