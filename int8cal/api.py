@@ -12,6 +12,7 @@ from int8cal.config.load import job_from_options, placed_patterns, require_avail
 from int8cal.declared import keywords
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
+from int8cal.evaluation.user_metric import function_name, open_metric
 from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.evaluation.result import Report
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
     from int8cal.quantization.table import CalibrationTable
 
@@ -60,6 +62,7 @@ def calibrate(
     budget: float | None = None,
     fallback: Fallback = "float",
     eval_data: str | Path | None = None,
+    metric: str | Callable[..., object] | None = None,
     gates: Sequence[str] = (),
 ) -> CalibrationTable:
     """Calibrate a model.
@@ -67,7 +70,8 @@ def calibrate(
     The keywords are settings of the YAML's sections data, calibration, quantization and evaluation, with the same
     names, meanings and defaults; `eval_data` is the path evaluation.data, and None for `activations` or `weights` takes
     the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
-    leave layers in float until `gates` hold, on `eval_data` or on the data itself.
+    leave layers in float until `gates` hold, on `eval_data` or on the data itself; they may be about a `metric` of your
+    own, "package.module:function" or the function itself.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
@@ -88,7 +92,7 @@ def calibrate(
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]):
-        calibrated = calibrate_model(job, _model(model), stream=stream)
+        calibrated = calibrate_model(job, _model(model), stream=stream, metric=_metric(metric))
     return identified(calibrated.result.table)
 
 
@@ -120,6 +124,7 @@ def evaluate(
     threads: int = 0,
     target: TargetName = DEFAULT_TARGET,
     labels: str | Path | None = None,
+    metric: str | Callable[..., object] | None = None,
     runtimes: Sequence[Runtime] = (),
     providers: Sequence[str] = (),
     latency: bool = True,
@@ -127,7 +132,9 @@ def evaluate(
     """Compare an int8 model, made by any tool, with its FP32 model.
 
     The keywords are settings of the YAML, with the same names, meanings and defaults. The int8 model runs on
-    `runtimes`, such as ["openvino"], beside onnxruntime, which takes `providers`, such as ["cuda", "cpu"].
+    `runtimes`, such as ["openvino"], beside onnxruntime, which takes `providers`, such as ["cuda", "cpu"]. A `metric`
+    of your own is "package.module:function", the name of an installed one, or the function itself: it is called with
+    the outputs and labels of each model, and the report's evaluation.metric has its figures.
 
     Args:
         fp32: Path of the float model, or the model in memory.
@@ -152,6 +159,7 @@ def evaluate(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
+        metric=_metric(metric),
         command="int8cal.evaluate(...)",
         stream=stream,
     )
@@ -162,6 +170,10 @@ def evaluate(
 
 def _model(model: Model) -> Path | onnx.ModelProto:
     return model if isinstance(model, onnx.ModelProto) else Path(model)
+
+
+def _metric(metric: str | Callable[..., object] | None) -> Metric | None:
+    return None if metric is None else open_metric(metric)
 
 
 def _source(data: Data) -> tuple[str, Callable[[], object] | None]:
@@ -185,9 +197,11 @@ def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], gi
 
 
 def _plain(value: object) -> object:
-    """Write a value as YAML has it: no tuples, no paths."""
+    """Write a value as YAML has it: no tuples, no paths, functions by their names."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if callable(value):
+        return function_name(value)
     return str(value) if isinstance(value, Path) else value

@@ -25,9 +25,9 @@ from int8cal.evaluating import (
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.gates import (
     check_gates,
+    gates_of,
     need_labels,
     never_failing,
-    parse_gate,
     require_classes,
     require_measurable,
     require_outputs,
@@ -35,6 +35,7 @@ from int8cal.evaluation.gates import (
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
@@ -80,13 +81,14 @@ def require_writable(job: Job) -> None:
 
     Raises:
         ConfigError: A gate on a figure that will not be measured, or on an output that the model does not have; two
-            gates that contradict each other.
+            gates that contradict each other; a metric that cannot be called.
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     audited = resolve(job.evaluation.providers) == (CPU,)
     require_measurable(gates, latency=job.evaluation.latency, audited=audited)
+    metric_of(job.evaluation.metric)
     further(job.evaluation.runtimes)
     directory, names = files_of(job)
     require_free(directory, overwrite=job.output.overwrite, directory=True)
@@ -135,7 +137,7 @@ def _calibrate_into(
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
 
@@ -210,6 +212,7 @@ def _evaluate(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
+        metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.tensors.items()},
         progress=lambda samples: progress(samples, feeds.count, "evaluate"),
         exclusive=exclusive,
@@ -224,7 +227,7 @@ def _report(
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
-    warnings += never_failing(parse_gate(text) for text in job.evaluation.gates)
+    warnings += never_failing(gates_of(job.evaluation))
     warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)
@@ -249,7 +252,9 @@ def _report(
         settings={
             **table.settings.recorded,
             "data": data_settings(job.data),
-            "evaluation": evaluation_settings(job.evaluation.data or job.data, job.evaluation.providers, paddings),
+            "evaluation": evaluation_settings(
+                job.evaluation.data or job.data, job.evaluation.providers, paddings, job.evaluation.metric
+            ),
             "versions": versions(job.evaluation.runtimes),
         },
         evaluation=evaluation,

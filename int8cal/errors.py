@@ -99,6 +99,13 @@ class DataError(Int8calError):
     station = "data"
 
 
+class MetricError(Int8calError):
+    """The user's metric raises, or returns what is no figure; every file has been written by then."""
+
+    exit_code = 2
+    station = "metric"
+
+
 class StatisticsError(Int8calError):
     """NaN or infinity in the network, an uncalibrated tensor, statistics that do not merge, a file that holds none."""
 
@@ -136,8 +143,16 @@ def keep_crash(error: BaseException) -> str:
     return f"internal: {what}; this is a bug in int8cal, please report it with {log}{notes_of(error)}"
 
 
-def _write_log(error: BaseException) -> Path:
-    path = Path(tempfile.gettempdir()) / f"int8cal-crash-{os.getpid()}.log"
+def keep_traceback(error: BaseException) -> str:
+    """Keep the traceback of a function of the user's in a log file; return where it is, for a message."""
+    try:
+        return f"its traceback is in {_write_log(error, 'error')}"
+    except OSError as failure:
+        return f"its traceback could not be written: {reason_of(failure)}"
+
+
+def _write_log(error: BaseException, kind: str = "crash") -> Path:
+    path = Path(tempfile.gettempdir()) / f"int8cal-{kind}-{os.getpid()}.log"
     text = "".join(
         [
             f"int8cal {int8cal.__version__}, Python {platform.python_version()}, {platform.platform()}\n",
@@ -150,7 +165,7 @@ def _write_log(error: BaseException) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        handle, name = tempfile.mkstemp(prefix=f"int8cal-crash-{os.getpid()}-", suffix=".log")
+        handle, name = tempfile.mkstemp(prefix=f"int8cal-{kind}-{os.getpid()}-", suffix=".log")
         path = Path(name)
         with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - an open descriptor, not a path
             file.write(text)

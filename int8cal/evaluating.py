@@ -18,11 +18,12 @@ from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import (
     check_gates,
     need_labels,
     never_failing,
-    parse_gate,
+    parse_gates,
     require_classes,
     require_measurable,
     require_outputs,
@@ -32,6 +33,7 @@ from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from int8cal.data.padding import Padding
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
@@ -63,6 +66,7 @@ def evaluate_files(
     *,
     output: Path | None = None,
     gates: Sequence[str] = (),
+    metric: str | None = None,
     target: str = DEFAULT_TARGET,
     threads: int = 0,
     latency: bool = True,
@@ -80,7 +84,8 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    parsed = [parse_gate(text) for text in gates]
+    parsed = parse_gates(gates, metric_name(metric))
+    own = metric_of(metric)
     providers = resolve(providers)
     require_measurable(parsed, latency=latency, audited=providers == (CPU,))
     further(runtimes)
@@ -99,6 +104,7 @@ def evaluate_files(
             runtimes=runtimes,
             providers=providers,
             require_labels=need_labels(parsed),
+            metric=own,
             command=command,
             progress=progress,
         )
@@ -121,6 +127,7 @@ def evaluate_models(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     require_labels: bool = False,
+    metric: Metric | None = None,
     command: str = "",
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
@@ -131,6 +138,7 @@ def evaluate_models(
         runtimes: Where the int8 model runs beside onnxruntime.
         providers: onnxruntime's execution providers, in the order of preference; none for CPU.
         require_labels: Refuse data without labels, before anything is run.
+        metric: The user's own.
         command: What was run, for the report.
         stream: Yields feed dicts, in place of the data's path.
 
@@ -164,6 +172,7 @@ def evaluate_models(
             latency=latency,
             runtimes=runtimes,
             providers=providers,
+            metric=metric,
             progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
@@ -178,7 +187,10 @@ def evaluate_models(
     run = run_of(header)
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
-        settings={"evaluation": evaluation_settings(data, providers, feeds.padding), "versions": versions(runtimes)},
+        settings={
+            "evaluation": evaluation_settings(data, providers, feeds.padding, metric.text if metric else None),
+            "versions": versions(runtimes),
+        },
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=(
@@ -309,15 +321,17 @@ def data_settings(data: DataSettings) -> dict[str, object]:
 
 
 def evaluation_settings(
-    data: DataSettings, providers: Sequence[str], paddings: Sequence[Padding] = ()
+    data: DataSettings, providers: Sequence[str], paddings: Sequence[Padding] = (), metric: str | None = None
 ) -> dict[str, object]:
-    """Return what an evaluation ran on, as the report tells it: data, its padding, and providers if not CPU alone."""
+    """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU."""
     resolved = resolve(providers)
     settings: dict[str, object] = {"data": data_settings(data)}
     if resolved != (CPU,):
         settings["providers"] = list(resolved)
     if paddings:
         settings["padding"] = record(paddings)
+    if metric is not None:
+        settings["metric"] = metric
     return settings
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from int8cal.errors import GateError
-from int8cal.evaluation.gates import figure_named
+from int8cal.report.advice import advice_on_all
 from int8cal.report.document import document_of
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def require_gates(report: Report) -> None:
     require_held(
         report.gates,
         lambda index: _value(index, report),
-        lambda failed: f"the results are kept; {_advice(failed, report)}",
+        lambda _: f"the results are kept; {advice_on_all(document_of(report))}",
     )
 
 
@@ -66,18 +65,6 @@ def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Cal
             do=advice(failed),
             gates=tuple(gate.gate for gate in failed),
         )
-
-
-def _advice(failed: list[Gate], report: Report) -> str:
-    kept = next((point for point in report.mixed.curve if point.kept), None) if report.mixed is not None else None
-    if report.mixed is not None and kept is not None and not all(gate.passed for gate in kept.gates.values()):
-        if report.mixed.needed_percent is None:
-            return f"{report.mixed.outcome}; raise --budget, or relax the gate"
-        budget = math.ceil(report.mixed.needed_percent)
-        return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
-    if all(figure_named(gate.gate).startswith("saturation.") for gate in failed):
-        return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
-    return "try another --method, --exclude the worst layers, or relax the gate"
 
 
 def _value(index: int, report: Report) -> str:

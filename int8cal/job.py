@@ -25,7 +25,7 @@ Engine = Literal["local", "ray"]
 class Form:
     """What a value must look like beyond its type; `config.schema` has a check for each name."""
 
-    name: Literal["file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range"]
+    name: Literal["file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric"]
 
 
 File = Annotated[Path, Form("file")]
@@ -34,6 +34,7 @@ Source = Annotated[str, Form("source")]  # a path, or package.module:function
 Labels = Annotated[str, Form("labels")]  # a path, or "folders"
 Name = Annotated[str, Form("name")]
 Gate = Annotated[str, Form("gate")]
+MetricName = Annotated[str, Form("metric")]  # package.module:function, or the name of an installed one
 Nonzero = Annotated[float, Form("nonzero")]
 Size = Annotated[int | tuple[int, int], Form("size")]
 Range = Annotated[tuple[float, float], Form("range")]
@@ -370,6 +371,18 @@ class EvaluationSettings:
                 api=("evaluate",),
             ),
         ]
+    ] = None
+    metric: Annotated[
+        MetricName | None,
+        Option(
+            'Your own figure: "package.module:function", called with the outputs and labels of each model, or the name '
+            "of an installed one; null for none.",
+            flag="--metric",
+            help="Your own figure: package.module:function, called with the outputs and labels of each model, or the "
+            "name of an installed one, such as f1. Its name is a gate: 'f1>=0.9', 'f1.drop<=0.01'.",
+            metavar="FUNCTION",
+            api=("calibrate", "evaluate"),
+        ),
     ] = None
     gates: Annotated[
         tuple[Gate, ...],

@@ -13,6 +13,7 @@ from int8cal.evaluating import (
     open_samples,
     trimmer,
 )
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.prepare import prepare, require_layers
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.job import Job, Method
 
 
@@ -56,7 +58,11 @@ class Calibrated:
 
 
 def plan_job(
-    job: Job, source: Path | onnx.ModelProto, clock: Clock, stream: Callable[[], object] | None = None
+    job: Job,
+    source: Path | onnx.ModelProto,
+    clock: Clock,
+    stream: Callable[[], object] | None = None,
+    metric: Metric | None = None,
 ) -> Planned:
     """Prepare the model, plan what is quantized, and open the calibration data.
 
@@ -65,10 +71,12 @@ def plan_job(
         source: The FP32 model.
         clock: Gets the seconds of the station "prepare".
         stream: Yields feed dicts, in place of the job's data path.
+        metric: In place of the job's.
 
     Raises:
-        Int8calError: Of the model, the selection or the data.
+        Int8calError: Of the metric, the model, the selection or the data.
     """
+    metric = metric or metric_of(job.evaluation.metric)
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
@@ -78,7 +86,7 @@ def plan_job(
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
         feeds = open_samples(job.data, prepared.signature, stream, trim)
-    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds)
+    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric)
 
 
 def calibrate_model(
@@ -86,11 +94,12 @@ def calibrate_model(
     source: Path | onnx.ModelProto,
     *,
     stream: Callable[[], object] | None = None,
+    metric: Metric | None = None,
     engine: Callable[..., Collected] | None = None,
 ) -> Calibrated:
     """Go from data to statistics, table and int8 model, in memory; see `plan_job` and `calibrate_planned`."""
     clock = Clock()
-    return calibrate_planned(job, plan_job(job, source, clock, stream), clock, engine=engine)
+    return calibrate_planned(job, plan_job(job, source, clock, stream, metric), clock, engine=engine)
 
 
 def calibrate_planned(

@@ -23,6 +23,7 @@ from int8cal.data.callables import is_callable_path
 from int8cal.data.find import find
 from int8cal.errors import Int8calError
 from int8cal.evaluating import versions
+from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import file_sha256
 
 if TYPE_CHECKING:
@@ -236,7 +237,17 @@ def _settings(job: Job) -> dict[str, JsonValue]:
     statistics = settings["calibration"].pop("statistics")
     plain = json.loads(json.dumps({key: value for key, value in settings.items() if key not in _LEFT_OUT}))
     flat = {key: value for key, value in flatten(plain, whole=("ranges",)) if key not in _LEFT_OUT}
+    if job.evaluation.metric is not None:
+        flat["evaluation.metric file"] = _metric_digest(job.evaluation.metric)
     return flat | {"calibration.statistics": None if statistics is None else file_digest(statistics)}
+
+
+def _metric_digest(metric: str) -> str:
+    """Hash the file that a metric comes from; "" where there is none, which the job itself tells."""
+    with contextlib.suppress(Int8calError):
+        found = metric_of(metric)
+        return found.digest if found else ""
+    return ""
 
 
 def _short(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from int8cal.config.expand import require_distinct_outputs
 from int8cal.config.load import PATTERN_KEYS, load_jobs, require_available
 from int8cal.errors import Int8calError, UsageError
-from int8cal.evaluation.gates import parse_gate, require_measurable
+from int8cal.evaluation.gates import gates_of, require_measurable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
             tasks.append(Task(located.job, Path(config), places=places))
             with _placed(located, overrides):
                 require_available(located.job)
-                gates = [parse_gate(text) for text in located.job.evaluation.gates]
+                gates = gates_of(located.job.evaluation)
                 require_measurable(gates, latency=located.job.evaluation.latency)
     require_distinct_outputs([task.job for task in tasks], [str(task.config) for task in tasks])
     return _with_differences(tasks)

@@ -15,7 +15,7 @@ from int8cal.calibration.ranges import require_known_tensors
 from int8cal.config.load import placed_patterns
 from int8cal.data.feeds import open_feeds
 from int8cal.errors import Int8calError, OutputError
-from int8cal.evaluation.gates import need_labels, parse_gate
+from int8cal.evaluation.gates import gates_of, need_labels
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.io.locks import MARK
@@ -191,6 +191,6 @@ def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
     feeds = open_feeds(job.data, prepared.signature)
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     evaluation = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
     return feeds.count, evaluation.count

@@ -76,6 +76,7 @@ def command(
         job.evaluation.data or job.data,
         output=directory,
         gates=job.evaluation.gates,
+        metric=job.evaluation.metric,
         target=target or job.quantization.target,
         threads=job.calibration.threads,
         latency=job.evaluation.latency,

@@ -89,7 +89,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         how = {"is_flag": True, "negated": setting.default is True}
     elif get_origin(kind) is Literal:
         how = {"type": click.Choice(get_args(kind))}
-    elif setting.section is not None or setting.form:
+    elif setting.section is not None or setting.form not in ("", "metric"):
         how = {"type": PATH}
     else:
         how = {"type": kind}

@@ -18,7 +18,8 @@ from int8cal.config.layers import Layer, layer_of, nest, validate
 from int8cal.config.schema import JobLayer
 from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read_yaml
 from int8cal.errors import ConfigError, UsageError
-from int8cal.evaluation.gates import on_outputs, parse_gate
+from int8cal.evaluation.figures import metric_name
+from int8cal.evaluation.gates import gates_of, on_outputs, parse_gates
 from int8cal.job import DEFAULT_TARGET, Job
 from int8cal.runtime.targets import TARGETS
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # Evaluation images go through the same preprocessing as calibration images unless they say otherwise.
 _INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
 _COMMAND_LINE = "command line"
+_GATES = "evaluation.gates"
 PATTERN_KEYS = ("quantization.exclude", "quantization.include")
 
 
@@ -66,7 +68,7 @@ def load_jobs(
     """
     document = read_yaml(path)
     expanded = expand(document, _command_line(overrides or {}, flags or {}))
-    jobs = _jobs(expanded)
+    jobs = _jobs(expanded, document, overrides or {}, flags or {})
     require_distinct_outputs(jobs, (each.place.text for each in expanded))
     return tuple(Located(job, document, each.loc) for job, each in zip(jobs, expanded, strict=True))
 
@@ -89,8 +91,11 @@ def job_from_options(
     """
     layer = _command_line(options, flags or {})
     if config is None:
-        return _job(layer, SettingPlace(_COMMAND_LINE, ""))
-    expanded = expand(read_yaml(config), layer)
+        job = _job(layer, SettingPlace(_COMMAND_LINE, ""))
+        _require_known_gates(job, lambda _: SettingPlace((flags or {}).get(_GATES) or _COMMAND_LINE, _GATES))
+        return job
+    document = read_yaml(config)
+    expanded = expand(document, layer)
     if len(expanded) != 1:
         raise ConfigError(
             f"holds {len(expanded)} jobs, this command takes one",
@@ -98,7 +103,7 @@ def job_from_options(
             where=str(config),
             path=config,
         )
-    return _jobs(expanded)[0]
+    return _jobs(expanded, document, options, flags or {})[0]
 
 
 def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:
@@ -113,16 +118,48 @@ def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> La
     return layer_of(validate(JobLayer, nest(options), place), Path())
 
 
-def _jobs(expanded: tuple[Expanded, ...]) -> tuple[Job, ...]:
+def _jobs(
+    expanded: tuple[Expanded, ...], document: YamlFile, options: Mapping[str, object], flags: Mapping[str, str]
+) -> tuple[Job, ...]:
     for each in expanded:
         _require_model(each.layer, each.place)
     names = names_of(expanded)
     for each, name in zip(expanded, names, strict=True):
         if name in {".", ".."}:  # of a model called "...onnx"
             raise each.place.error(f'the job is called "{name}", like a directory, after its model', "give it a name")
-    return tuple(
-        _job(with_directory(each.layer, name), each.place, name) for each, name in zip(expanded, names, strict=True)
-    )
+    jobs = []
+    for each, name in zip(expanded, names, strict=True):
+        job = _job(with_directory(each.layer, name), each.place, name)
+
+        def place(index: int, loc: Loc = each.loc) -> SettingPlace:
+            if _GATES in options:
+                return SettingPlace(flags.get(_GATES) or _COMMAND_LINE, _GATES)
+            keys: Loc = (*_GATES.split("."), index)
+            locs: tuple[Loc, ...] = (("matrix", _GATES), (*loc, *keys), ("defaults", *keys))
+            return document.place(next((loc for loc in locs if document.has(loc)), loc))
+
+        _require_known_gates(job, place)
+        jobs.append(job)
+    return tuple(jobs)
+
+
+def _require_known_gates(job: Job, place: Callable[[int], SettingPlace]) -> None:
+    """Refuse a gate on a figure that there is not; only a whole job has both its gates and its metric.
+
+    Args:
+        job: The job.
+        place: Says where the gate at a position stands.
+
+    Raises:
+        ConfigError: Names the first such gate, where it stands, and the nearest figure.
+    """
+    metric = metric_name(job.evaluation.metric)
+    for index, text in enumerate(job.evaluation.gates):
+        try:
+            parse_gates([text], metric)
+        except ConfigError as error:
+            found = place(index)
+            raise found.error(error.what, error.do, key=found.key, gate=text) from error
 
 
 def _job(layer: Layer, place: SettingPlace, name: str = "") -> Job:
@@ -207,7 +244,7 @@ def _require_sense_of_target(job: Job) -> None:
 
 
 def _require_use_for_budget(job: Job) -> None:
-    gates = [parse_gate(text) for text in job.evaluation.gates]
+    gates = gates_of(job.evaluation)
     if not gates:
         raise UsageError(
             "a budget is spent until the gates hold, but there is no gate",

@@ -29,7 +29,7 @@ from pydantic_core import PydanticCustomError
 from int8cal.declared import Declared, declared, form_of
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
-from int8cal.evaluation.gates import parse_gate
+from int8cal.evaluation.gates import OF_A_METRIC, parse_gate
 from int8cal.job import DataSettings, Job, Option
 
 
@@ -63,7 +63,7 @@ def _check_nonzero(value: float) -> float:
 
 def _check_gate(value: str) -> str:
     try:
-        parse_gate(value)
+        parse_gate(value, metric=None)  # the metric may stand in another layer: `config.load` knows both
     except ConfigError as error:
         raise PydanticCustomError("refused", "{what}", {"what": error.what, "do": error.do}) from error
     return value
@@ -89,6 +89,12 @@ def _frozen(value: object) -> Hashable:
 def _path_alone(value: object) -> object:
     """Accept `data: photos` for `data: {path: photos}`."""
     return {"path": value} if isinstance(value, str) else value
+
+
+def _check_metric(value: str) -> str:
+    if not re.fullmatch(_METRIC_PATTERN, value):
+        raise _expected('"package.module:function", or the name of an installed metric')
+    return value
 
 
 def _check_name(value: str) -> str:
@@ -124,10 +130,11 @@ def _check_placeholders(value: str) -> str:
     return value
 
 
+_METRIC_PATTERN = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:)?[^\W\d]\w*(\.[^\W\d]\w*)*$"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([^{}]*)\}")  # ${NAME} is an environment variable, or text where it came from $${
 _OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
-    rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT})\s*(<=|>=|<|>)\s*"
+    rf"^\s*({'|'.join(re.escape(name) for name in (*FIGURES, *SHORT))}|{_OF_OUTPUT}|{OF_A_METRIC})\s*(<=|>=|<|>)\s*"
     r"[-+]?([0-9](_?[0-9])*(\.([0-9](_?[0-9])*)?)?|\.[0-9](_?[0-9])*)([eE][-+]?[0-9](_?[0-9])*)?\s*$"
 )
 
@@ -156,6 +163,7 @@ _Name = Annotated[
     ),
 ]
 _Gate = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
+_Metric = Annotated[str, AfterValidator(_check_metric), WithJsonSchema({"type": "string", "pattern": _METRIC_PATTERN})]
 _Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
 _Size = Annotated[
     int | list[int],
@@ -182,6 +190,7 @@ _FORMS: dict[str, Any] = {
     "directory": _Directory,
     "name": _Name,
     "gate": _Gate,
+    "metric": _Metric,
     "nonzero": _Nonzero,
     "size": _Size,
     "range": _Range,

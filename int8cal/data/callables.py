@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from int8cal.data.fit import Header, count_rows, match_inputs, take_row
+from int8cal.data.functions import SPELLING, import_function
 from int8cal.data.labels import label_values
 from int8cal.data.sample import Sample, row_name
 from int8cal.errors import DataError
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from int8cal.graph.signature import Signature
-
-_SPELLING = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 @dataclass(frozen=True)
@@ -108,7 +104,7 @@ class CallStream:
 
 def is_callable_path(text: str, base: Path | None = None) -> bool:
     """Tell "package.module:function" from a path; a file under `base` that really has such a name is a file."""
-    return _SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
+    return SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
 
 
 def open_callable(text: str, signature: Signature, samples: int | None) -> CallStream:
@@ -121,25 +117,4 @@ def open_callable(text: str, signature: Signature, samples: int | None) -> CallS
     Raises:
         DataError: The module cannot be imported, has no such name, or it is not callable.
     """
-    module_name, _, function_name = text.partition(":")
-    # stays on the path: the function may import its neighbours only once it runs
-    if (place := str(Path().absolute())) not in sys.path:
-        sys.path.insert(0, place)
-    try:
-        found: object = importlib.import_module(module_name)
-    except Exception as error:
-        reason = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
-        raise DataError(
-            f'module "{module_name}" cannot be imported: {reason}{error}',
-            where=text,
-            do="run int8cal from the folder that holds it, or install it",
-        ) from error
-    for part in function_name.split("."):
-        if not hasattr(found, part):
-            raise DataError(f'module "{module_name}" has no "{function_name}"', where=text, do="check the spelling")
-        found = getattr(found, part)
-    if not callable(found):
-        raise DataError(
-            f'"{function_name}" is {type(found).__name__}, expected a function', where=text, do="name a function"
-        )
-    return CallStream(text, found, signature, samples)
+    return CallStream(text, import_function(text, DataError), signature, samples)

@@ -15,6 +15,7 @@ from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
@@ -27,6 +28,7 @@ from int8cal.evaluation.result import (
     Metrics,
     Saturation,
     Size,
+    UserMetric,
 )
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
 from int8cal.evaluation.weak_families import weak_families
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.progress import Exclusive
 
 _FIRST = "onnxruntime"
@@ -61,6 +64,7 @@ def evaluate_pair(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     clipped: Mapping[str, float] | None = None,
+    metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
     progress: Callable[[Iterable[Sample]], Iterable[Sample]] | None = None,
     exclusive: Exclusive = nullcontext,
@@ -80,14 +84,15 @@ def evaluate_pair(
         providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
             runtime.machine; none for CPU. Layers are always compared on the CPU provider.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
+        metric: The user's own, called with the outputs of all samples; None for none.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         progress: Wraps the samples, to show how far the pass is.
         exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
         The evaluation. A figure that cannot be had is None, and `reasons` says why under its dotted path. An error in a
-        part beside the outputs (layers, fusion, latency, saturation, a further runtime) is in `failures`, and takes no
-        other part with it.
+        part beside the outputs (layers, fusion, latency, saturation, a further runtime, the user's metric) is in
+        `failures`, and takes no other part with it.
 
     Raises:
         ModelError: A model is missing, corrupt, does not load, or is not the other one's counterpart.
@@ -104,6 +109,7 @@ def evaluate_pair(
     require_same_inputs(*models)
     names = match_outputs(*signatures)
     comparison = OutputComparison(names)
+    own = None if metric is None else MetricRun(metric, names, signatures[0])
     providers = resolve(providers)
     parts = _Parts()
     others = []
@@ -121,7 +127,7 @@ def evaluate_pair(
         second, unwritten = _open_written(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
-        kept = _compare((first, second), models, stream, comparison, others, parts, keep=max(layerwise_samples, 1))
+        kept = _compare((first, second), models, stream, comparison, own, others, parts, keep=max(layerwise_samples, 1))
         exchanged = exchanged_outputs((first, second), models, names, kept, comparison.outputs())
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
@@ -133,6 +139,8 @@ def evaluate_pair(
     found = comparison.reasons()
     for other in others:
         found |= other.reasons()
+    figures, why = parts.user_metric(own)
+    found |= why
     times: dict[str, Latency] = {}
     if latency:
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
@@ -177,6 +185,7 @@ def evaluate_pair(
         saturation=saturation,
         size=Size(model_bytes(fp32), model_bytes(int8)),
         latency=times.get(_FIRST),
+        metric=figures,
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
         failures=tuple(parts.failures),
@@ -236,6 +245,14 @@ class _Parts:
             self.failures.append(error)
             self.reasons |= dict.fromkeys(paths, _why(error))
 
+    def user_metric(self, run: MetricRun | None) -> tuple[UserMetric | None, dict[str, str]]:
+        """Call the user's metric; returns its figures, and why some are None."""
+        if run is None:
+            return None, {}
+        with self.part("metric"):
+            return run.result()
+        return run.nothing(), {}
+
 
 def _why(error: BaseException) -> str:
     what = error.what if isinstance(error, Int8calError) else f"{type(error).__name__}: {error}".rstrip(": ")
@@ -247,6 +264,7 @@ def _compare(
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[Sample],
     comparison: OutputComparison,
+    own: MetricRun | None,
     others: list[SecondRuntime],
     parts: _Parts,
     *,
@@ -273,6 +291,8 @@ def _compare(
     del more  # a stream that nobody reads any more would hold every sample
     for (sample, expected), (_, actual) in pairs:
         comparison.add(sample, expected, actual)
+        if own is not None:
+            own.add(sample, expected, actual)
         for other in tuple(others):
             with parts.part(f"runtimes.{other.name}"):
                 _, outputs = next(elsewhere[other.name])

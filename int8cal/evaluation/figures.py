@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FRACTION = "fraction of 1"
 _POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
+_OWN = "in the metric's own unit"
 _ENDS = {"lo": 0, "hi": 1}
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 # Unit -> the least and the largest value that a figure of it can take, whatever the models are.
@@ -117,6 +118,9 @@ _MEASURED: dict[str, Figure] = {
     "top5.fp32": _figure("metrics.top5.fp32", FRACTION),
     "top5.int8": _figure("metrics.top5.int8", FRACTION),
     "top5.drop": _figure("metrics.top5.drop", _POINTS, "Top-5 drop", -1, interval=True),
+    "metric.fp32": _figure("metric.fp32", _OWN),
+    "metric.int8": _figure("metric.int8", _OWN, "Metric"),
+    "metric.drop": _figure("metric.drop", _OWN, "Metric drop", -1, interval=True),
     "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
     "latency.fp32": _figure("latency.fp32", "ms"),
     "latency.int8": _figure("latency.int8", "ms", "Int8 latency"),
@@ -141,10 +145,25 @@ FIGURES: dict[str, Figure] = {
 # What a short name stands for.
 SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
 
+# What a metric's own name, alone and with something behind it, stands for.
+OWN = {"": "metric.int8"} | {name.removeprefix("metric"): name for name in FIGURES if name.startswith("metric.")}
+
 # Figures of one output: "outputs.<its name>.<one of these>".
 OUTPUT_UNITS = {"sqnr_db": _DECIBEL, "sqnr_db_ci95.lo": _DECIBEL, "sqnr_db_ci95.hi": _DECIBEL, "cosine": "at most 1"}
 # An output's name may hold dots: the figure is what the last of them begins.
 OUTPUT = re.compile(rf"outputs\.(.+)\.({'|'.join(map(re.escape, OUTPUT_UNITS))})", re.DOTALL)
+
+
+def metric_name(setting: str | None) -> str:
+    """Return what a metric is called, and gates about it begin with: the function's name; "" where there is none."""
+    return re.split(r"[.:]", setting)[-1] if setting else ""
+
+
+def full_name(name: str, metric: str) -> str:
+    """Return the name in FIGURES of what a user wrote; a metric's own name alone is its figure of the int8 model."""
+    if metric and (name == metric or name.startswith(f"{metric}.")):
+        return OWN.get(name.removeprefix(metric), name)
+    return SHORT.get(name, name)
 
 
 def output_of(name: str) -> str | None:

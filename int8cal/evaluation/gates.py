@@ -15,9 +15,11 @@ from int8cal.evaluation.figures import (
     FRACTION,
     OUTPUT,
     OUTPUT_UNITS,
-    SHORT,
+    OWN,
     figure_of,
+    full_name,
     interval_of,
+    metric_name,
     output_of,
     value_of,
 )
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from int8cal.evaluation.result import Evaluation
+    from int8cal.job import EvaluationSettings
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -37,6 +40,8 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
 _EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
 _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
+# What could be a metric's own figure, as long as nobody knows what the metric is called.
+OF_A_METRIC = rf"[A-Za-z_][A-Za-z0-9_]*({'|'.join(re.escape(rest) for rest in OWN if rest)})?"
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
 
@@ -60,6 +65,7 @@ def parse_gate(
     *,
     outputs: re.Pattern[str] | None = None,
     noun: str = "gate",
+    metric: str | None = "",
 ) -> ParsedGate:
     """Read one gate.
 
@@ -69,29 +75,39 @@ def parse_gate(
         example: A gate over one of them, for messages.
         outputs: What the names of figures of one output are like; an output's own name may hold anything.
         noun: What messages call it.
+        metric: Name of the user's metric, "" without one; None while it is not known, so that any could be its name.
 
     Raises:
         ConfigError: No comparison, an unknown name (the nearest valid one is offered), a bound that is no number, or
             one that the figure cannot reach.
     """
     own = names == FIGURES.keys()
-    gate = _read(text, names, example, OUTPUT if own else outputs, noun)
-    if own:
+    gate = _read(text, names, example, OUTPUT if own else outputs, noun, metric)
+    if own and _is_known(gate.name):
         _require_reachable(gate)
     return gate
 
 
-def read_gate(text: str) -> ParsedGate:
+def read_gate(text: str, metric: str = "") -> ParsedGate:
     """Read a gate of a report, which may have been judged when bounds that nothing reaches were taken.
+
+    Args:
+        text: The gate.
+        metric: Name of the user's metric; "" without one.
 
     Raises:
         ConfigError: As `parse_gate`, but for those bounds.
     """
-    return _read(text, FIGURES.keys(), "", OUTPUT)
+    return _read(text, FIGURES.keys(), "", OUTPUT, metric=metric)
 
 
 def _read(
-    text: str, names: Collection[str], example: str, outputs: re.Pattern[str] | None, noun: str = "gate"
+    text: str,
+    names: Collection[str],
+    example: str,
+    outputs: re.Pattern[str] | None,
+    noun: str = "gate",
+    metric: str | None = "",
 ) -> ParsedGate:
     own = names == FIGURES.keys()
     match = _match(text, outputs)
@@ -102,13 +118,14 @@ def _read(
             gate=text,
         )
     name, comparison, number = match.groups()
-    name = SHORT.get(name, name) if own else name
-    if name not in names and not (outputs and outputs.fullmatch(name)):
-        do = _nearest(name, names, example)
+    name = full_name(name, metric or "") if own else name
+    could_be = metric is None and re.fullmatch(OF_A_METRIC, name)
+    if name not in names and not (outputs and outputs.fullmatch(name)) and not could_be:
+        do = _nearest(name, [*names, *(f"{metric}{rest}" for rest in OWN)] if metric else names, example)
         if outputs and name.startswith("outputs."):
             do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
         raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
-    percent = own and number.endswith("%") and figure_of(name).unit == FRACTION
+    percent = own and number.endswith("%") and _is_known(name) and figure_of(name).unit == FRACTION
     try:
         bound = float(number.removesuffix("%")) / 100 if percent else float(number)
     except ValueError:
@@ -120,6 +137,11 @@ def _read(
             gate=text,
         )
     return ParsedGate(text, name, comparison, bound)
+
+
+def _is_known(name: str) -> bool:
+    """Whether it is a figure, and not what a metric of an unknown name may have."""
+    return name in FIGURES or output_of(name) is not None
 
 
 def _require_reachable(gate: ParsedGate) -> None:
@@ -163,6 +185,33 @@ def _nearest(name: str, names: Collection[str], example: str) -> str:
     if near:
         return f'did you mean "{near[0]}"?'
     return f"use one of {', '.join(names)}" if len(names) < 50 else f'write for example "{example}"'
+
+
+def gates_of(settings: EvaluationSettings) -> list[ParsedGate]:
+    """Read the gates of a job, of which some may be about its metric.
+
+    Raises:
+        ConfigError: As `parse_gate`, or a gate is about a metric that there is not.
+    """
+    return parse_gates(settings.gates, metric_name(settings.metric))
+
+
+def parse_gates(texts: Iterable[str], metric: str) -> list[ParsedGate]:
+    """Read gates; `metric` is what the user's metric is called, "" without one.
+
+    Raises:
+        ConfigError: As `parse_gate`, or a gate is about a metric that there is not.
+    """
+    gates = [parse_gate(text, metric=metric) for text in texts]
+    lost = next((gate for gate in gates if gate.name.startswith("metric.") and not metric), None)
+    if lost is not None:
+        raise ConfigError(
+            f'gate "{lost.text}" is about a metric of your own, and there is none',
+            do="give --metric package.module:function (evaluation.metric in the YAML)",
+            gate=lost.text,
+            key="evaluation.gates",
+        )
+    return gates
 
 
 def require_measurable(gates: Sequence[ParsedGate], *, latency: bool, audited: bool = True) -> None:
@@ -277,10 +326,15 @@ def on_outputs(gates: Iterable[ParsedGate]) -> tuple[ParsedGate, ...]:
     return tuple(gate for gate in gates if not gate.name.startswith(_NOT_ON_OUTPUTS))
 
 
-def figure_named(text: str) -> str:
-    """Return the full name of the figure that a gate is about, or what stands in its place in a malformed one."""
+def figure_named(text: str, metric: str = "") -> str:
+    """Return the full name of the figure that a gate is about, or what stands in its place in a malformed one.
+
+    Args:
+        text: The gate.
+        metric: What the user's metric is called.
+    """
     try:
-        return read_gate(text).name
+        return read_gate(text, metric).name
     except ConfigError:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 

@@ -82,6 +82,26 @@ class OutputMetrics:
     cosine: Number | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class UserMetric:
+    """The user's own metric on both models.
+
+    Attributes:
+        name: Of the function.
+        fp32, int8: One figure of all samples, or the mean of one per sample.
+        drop: How much worse the int8 model is: fp32 - int8, or int8 - fp32 where lower is better.
+        drop_ci95: Its 95 % interval over the choice of samples, where there is a figure per sample.
+    """
+
+    name: str
+    fp32: Number | None
+    int8: Number | None
+    drop: Number | None
+    drop_ci95: Interval | None = None
+    samples: Count | None = None
+    higher_is_better: StrictBool = True
+
+
 @dataclass(frozen=True)
 class LayerMetrics:
     """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
@@ -388,6 +408,7 @@ class Measurements:
     saturation: Saturation
     size: Size
     latency: Annotated[Latency | None, Field(alias="latency_ms")]
+    metric: UserMetric | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, kw_only=True)

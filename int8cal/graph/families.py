@@ -121,8 +121,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "embedding output",
         recognize.embeddings,
-        "what tells rows of different samples apart is less than what all rows have in common: neighbours change places "
-        "while the cosine to FP32 stays high",
+        "what tells rows of different samples apart is less than what all rows have in common: neighbours change "
+        "places while the cosine to FP32 stays high",
         treatments.embeddings,
         "the share of samples whose nearest neighbour stays, not the cosine",
     ),

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, OUTPUT, figure_of, interval_of, value_of
+from int8cal.evaluation.figures import FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
-from int8cal.report.reading import evaluation_data, flat, name_of
+from int8cal.report.gate_changes import gate_changes
+from int8cal.report.reading import evaluation_data, flat, name_of, timed_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from int8cal.report.document import Document
+    from int8cal.report.gate_changes import GateChange
 
     Row = tuple[str, str, str]
 
 
+# Those of the user's metric, shown where a report has one.
+_OWN = ("metric.int8", "metric.drop")
 # Those of the model, in reading order.
 _SHOWN = (
     "sqnr_db",
@@ -30,6 +35,7 @@ _SHOWN = (
     "agreement",
     "top1.drop",
     "top5.drop",
+    *_OWN,
     "max_abs_error",
     "layers.worst_sqnr_db",
     "size.int8_bytes",
@@ -85,15 +91,6 @@ class LayerChange:
 
 
 @dataclass(frozen=True)
-class GateChange:
-    """A gate of either report: whether it passed in each; None where a report does not have it."""
-
-    gate: str
-    old: bool | None
-    new: bool | None
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What `compare_documents` found.
 
@@ -139,7 +136,7 @@ def compare_documents(old: Document, new: Document) -> Comparison:
         gained=tuple(name for name in names[1] if name not in set(names[0])),
         to_float=_newly_float(old, new),
         to_integer=_newly_float(new, old),
-        gates=_gates(old, new),
+        gates=gate_changes(old, new),
         settings=_settings(*facts),
         only_old=_missing(*facts),
         only_new=_missing(*reversed(facts)),
@@ -150,7 +147,9 @@ def compare_documents(old: Document, new: Document) -> Comparison:
 def _shown(old: Document, new: Document) -> tuple[str, ...]:
     """Choose the figures to show of two reports: those of the model, and of each output where there are several."""
     names = [name for name in old.outputs if name in new.outputs]
-    return (*_SHOWN, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1))
+    own = [document for document in (old, new) if document.metric is not None]
+    of_model = [name for name in _SHOWN if own or name not in _OWN]
+    return (*of_model, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1))
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -166,7 +165,9 @@ def held(name: str, value: float) -> float:
 
 def change_of(name: str, old: Document, new: Document) -> FigureChange:
     """Compare one figure of two reports."""
-    first, second, better_way = value_in(old, name), value_in(new, name), figure_of(name).better
+    first, second, better_way = value_in(old, name), value_in(new, name), _better(name, old)
+    if name in _OWN and metric_of_both(old, new) is None:
+        return FigureChange(name, first, None if first is not None else second, None, None)
     if first is None or second is None or not better_way:
         return FigureChange(name, first, second, None, None)
     pairs = [(held(name, first), interval_of(name, old)), (held(name, second), interval_of(name, new))]
@@ -174,6 +175,19 @@ def change_of(name: str, old: Document, new: Document) -> FigureChange:
     if pairs[0][0] != first or pairs[1][0] != second:  # held: the interval is around another value
         better, worse = (better[0], None), (worse[0], None)
     return FigureChange(name, first, second, better[0] - worse[0] or 0.0, difference_interval(*better, *worse))
+
+
+def metric_of_both(old: Document, new: Document) -> str | None:
+    """Name the metric that two reports share; None where one has none, or they have different ones."""
+    names = [document.metric.name if document.metric else None for document in (old, new)]
+    return names[0] if names[0] == names[1] else None
+
+
+def _better(name: str, document: Document) -> int:
+    """Say which way is better: 1, -1, or 0 for neither; of the user's metric the report knows."""
+    if name == "metric.int8" and document.metric is not None:
+        return 1 if document.metric.higher_is_better else -1
+    return figure_of(name).better
 
 
 def _layers(old: Document, new: Document) -> tuple[LayerChange, ...]:
@@ -199,11 +213,6 @@ def _newly_float(old: Document, new: Document) -> tuple[str, ...] | None:
         Counter(node.node or f"unnamed {node.op_type}" for node in fusion.nodes) for fusion in (old.fusion, new.fusion)
     )
     return tuple((now - before).elements())
-
-
-def _gates(old: Document, new: Document) -> tuple[GateChange, ...]:
-    before, now = ({gate.gate: gate.passed for gate in document.gates} for document in (old, new))
-    return tuple(GateChange(gate, before.get(gate), now.get(gate)) for gate in {**before, **now})
 
 
 def _facts(document: Document) -> dict[str, str]:
@@ -254,12 +263,31 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
         found.append(f"the evaluation data differ: {told}")
     elif old.samples != new.samples:
         found.append(f"the evaluation data differ: {old.samples} and {new.samples} samples")
+    metrics = [document.metric.name for document in (old, new) if document.metric is not None]
+    if len(set(metrics)) == 2:
+        found.append(f"the metrics differ: {metrics[0]} and {metrics[1]}")
     accuracies = [value_in(document, "top1.fp32") for document in (old, new)]
     same = not differing and not found
     if same and None not in accuracies and accuracies[0] != accuracies[1]:
         shown = " and ".join(wording.fraction(value) for value in accuracies)
         found.append(f"the float model's top-1 differs, {shown}: it was judged on other data, or by another runtime")
+    if timed_elsewhere(old, new):
+        machines = " and ".join(timed_on(document) for document in (old, new))
+        found.append(f"speed was measured on {machines}: its change says nothing of the models")
+    found += [
+        f'the gate "{each.gate}" was loosened to "{each.now}"' for each in gate_changes(old, new) if each.loosened
+    ]
     return tuple(found)
+
+
+def timed_elsewhere(old: Document, new: Document) -> bool:
+    """Whether both reports have speeds, and these were measured on different CPUs or with different threads."""
+    places = []
+    for document in (old, new):
+        if document.origin is None or document.latency is None:
+            return False
+        places.append((timed_on(document), document.origin.machine.flags))
+    return places[0] != places[1]
 
 
 def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
@@ -318,6 +346,8 @@ EXAMPLE = "sqnr_db.drop<=0.5"
 # What the noise of a machine or of a file's metadata makes of two equal models, and a little more.
 SPEED_TOLERANCE = 0.10
 SIZE_TOLERANCE = 0.05
+# Of the FP32 model's figure, for a metric without an interval: int8 models of MLPerf keep 99 % of it.
+METRIC_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
@@ -326,18 +356,19 @@ class Regression(Gate):
 
     Attributes:
         value: How much worse it is, below 0 where it is better; of a gate 1 where it still passes, else 0.
-        of_gate: Whether it is about a gate of both reports, not about a figure.
+        of_gate: What became of a gate of the old report; empty where it is about a figure.
     """
 
-    of_gate: bool = False
+    of_gate: str = ""
 
 
-def parse_limit(text: str) -> ParsedGate:
+def parse_limit(text: str, metric: str = "") -> ParsedGate:
     """Read one limit.
 
     Args:
         text: 'FIGURE.CHANGE<=VALUE', where FIGURE is one that gates know, and CHANGE is drop (old - new), rise
             (new - old) or ratio (new / old); or layers.largest_drop_db or layers.to_float.
+        metric: What the metric of both reports is called, "" for none; its name alone stands for its int8 figure.
 
     Raises:
         ConfigError: Like `parse_gate`; a figure without a change says which there are.
@@ -346,7 +377,12 @@ def parse_limit(text: str) -> ParsedGate:
     if plain is not None and plain[1] in FIGURES:
         changes = " or ".join(f"{plain[1]}.{change}" for change in _CHANGES)
         raise ConfigError(f'limit "{text}" is about a figure itself, not its change', do=f"write {changes}", gate=text)
-    return parse_gate(text, LIMITS, EXAMPLE, outputs=_OUTPUT_LIMIT, noun="limit")
+    limits = dict.fromkeys(LIMITS)
+    if metric:
+        limits |= {f"{metric}{rest}.{change}": None for rest in OWN for change in _CHANGES}
+    limit = parse_gate(text, limits.keys(), EXAMPLE, outputs=_OUTPUT_LIMIT, noun="limit")
+    figure, dot, change = limit.name.rpartition(".")
+    return replace(limit, name=f"{full_name(figure, metric)}{dot}{change}") if limit.name not in LIMITS else limit
 
 
 def judge_limits(limits: Iterable[ParsedGate], found: Comparison) -> tuple[Gate, ...]:
@@ -364,7 +400,7 @@ def _changed(name: str, found: Comparison) -> float | None:
 
 def why_unknown(limit: str, found: Comparison) -> str:
     """Say why a limit could not be judged."""
-    name = parse_limit(limit).name
+    name = parse_limit(limit, metric_of_both(found.old, found.new) or "").name
     if name == "layers.largest_drop_db":
         return "the reports have no layer in common"
     if name == "layers.to_float":
@@ -385,9 +421,11 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
 
     Returns:
         A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5:
-        worse by more than the 95 % interval of the difference. Speedup: the same, and by more than 10 %, since two runs
+        worse by more than the 95 % interval of the difference; the drop of the user's metric likewise, and without an
+        interval by more than 1 % of the FP32 model's figure. Speedup: the same, and by more than 10 %, since two runs
         of one model differ more than its rounds. Size: by more than 5 %. Channels that can saturate and nodes in float:
-        more than before. Gates of both reports: passed before, and fail now. A figure that the new report lacks fails.
+        more than before. Gates: passed before and fail now, or loosened. A figure that the new report lacks fails.
+        Speeds that were measured on different machines are not compared: only a limit of the user's does.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
@@ -395,15 +433,36 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         for name in by_name
         if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop") or name.startswith("outputs.")
     ]
-    verdicts.append(_verdict(by_name["latency.speedup"], _slower))
+    if "metric.drop" in by_name:
+        reference = value_in(found.old, "metric.fp32")
+        verdicts.append(_verdict(by_name["metric.drop"], partial(_less_useful, reference=abs(reference or 0.0))))
+    if not timed_elsewhere(found.old, found.new):
+        verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
     verdicts += [_verdict(by_name[name], _more) for name in ("saturation.unsafe_channels", "fusion.float")]
     gates = [
-        Regression(f"gate {each.gate}", float(each.new), each.new, of_gate=True)
+        Regression(f"gate {each.gate}", float(each.new), each.new, of_gate="still passes" if each.new else "fails now")
         for each in found.gates
         if each.old and each.new is not None
     ]
+    gates += [
+        Regression(f"gate {each.gate}", 0.0, passed=False, of_gate=f"is {each.now} now")
+        for each in found.gates
+        if each.loosened
+    ]
     return tuple(verdict for verdict in (*verdicts, *gates) if verdict is not None)
+
+
+def gates_gone(found: Comparison) -> tuple[Regression, ...]:
+    """Return a failed verdict for each gate of the old report that the new one does not have, in any form.
+
+    Without it nobody would learn that what guarded the model does so no longer.
+    """
+    return tuple(
+        Regression(f"gate {each.gate}", 0.0, passed=False, of_gate="is not in the new report")
+        for each in found.gates
+        if each.gone
+    )
 
 
 def _verdict(change: FigureChange, is_worse: Callable[[FigureChange, float], bool]) -> Regression | None:
@@ -419,6 +478,12 @@ def _beyond_noise(change: FigureChange, worse_by: float) -> bool:
     if change.new is not None and held(change.figure, change.new) != change.new:  # decibels of rounding alone
         return False
     return worse_by > 0 and (change.worse_by_ci95 is None or change.worse_by_ci95[0] > 0)
+
+
+def _less_useful(change: FigureChange, worse_by: float, *, reference: float) -> bool:
+    if change.worse_by_ci95 is not None:
+        return _beyond_noise(change, worse_by)
+    return worse_by > METRIC_TOLERANCE * reference
 
 
 def _slower(change: FigureChange, worse_by: float) -> bool:

@@ -50,9 +50,9 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 # Keys that only some reports have.
-_OPTIONAL = ("weights", "families", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
+_OPTIONAL = ("metric", "weights", "families", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
-_MEASURED = ("metrics", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
+_MEASURED = ("metrics", "metric", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,8 @@ class Document(Measurements):
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
-        names = _names(path, lambda index: self.layers[index].tensor, lambda index: self.gates[index].gate)
+        own = self.metric.name if self.metric else ""
+        names = _names(path, lambda index: self.layers[index].tensor, lambda index: self.gates[index].gate, own)
         return find_reason(self.reasons, *names) or NO_REASON
 
 
@@ -156,19 +157,20 @@ def find_reason(reasons: Mapping[str, str], *paths: str) -> str | None:
     return None
 
 
-def _names(path: str, tensor: Callable[[int], str], gate: Callable[[int], str]) -> tuple[str, ...]:
+def _names(path: str, tensor: Callable[[int], str], gate: Callable[[int], str], metric: str) -> tuple[str, ...]:
     """Name all the paths that the reason for a null may be filed under.
 
     Args:
         path: Its own.
         tensor, gate: The tensor of a layer and the text of a gate, by place.
+        metric: What the user's metric is called; "" without one.
     """
     part, _, rest = path.partition(".")
     if part == "layers" and rest:
         index, _, key = rest.partition(".")
         return path, f"layers.{tensor(int(index))}.{key}"
     if part == "gates":
-        figure = figure_named(gate(int(rest.partition(".")[0])))
+        figure = figure_named(gate(int(rest.partition(".")[0])), metric)
         return path, f"metrics.{figure}", figure
     if part == "latency_ms":
         return path, path.replace("latency_ms", "latency", 1)
@@ -235,6 +237,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "settings": _sorted(report.settings),
         "samples": evaluation.samples,
         "metrics": evaluation.metrics,
+        "metric": evaluation.metric,
         "outputs": evaluation.outputs,
         "layers": _layers(report),
         "fusion": _fusion(report),
@@ -257,8 +260,9 @@ def _json_of(report: Report) -> dict[str, Any]:
     raw = {key: value for key, value in raw.items() if value or key not in _OPTIONAL}
     reasons = {str(path): str(reason) for path, reason in evaluation.reasons.items()}
     plain = {key: _plain(value, key, reasons) for key, value in raw.items()}
+    own = evaluation.metric.name if evaluation.metric else ""
     for path in _nulls(plain):
-        names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"])
+        names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"], own)
         if find_reason(reasons, *names) is None:
             reasons[path] = NO_REASON
     return plain | {"reasons": _plain(_sorted(reasons), "reasons", {})}

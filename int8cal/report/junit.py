@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import Int8calError
+from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import gate_value
 
@@ -61,8 +62,14 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
         action: What the job did, "calibrate" or "evaluate": the name of the case that tells it ended well.
     """
     document = document_of(report)
-    values = [gate_value(document, index) for index in range(len(report.gates))]
+    values = [
+        "; ".join(filter(None, (gate_value(document, index), advice(document, index))))
+        for index in range(len(report.gates))
+    ]
     metrics = {name: value for name, value in vars(document.metrics).items() if isinstance(value, float)}
+    if document.metric is not None:
+        own = {key: getattr(document.metric, key) for key in ("fp32", "int8", "drop")}
+        metrics |= {f"{document.metric.name}.{key}": value for key, value in own.items() if value is not None}
     return Suite(
         name,
         (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),

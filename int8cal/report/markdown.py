@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
+from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
@@ -121,24 +122,25 @@ def _origin(document: Document) -> str:
 
 
 def _failed(document: Document) -> str:
-    lines = [
-        f"❌ {code(gate.gate)}: {escape(gate_value(document, index))}"
-        for index, gate in enumerate(document.gates)
-        if not gate.passed
-    ]
+    lines = []
+    for index, gate in enumerate(document.gates):
+        if not gate.passed:
+            told = filter(None, (gate_value(document, index), advice(document, index)))
+            lines.append(f"❌ {code(gate.gate)}: {'; '.join(map(escape, told))}")
     return bullets(lines, most=_GATES)
 
 
 def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
-    gates = [(index, gate, figure_named(gate.gate)) for index, gate in enumerate(document.gates)]
+    own = document.metric.name if document.metric else ""
+    gates = [(index, gate, figure_named(gate.gate, own)) for index, gate in enumerate(document.gates)]
     rows, told = [], set[int]()
     for figure in headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
         told |= {index for index, _ in about}
         rows.append(
             [
-                figure.label,
+                escape(figure.label),
                 figure.text,
                 figure.interval,
                 escape(figure.aside),

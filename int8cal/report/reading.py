@@ -72,6 +72,11 @@ def versions(document: Document) -> list[tuple[str, str]]:
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
+def own_metric(document: Document) -> str:
+    """Name the user's own metric, by which gates may call its figures; empty without one."""
+    return document.metric.name if document.metric else ""
+
+
 def timed_on(document: Document) -> str:
     """Say on what CPU and with how many threads speed was measured; empty if unrecorded."""
     if document.origin is None:
@@ -141,6 +146,7 @@ def headlines(document: Document) -> list[Headline]:
             _drop(document, "top5", metrics.top5),
             _metric(document, "max_abs_error"),
         ]
+    figures = [*_own_metric(document), *figures]
     fp32, int8, latency = document.size.fp32_bytes, document.size.int8_bytes, document.latency
     if fp32 > 0 and int8 > 0:
         figures.append(
@@ -188,6 +194,19 @@ def _metric(document: Document, name: str) -> Headline:
     shown = text(value)
     interval = "" if shown == wording.EXACT else _interval(interval_of(name, document), text)
     return Headline(figure.label, shown, interval=interval, about=name)
+
+
+def _own_metric(document: Document) -> list[Headline]:
+    """Show the user's own metric, which comes before all others; nothing where there is none."""
+    found = document.metric
+    if found is None:
+        return []
+    if found.drop is None:
+        return [_missing(document, found.name, "metric", "metric")]
+    better = "" if found.higher_is_better else ", lower is better"
+    aside = f"{wording.plain(found.fp32)} to {wording.plain(found.int8)}{better}"
+    interval = _interval(found.drop_ci95, wording.plain)
+    return [Headline(f"{found.name} drop", wording.plain(found.drop), aside, interval=interval, about="metric")]
 
 
 def _agreement(document: Document) -> Headline:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.report import wording
+from int8cal.report.advice import advice
 from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
@@ -241,10 +242,13 @@ def _verdict_rows(document: Document) -> list[_Row]:
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
         rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
+        rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
     return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.warnings)]
 
 
 def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
-    gates = ["" if gate.passed else "poor" for gate in document.gates]
+    gates = list[str]()
+    for index, gate in enumerate(document.gates):
+        gates += ["" if gate.passed else "poor", *([""] if advice(document, index) else [])]
     return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]

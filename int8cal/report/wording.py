@@ -105,6 +105,7 @@ OF_UNIT: dict[str, Callable[[float | None], str]] = {
     "fraction of 1": fraction,
     "percentage points": points,
     "in the output's unit": plain,
+    "in the metric's own unit": plain,
     "bytes": lambda value: NOT_MEASURED if value is None else size(value),
     "ms": milliseconds,
     "fp32 / int8": times,

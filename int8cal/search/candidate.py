@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.data.feeds import Feeds
     from int8cal.data.trimming import Trimmer
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.graph.taps import Tap
@@ -42,6 +43,7 @@ class Planned:
         trim: Takes the padding off samples.
         stream: Yields feed dicts, in place of the job's data path.
         feeds: The calibration samples.
+        metric: The user's own, for gates; None for none.
     """
 
     source: Path | onnx.ModelProto
@@ -52,6 +54,7 @@ class Planned:
     trim: Trimmer
     stream: Callable[[], object] | None
     feeds: Feeds
+    metric: Metric | None = None
 
 
 @dataclass(frozen=True, eq=False)

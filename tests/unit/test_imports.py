@@ -18,7 +18,7 @@ STATIONS = (
     ("declared", "io", "progress", "protos"),
     ("numerics",),
     ("graph",),
-    ("data", "runtime"),
+    ("data", "metrics", "runtime"),
     ("calibration",),
     ("quantization",),
     ("probe",),

@@ -106,7 +106,9 @@ def spend_budget(
         return open_feeds(settings, prepared.signature, trim=planned.trim)
 
     threads, path = job.calibration.threads, best_result.state_path
-    evaluator = GateEvaluator(planned.source, samples, sha256=prepared.sha256, path=path, threads=threads)
+    evaluator = GateEvaluator(
+        planned.source, samples, sha256=prepared.sha256, path=path, threads=threads, metric=planned.metric
+    )
     best_result.publish(result, statistics)
     publish = partial(best_result.publish, statistics=statistics)
     return GateSearch(prepared, job, result, collected, evaluator, publish).run()

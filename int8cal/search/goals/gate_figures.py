@@ -18,9 +18,10 @@ from pydantic import TypeAdapter
 
 from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError
+from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
-from int8cal.evaluation.result import Metrics, OutputMetrics  # noqa: TC001 - pydantic reads the fields of Figures
+from int8cal.evaluation.result import Metrics, OutputMetrics, UserMetric  # noqa: TC001 - pydantic reads the fields of Figures
 from int8cal.graph.load import load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.user_metric import Metric
     from int8cal.runtime.batching import Arrays
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
@@ -45,6 +47,7 @@ class Figures:
 
     metrics: Metrics
     outputs: dict[str, OutputMetrics]
+    metric: UserMetric | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class GateEvaluator:
         sha256: Of the FP32 model.
         path: The file that remembers figures; None for none. Anything else in its place is measured again.
         threads: Threads of the runtime; 0 for all CPUs.
+        metric: The user's own; None for none.
     """
 
     def __init__(
@@ -75,8 +79,10 @@ class GateEvaluator:
         sha256: str = "",
         path: Path | None = None,
         threads: int = 0,
+        metric: Metric | None = None,
     ) -> None:
         self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
+        self._metric = metric
         self._signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
         self._kept: list[Arrays] | None = None
         self._fingerprint = ""
@@ -88,11 +94,13 @@ class GateEvaluator:
         Raises:
             ModelError, NonFiniteError, StatisticsError, DataError: As `evaluate_pair`.
             OutputError: The file cannot be written.
+            MetricError: The user's metric fails.
         """
         key = {
             "model": self._sha256,
             "samples": self.fingerprint(),
             "threads": str(self._threads),
+            **({"metric": f"{self._metric.text} {self._metric.digest}"} if self._metric else {}),
             **{name: importlib.metadata.version(name) for name in ("onnxruntime", "numpy")},
         }
         if self._measured is None:
@@ -130,13 +138,17 @@ class GateEvaluator:
 
     def _measure(self, int8: onnx.ModelProto) -> Figures:
         signature = signature_of(int8)
-        comparison = OutputComparison(match_outputs(self._signature, signature))
+        names = match_outputs(self._signature, signature)
+        comparison = OutputComparison(names)
+        own = None if self._metric is None else MetricRun(self._metric, names, self._signature)
         first, second = itertools.tee(self._samples())
         expected = self._kept if self._kept is not None else self._reference(self._samples())
         actual = run_each(Session(int8, threads=self._threads, entries=QUIET), signature, feeds_for(int8, second))
         for sample, x, (_, y) in zip(first, expected, actual, strict=True):
             comparison.add(sample, x, y)
-        return Figures(comparison.metrics(), comparison.outputs())
+            if own is not None:
+                own.add(sample, x, y)
+        return Figures(comparison.metrics(), comparison.outputs(), None if own is None else own.result()[0])
 
     def _reference(self, samples: Iterable[Sample]) -> Iterator[Arrays]:
         session = Session(self._fp32, threads=self._threads, entries=QUIET)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.evaluation.figures import output_of
-from int8cal.evaluation.gates import check_gates, on_outputs, parse_gate
+from int8cal.evaluation.gates import check_gates, gates_of, on_outputs
 from int8cal.evaluation.result import Evaluation, MixedGate, MixedLayer, MixedPoint, MixedPrecision, Saturation, Size
 from int8cal.graph.costs import inference_us
 from int8cal.probe.contributions import NoiseSource, RoundedLayer, measure_contributions
@@ -77,7 +77,7 @@ class GateSearch:
     def __post_init__(self) -> None:
         statistics = self.collected.statistics
         self._elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
-        self._gates = on_outputs([parse_gate(text) for text in self.job.evaluation.gates])
+        self._gates = on_outputs(gates_of(self.job.evaluation))
         self._budget = self.job.quantization.budget or 0.0
         self._evaluated: list[_Evaluated] = []
         # models are large: only the best is held
@@ -235,7 +235,8 @@ def _factor(gate: Gate, parsed: ParsedGate, plain: Metrics) -> float | None:
 
 
 def _evaluation(figures: Figures) -> Evaluation:
-    return Evaluation(figures.metrics, figures.outputs, (), None, Saturation("", None), Size(0, 0), None, samples=0)
+    none = Saturation("", None), Size(0, 0), None
+    return Evaluation(figures.metrics, figures.outputs, (), None, *none, samples=0, metric=figures.metric)
 
 
 def _described(plan: Plan, planner: MixPlanner, best: _Evaluated, budget: float) -> tuple[MixedLayer, ...]:

@@ -4,8 +4,9 @@ from made_reports import compared
 
 from int8cal.evaluation.figures import FIGURES, figure_of, interval_of, value_of
 from int8cal.numerics.intervals import difference_interval
-from int8cal.report.comparison import GateChange, LayerChange, cells, value_in
+from int8cal.report.comparison import LayerChange, cells, value_in
 from int8cal.report.document import document_from
+from int8cal.report.gate_changes import GateChange
 
 
 def figure(found, name):
@@ -19,6 +20,7 @@ def test_a_figure_of_a_report_is_the_one_that_gates_are_held_against(old, evalua
 
 
 def test_every_interval_is_found(old):
+    old["metric"] = {"name": "f1", "fp32": 0.9, "int8": 0.8, "drop": 0.1, "drop_ci95": [0.0, 0.2]}
     assert all(interval_of(name, document_from(old)) is not None for name, each in FIGURES.items() if each.interval)
 
 

@@ -1,0 +1,50 @@
+"""package.module:function: a function of the user's, found by its name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from int8cal.errors import Int8calError
+
+SPELLING = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def import_function(text: str, error: type[Int8calError]) -> Callable[..., object]:
+    """Import a function; it is not called.
+
+    Args:
+        text: "package.module:function", importable from the working directory, or installed.
+        error: What to raise.
+
+    Raises:
+        Int8calError: The module cannot be imported, has no such name, or it is not callable.
+    """
+    module_name, _, function_name = text.partition(":")
+    # stays on the path: the function may import its neighbours only once it runs
+    if (place := str(Path().absolute())) not in sys.path:
+        sys.path.insert(0, place)
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as failure:
+        reason = "" if isinstance(failure, ModuleNotFoundError) else f"{type(failure).__name__}: "
+        raise error(
+            f'module "{module_name}" cannot be imported: {reason}{failure}',
+            where=text,
+            do="run int8cal from the folder that holds it, or install it",
+        ) from failure
+    for part in function_name.split("."):
+        if not hasattr(found, part):
+            raise error(f'module "{module_name}" has no "{function_name}"', where=text, do="check the spelling")
+        found = getattr(found, part)
+    if not callable(found):
+        raise error(
+            f'"{function_name}" is {type(found).__name__}, expected a function', where=text, do="name a function"
+        )
+    return found

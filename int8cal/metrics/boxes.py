@@ -1,0 +1,139 @@
+"""Boxes: mean average precision as COCO defines it, by pycocotools.
+
+Truth: a .json file for each image, [[left, top, right, bottom, class], ...] in the unit of the model's boxes; [] for
+none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from int8cal.errors import DataError, ModelError
+from int8cal.metrics.outputs import Outputs, named, needs
+from int8cal.metrics.truth import truth_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    Rows = npt.NDArray[np.float64]
+
+_LEAST_SCORE, _OVERLAP, _MOST = 0.05, 0.5, 100  # of detections: score, IoU beyond which one is dropped, per image
+
+
+@needs("pycocotools")
+def mean_ap(outputs: Outputs, labels: object, origins: list[str]) -> float:  # noqa: ARG001 - every metric gets labels
+    """Mean average precision over IoU 0.50 to 0.95 and the classes in the truth.
+
+    Args:
+        outputs: One with rows (left, top, right, bottom, score, class), or one whose name holds "box", (K, 4), and one
+            whose name holds "score" or "conf", (K, classes), or (K,) for a single class 0. Of the latter the detections
+            are chosen here: score 0.05 or more, no overlap of IoU above 0.5 with a better one of the class.
+        labels: Not used.
+        origins: The images; their truth lies beside them.
+    """
+    truths = [np.asarray(truth_of(origin, ".json"), np.float64).reshape(-1, 5) for origin in origins]
+    return average_precision(detections(outputs, len(origins)), truths)
+
+
+def detections(outputs: Outputs, samples: int) -> list[Rows]:
+    """Read the detections of each image, (K, 6): left, top, right, bottom, score, class.
+
+    Raises:
+        ModelError: The outputs are not of the form that `mean_ap` expects.
+    """
+    boxes, scores = named(outputs, "box"), named(outputs, "score", "conf")
+    if boxes is not None and scores is not None:
+        return [
+            _chosen(np.asarray(box, np.float64), np.asarray(score, np.float64))
+            for box, score in zip(boxes, scores, strict=True)
+        ]
+    rows = next(iter(outputs.values()))
+    found = [np.asarray(rows[index], np.float64) for index in range(samples)]
+    if any(each.shape[-1:] != (6,) for each in found):
+        raise ModelError(
+            f"has outputs {', '.join(outputs)}, expected boxes and scores, or rows of four corners, score and class",
+            do="write a metric that decodes them and calls int8cal.metrics.boxes.average_precision",
+        )
+    return [each.reshape(-1, 6) for each in found]
+
+
+def average_precision(detected: Sequence[Rows], truths: Sequence[Rows]) -> float:
+    """Compute COCO's mean average precision.
+
+    Args:
+        detected: For each image (K, 6): left, top, right, bottom, score, class; at most 100 count.
+        truths: For each image (M, 5): left, top, right, bottom, class.
+
+    Raises:
+        DataError: There is no box in the truth.
+    """
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    classes = sorted({int(row[4]) for truth in truths for row in truth})
+    if not classes:
+        raise DataError("no image has a box in its truth", do="average precision needs one")
+    truth, found = COCO(), COCO()
+    for coco, images in ((truth, truths), (found, detected)):
+        coco.dataset = {
+            "images": [{"id": image} for image in range(len(truths))],
+            "categories": [{"id": each} for each in classes],
+            "annotations": _annotations(images, set(classes)),
+        }
+        coco.createIndex()
+    judge = COCOeval(truth, found, "bbox")
+    judge.evaluate()
+    judge.accumulate()
+    judge.summarize()
+    return float(judge.stats[0])
+
+
+def _annotations(images: Sequence[Rows], classes: set[int]) -> list[dict[str, Any]]:
+    annotations: list[dict[str, Any]] = []
+    for image, rows in enumerate(images):
+        for left, top, right, bottom, *score, kind in rows.tolist():
+            if int(kind) not in classes:
+                continue
+            width, height = right - left, bottom - top
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": image,
+                    "category_id": int(kind),
+                    "bbox": [left, top, width, height],
+                    "area": width * height,
+                    "iscrowd": 0,
+                    **({"score": score[0]} if score else {}),
+                }
+            )
+    return annotations
+
+
+def _chosen(boxes: Rows, scores: Rows) -> Rows:
+    """Choose detections from all candidates, class by class: greedy non-maximum suppression."""
+    boxes, scores = boxes.reshape(-1, 4), scores.reshape(len(boxes.reshape(-1, 4)), -1)
+    rows = []
+    for kind in range(scores.shape[1]):
+        order = np.argsort(-scores[:, kind], kind="stable")
+        order = order[scores[order, kind] >= _LEAST_SCORE]
+        kept: list[int] = []
+        while len(order) and len(kept) < _MOST:
+            best, order = int(order[0]), order[1:]
+            kept.append(best)
+            order = order[overlaps(boxes[best], boxes[order]) <= _OVERLAP]
+        rows += [[*boxes[index], scores[index, kind], kind] for index in kept]
+    return np.array(rows, np.float64).reshape(-1, 6)
+
+
+def overlaps(box: Rows, boxes: Rows) -> Rows:
+    """Intersection over union of one box, (4,), with others, (K, 4), as left, top, right, bottom."""
+    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
+    shared: Rows = np.clip(high - low, 0.0, None).prod(axis=1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
+    union: Rows = np.maximum(areas - shared, 1e-12)
+    found: Rows = shared / union
+    return found
