@@ -35,6 +35,8 @@ def advice(document: Document, index: int) -> str:
     gate = document.gates[index]
     if gate.passed or gate.value is None:
         return ""
+    if gate.why:  # the figure would hold, and is worth nothing
+        return next((finding.do for finding in document.findings if finding.check == "chance"), "")
     figure = figure_named(gate.gate, own_metric(document))
     about = next((say for start, say in _ABOUT.items() if figure.startswith(start)), _about_accuracy)
     return "; ".join(filter(None, about(document, gate, figure)))

@@ -259,4 +259,5 @@ def gate_value(document: Document, index: int) -> str:
     if gate.value is None:
         return f"{wording.NOT_MEASURED}: {document.why(f'gates.{index}.value')}"
     interval = _interval(gate.ci95, wording.plain)
-    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "")
+    why = f"; {gate.why}" if gate.why else ""
+    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "") + why
