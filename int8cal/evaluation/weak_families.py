@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from int8cal.evaluation.result import FamilyFinding
 from int8cal.graph.families import find_families
 
 if TYPE_CHECKING:
@@ -19,6 +19,23 @@ WORST = 10  # layers that are looked at
 # A layer below it is worth a word. The worst of any right int8 model of the zoo is at 18.3 dB (UltraFace), where the
 # scores that come of it are at 42.9 dB; the report draws a layer as poor from 10 dB down.
 WEAK_DB = 15.0
+
+
+@dataclass(frozen=True)
+class FamilyFinding:
+    """A family of models that this one belongs to, where that shows in the figures.
+
+    Attributes:
+        family: Its name, as `inspect` has it.
+        tensors: The quantized tensors in which it shows, worst first.
+        what: What was found there, in a phrase.
+        advice: What tends to go wrong there, and what to look at.
+    """
+
+    family: str
+    tensors: tuple[str, ...]
+    what: str
+    advice: str
 
 
 def weak_families(fp32: onnx.ModelProto, layers: Sequence[LayerMetrics]) -> tuple[FamilyFinding, ...]:

@@ -21,9 +21,8 @@ from pydantic import Field, StrictBool, TypeAdapter
 from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
-    Count,
-    FamilyFinding,
     Fusion,
     Gate,
     Latency,
@@ -31,13 +30,13 @@ from int8cal.evaluation.result import (
     Measurements,
     Metrics,
     MixedPrecision,
-    Number,
     Optimization,
     Origin,
     OutputMetrics,
     RuntimeAgreement,
     Saturation,
 )
+from int8cal.evaluation.weak_families import FamilyFinding  # noqa: TC001 - pydantic reads the fields of Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
