@@ -26,10 +26,12 @@ from int8cal.report.reading import (
     verdict,
 )
 from int8cal.report.tables import (
+    DECISION_HEADS,
     GROUP_HEADS,
     HEADS,
     curve_heads,
     curve_rows,
+    decision_rows,
     group_rows,
     mixed_layer_rows,
     mixed_sentence,
@@ -86,6 +88,7 @@ def report_to_markdown(report: Report) -> str:
             _headline(document),
             _groups(document),
             _runtimes(document),
+            folded("Decisions on the outputs", _decisions(document)),
             folded(
                 wording.count(len(document.other_warnings), "warning"),
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
@@ -221,6 +224,11 @@ def _runtimes(document: Document) -> str:
 def _families(document: Document) -> str:
     lines = [f"**{escape(each.family)}**: {escape(each.what)}. {escape(each.advice)}" for each in document.families]
     return bullets(lines, most=_FLOAT_NODES)
+
+
+def _decisions(document: Document) -> str:
+    rows = [[code(row[0]), *map(escape, row[1:])] for row in decision_rows(document)]
+    return long_table(DECISION_HEADS, rows, {3, 4, 5}, most=_FLOAT_NODES)
 
 
 def _float_nodes(document: Document) -> str:
