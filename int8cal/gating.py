@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from int8cal.errors import GateError
+from int8cal.data.checks import strict_error
+from int8cal.errors import GateError, Int8calError
+from int8cal.evaluation.figures import faults_of
+from int8cal.evaluation.gates import figure_named
 from int8cal.report.advice import advice_on_all
 from int8cal.report.document import document_of
 
@@ -37,11 +40,23 @@ def require_gates(report: Report) -> None:
     )
 
 
-def gate_failure(report: Report) -> GateError | None:
-    """Return what `require_gates` raises; None where every gate held."""
+def require_sound(report: Report) -> None:
+    """Fail when there are findings about the data and they are errors; everything has been written by then.
+
+    Raises:
+        DataError: Names the first, and the checks of all.
+    """
+    evaluation = report.settings.get("evaluation")
+    if report.findings and isinstance(evaluation, dict) and evaluation.get("strict"):
+        raise strict_error(report.findings, written=True)
+
+
+def failure_of(report: Report) -> Int8calError | None:
+    """Return what `require_sound` or `require_gates` raises; None where all is well."""
     try:
+        require_sound(report)
         require_gates(report)
-    except GateError as error:
+    except Int8calError as error:
         return error
     return None
 
@@ -71,6 +86,11 @@ def _value(index: int, report: Report) -> str:
     gate = report.gates[index]
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
-        return f"is {gate.value:g}{interval}"
+        lines = faults_of(report.evaluation, figure_named(gate.gate))
+        return (
+            f"is {gate.value:g}{interval}"
+            + "".join(f": {line}" for line in lines[:1])
+            + (f"; {gate.why}" if gate.why else "")
+        )
     document = document_of(report)
     return f"not computed: {document.why(f'gates.{index}.value')}"

@@ -387,9 +387,11 @@ class EvaluationSettings:
     gates: Annotated[
         tuple[Gate, ...],
         Option(
-            'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold.',
+            'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold. "outputs.dead<=0" is always on '
+            'without being listed; "outputs.dead=off" switches it off.',
             flag="--gate",
-            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}.",
+            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}. "
+            "outputs.dead<=0 is always on; outputs.dead=off switches it off.",
             metavar="'NAME<=VALUE'",
         ),
     ] = ()
@@ -423,6 +425,16 @@ class EvaluationSettings:
             api=("evaluate",),
         ),
     ] = True
+    strict: Annotated[
+        bool,
+        Option(
+            "Whether findings about the data (fed wrong, repeated, too few) are errors, exit code 4: before the work "
+            "where they are known then.",
+            flag="--strict",
+            help="Findings about the data are errors, with exit code 4.",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

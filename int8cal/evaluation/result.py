@@ -8,31 +8,17 @@ that some reports lack: older ones, those of other tools, or where it tells of n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictBool
+
+from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
+    from int8cal.data.checks import Finding
     from int8cal.quantization.table import StepResult, WeightEntry
-
-# Metadata of fields that report.json has only where they are not their default.
-LEFT_OUT = {"left out": True}
-
-
-def _number(value: Any) -> Any:
-    # To Python a bool is an int; to a report it is not a number.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticCustomError("number", "int or float")
-    return value
-
-
-# A number is kept as it was given, whole or not, so that it is written again as it was read.
-Number = Annotated[float, PlainValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
-# Both ends of a 95 % interval.
-Interval = tuple[Number | None, Number | None]
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
@@ -75,11 +61,25 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputMetrics:
-    """One graph output."""
+    """One graph output.
+
+    Attributes:
+        dead: How many of its channels are constant in the int8 model only; None where that cannot be told.
+        saturated, tied: How many of its groups are saturated, or have lost the order of their values; likewise.
+        faults: In words, what makes the output useless or nearly so.
+        groups: Where they tell more than the output: several, or one with a fault.
+        decisions: Of its groups in the order of their channels, of each the most telling figure first.
+    """
 
     sqnr_db: Number | None
     sqnr_db_ci95: Interval | None = None
     cosine: Number | None
+    dead: Count | None = field(default=None, metadata=LEFT_OUT)
+    saturated: Count | None = field(default=None, metadata=LEFT_OUT)
+    tied: Count | None = field(default=None, metadata=LEFT_OUT)
+    faults: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    groups: tuple[GroupMetrics, ...] = field(default=(), metadata=LEFT_OUT)
+    decisions: tuple[DecisionFigure, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,8 @@ class UserMetric:
 class LayerMetrics:
     """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
 
+    `outside` is the fraction of the evaluation's values outside that range, of the samples that layers are compared on,
+    and `used` how much of the range these values span.
     Reports add the tensor's type, its range in real units and what chose that, where a table is known.
     """
 
@@ -118,6 +120,8 @@ class LayerMetrics:
     low: Number | None = field(default=None, metadata=LEFT_OUT)
     high: Number | None = field(default=None, metadata=LEFT_OUT)
     method: str = field(default="", metadata=LEFT_OUT)
+    outside: Number | None = field(default=None, metadata=LEFT_OUT)
+    used: Number | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -249,13 +253,14 @@ class Optimization:
 class Gate:
     """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed).
 
-    `ci95` is the 95 % interval of its figure, where that has one.
+    `ci95` is the 95 % interval of its figure, where that has one; `why` says why a gate fails whose figure would hold.
     """
 
     gate: str
     value: Number | None
     passed: StrictBool
     ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
+    why: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -439,6 +444,7 @@ class Evaluation(Measurements):
         layer_samples: How many samples the layers were compared on.
         failures: Errors of parts that could not be measured; what they leave open is None, with its reason.
         warnings: Name outputs that are of little use.
+        findings: What makes figures untrustworthy.
     """
 
     samples: int
@@ -446,6 +452,7 @@ class Evaluation(Measurements):
     runtimes: tuple[RuntimeResult, ...] = ()
     failures: tuple[Exception, ...] = ()
     warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     layer_samples: int = 0
 
 
@@ -457,6 +464,7 @@ class Report:
         tensors: What the calibration table says of activations, by name; none for int8 models that int8cal did not
             calibrate in the same run.
         weights: Likewise of weights, in graph order.
+        findings: About the data; the first of the warnings.
     """
 
     model: dict[str, object]
@@ -472,4 +480,5 @@ class Report:
     mixed: MixedPrecision | None = None
     tensors: dict[str, TensorEntry] = field(default_factory=dict)
     weights: tuple[LayerScales, ...] = ()
+    findings: tuple[Finding, ...] = ()
     origin: Origin | None = None

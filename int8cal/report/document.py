@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
+from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
+from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
-    Count,
     Fusion,
     Gate,
     Latency,
@@ -29,7 +31,6 @@ from int8cal.evaluation.result import (
     Measurements,
     Metrics,
     MixedPrecision,
-    Number,
     Optimization,
     Origin,
     OutputMetrics,
@@ -48,8 +49,9 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 # The runtime that always runs; its part of "runtimes" repeats the evaluation's.
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
+_NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
 # Keys that only some reports have.
-_OPTIONAL = ("metric", "weights", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
+_OPTIONAL = ("metric", "weights", "findings", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "metric", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -117,6 +119,7 @@ class Document(Measurements):
     weights: tuple[WeightScales, ...] = ()
     timing_s: dict[str, Number | None]
     gates: tuple[Gate, ...]
+    findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     steps: tuple[StepGain, ...] = ()
@@ -126,6 +129,11 @@ class Document(Measurements):
     measured: dict[str, str] = field(default_factory=dict)
     origin: Origin | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def other_warnings(self) -> tuple[str, ...]:
+        """Warnings without the findings, which lead them."""
+        return self.warnings[len(self.findings) :]
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
@@ -245,6 +253,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "weights": [scales_of(each) for each in report.weights],
         "timing_s": _timing(report.timing_s),
         "gates": report.gates,
+        "findings": report.findings,
         "warnings": report.warnings,
         "decisions": report.decisions,
         "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],
@@ -261,7 +270,7 @@ def _json_of(report: Report) -> dict[str, Any]:
     for path in _nulls(plain):
         names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"], own)
         if find_reason(reasons, *names) is None:
-            reasons[path] = NO_REASON
+            reasons[path] = _NO_DECISION if decided_on(names[-1]) else NO_REASON
     return plain | {"reasons": _plain(_sorted(reasons), "reasons", {})}
 
 
