@@ -225,6 +225,17 @@ def fault_lines(name: str, channels: int, groups: Sequence[GroupMetrics], models
     return tuple(found)
 
 
+def poor_groups(name: str, groups: Sequence[GroupMetrics], least_db: float) -> list[str]:
+    """Name the groups of an output that are mostly noise, which the output's own SQNR may hide, and not at fault."""
+    return [
+        f'output "{name}" has an SQNR of {group.sqnr_db:.2f} dB in {_about(group)}: noise of more than a tenth of its signal'
+        for group in groups
+        if group.sqnr_db is not None
+        and group.sqnr_db < least_db
+        and not (group.dead or group.saturated or group.tied or group.levels)
+    ]
+
+
 def _about(group: GroupMetrics, channels: str = "") -> str:
     """Say which channels a line is about."""
     listed = channels or ("" if group.channels is None else _listed(range(group.channels[0], group.channels[1] + 1)))
