@@ -35,7 +35,7 @@ STILL = 1e-4
 # Of values at the int8 model's extreme and the FP32 model surely beyond it: percentile and entropy calibration clip up
 # to some thousandths on purpose.
 MOST_CLIPPED = 0.02
-# "Surely beyond" and "surely apart", as a share of the group's range: a dozen steps of eight bits.
+# "Surely beyond" and "surely apart", as a share of the group's range: a dozen steps of eight bits. No less than STEPS.
 SURELY = 0.05
 MOST_TIED = 0.05  # share of rows
 # An order is lost where values are this many times fewer than eight bits would give, and those are not few.
@@ -71,8 +71,8 @@ class GroupComparison:
         sums = channel_sums(*((x, y) if axis is not None else (x[None], y[None])), axis or 0)
         self._channels = sums if self._channels is None else self._channels + sums
         self._levels.add(x, y)
-        margin = SURELY * self._range
-        for extreme in (self._top, self._bottom):
+        margin = max(SURELY * self._range, STEPS * self._whole_range)
+        for extreme in (self._top, self._bottom) if self._range > STEPS * self._whole_range else ():
             extreme.add(x, y, margin)
         if self.group.kind in _SCORES and axis is not None and x.shape[axis] > 1:
             rows, tied = ties(x, y, axis, margin)
@@ -227,8 +227,9 @@ def fault_lines(name: str, channels: int, groups: Sequence[GroupMetrics], models
 
 def poor_groups(name: str, groups: Sequence[GroupMetrics], least_db: float) -> list[str]:
     """Name the groups of an output that are mostly noise, which the output's own SQNR may hide, and not at fault."""
+    noise = "noise of more than a tenth of its signal"
     return [
-        f'output "{name}" has an SQNR of {group.sqnr_db:.2f} dB in {_about(group)}: noise of more than a tenth of its signal'
+        f'output "{name}" has an SQNR of {group.sqnr_db:.2f} dB in one part: {noise} ({_about(group)})'
         for group in groups
         if group.sqnr_db is not None
         and group.sqnr_db < least_db

@@ -172,3 +172,19 @@ def test_a_few_equal_values_of_one_channel_may_be_chance_and_of_all_channels_are
     assert group(samples(still([2]), count=4)).dead == ()
     assert group(samples(still([2]), count=12)).dead == (2,)
     assert len(group(samples(still(slice(None)), count=4)).dead) >= 5
+
+
+def test_a_part_that_is_mostly_noise_is_named_though_the_output_is_fine():
+    from int8cal.evaluation.output_faults import poor_groups
+
+    noise = np.random.default_rng(1)
+    poor = group(samples(lambda x: x + noise.normal(size=x.shape).astype(np.float32)))
+    (line,) = poor_groups("y", [group(samples(rounded(50))), poor], 10.0)
+    assert line.startswith(f'output "y" has an SQNR of {poor.sqnr_db:.2f} dB in one part')
+    assert line.endswith("(values, channels 0..5)")
+
+
+def test_an_offset_of_values_that_hardly_vary_is_not_saturation():
+    rng = np.random.default_rng(0)
+    pairs = [(100 + rng.random((1, 3)), np.full((1, 3), 99.9)) for _ in range(20)]
+    assert group(pairs).saturated == 0.0
