@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx
 
 from int8cal.config.load import job_from_options, placed_patterns, require_available
+from int8cal.data.checks import DataWarning
 from int8cal.declared import keywords
 from int8cal.errors import UsageError
 from int8cal.evaluating import evaluate_models
 from int8cal.evaluation.user_metric import function_name, open_metric
+from int8cal.gating import require_sound
 from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
@@ -64,6 +67,7 @@ def calibrate(
     eval_data: str | Path | None = None,
     metric: str | Callable[..., object] | None = None,
     gates: Sequence[str] = (),
+    strict: bool = False,
 ) -> CalibrationTable:
     """Calibrate a model.
 
@@ -71,7 +75,8 @@ def calibrate(
     names, meanings and defaults; `eval_data` is the path evaluation.data, and None for `activations` or `weights` takes
     the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
     leave layers in float until `gates` hold, on `eval_data` or on the data itself; they may be about a `metric` of your
-    own, "package.module:function" or the function itself.
+    own, "package.module:function" or the function itself. What is found about the data is a `DataWarning`, or with
+    `strict` an error.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
@@ -93,6 +98,8 @@ def calibrate(
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]):
         calibrated = calibrate_model(job, _model(model), stream=stream, metric=_metric(metric))
+    for finding in calibrated.findings:
+        warnings.warn(str(finding), DataWarning, stacklevel=2)
     return identified(calibrated.result.table)
 
 
@@ -128,6 +135,7 @@ def evaluate(
     runtimes: Sequence[Runtime] = (),
     providers: Sequence[str] = (),
     latency: bool = True,
+    strict: bool = False,
 ) -> Report:
     """Compare an int8 model, made by any tool, with its FP32 model.
 
@@ -159,12 +167,14 @@ def evaluate(
         latency=job.evaluation.latency,
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
+        strict=strict,
         metric=_metric(metric),
         command="int8cal.evaluate(...)",
         stream=stream,
     )
     for failure in report.evaluation.failures:
         raise failure
+    require_sound(report)
     return report
 
 

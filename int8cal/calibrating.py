@@ -11,7 +11,8 @@ import onnx
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.statistics_file import save_statistics
-from int8cal.data.feeds import Feeds, open_feeds
+from int8cal.data.checks import SampleWatch
+from int8cal.data.feeds import open_feeds
 from int8cal.evaluating import (
     class_count,
     data_settings,
@@ -22,6 +23,7 @@ from int8cal.evaluating import (
     skipped_warnings,
     versions,
 )
+from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.gates import (
     check_gates,
@@ -40,7 +42,7 @@ from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
-from int8cal.pipeline import Calibrated, calibrate_planned, plan_job
+from int8cal.pipeline import Calibrated, after_calibration, before_calibration, calibrate_planned, plan_job
 from int8cal.progress import Clock, Exclusive, Progress, silent
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 from int8cal.quantization.table_file import save_table
@@ -51,9 +53,11 @@ from int8cal.runtime.sessions import CPU
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from int8cal.data.checks import Finding
     from int8cal.data.padding import Padding
+    from int8cal.data.sample import Sample
     from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
@@ -104,6 +108,7 @@ def calibrate_job(
     progress: Progress = silent,
     exclusive: Exclusive = nullcontext,
     output: OutputDirectory | None = None,
+    tell: Callable[[str], object] | None = None,
     command: str = "",
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
@@ -114,6 +119,7 @@ def calibrate_job(
     Args:
         exclusive: Keeps other jobs from running while speed is measured.
         output: The output directory, where the caller holds it already.
+        tell: Gets what is found about the data before the work, line by line.
         command: What was run, for the report.
 
     Returns:
@@ -127,11 +133,16 @@ def calibrate_job(
     origin = origin_of(command, threads=job.calibration.threads, runtimes=job.evaluation.runtimes)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
-        return _calibrate_into(directory, job, origin, progress, exclusive)
+        return _calibrate_into(directory, job, origin, progress, exclusive, tell)
 
 
 def _calibrate_into(
-    output: OutputDirectory, job: Job, origin: Origin, progress: Progress, exclusive: Exclusive
+    output: OutputDirectory,
+    job: Job,
+    origin: Origin,
+    progress: Progress,
+    exclusive: Exclusive,
+    tell: Callable[[str], object] | None,
 ) -> CalibrationOutcome:
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
@@ -140,6 +151,9 @@ def _calibrate_into(
     gates = gates_of(job.evaluation)
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+    findings = Findings(tell, strict=job.evaluation.strict)
+    findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
+    findings.require_none()
 
     best = BestResult(
         output,
@@ -157,6 +171,7 @@ def _calibrate_into(
         error, calibrated = raised, Calibrated(statistics, result)
     best.latest = None
     table = identified(calibrated.result.table)
+    watch = SampleWatch("evaluation", signature)
 
     unreported: BaseException | None = None
     with output.stage() as stage:
@@ -169,14 +184,15 @@ def _calibrate_into(
         if error is None:
             try:
                 with clock.station("evaluate"):
-                    evaluation = _evaluate(job, int8, feeds, table, progress, exclusive)
+                    evaluation = _evaluate(job, int8, watch.watch(feeds), feeds.count, table, progress, exclusive)
                     watched.require_same(str(table.model["sha256"]))
             except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
                 error = raised
         try:
             if error is not None:
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
-            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds)
+            findings.add(_found(job, calibrated, evaluation, watch), told=True)
+            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
             report = replace(report, gates=check_gates(gates, evaluation), origin=origin)
             write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
@@ -199,13 +215,30 @@ def _calibrate_into(
     return CalibrationOutcome(output.path, report, tuple(output.path / name for name in written))
 
 
+def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: SampleWatch) -> Iterator[Finding]:
+    """Say what the passes found about the data."""
+    yield from evaluation.findings
+    if calibrated.watch is None:
+        return
+    yield from after_calibration(calibrated)
+    if job.evaluation.data is not None:
+        yield from watch.overlap(calibrated.watch)
+        yield from watch.findings()
+
+
 def _evaluate(
-    job: Job, int8: Path, feeds: Feeds, table: CalibrationTable, progress: Progress, exclusive: Exclusive
+    job: Job,
+    int8: Path,
+    samples: Iterable[Sample],
+    count: int | None,
+    table: CalibrationTable,
+    progress: Progress,
+    exclusive: Exclusive,
 ) -> Evaluation:
     return evaluate_pair(
         job.model,
         int8,
-        feeds,
+        samples,
         audit=audit_saturation,
         target=job.quantization.target,
         threads=job.calibration.threads,
@@ -214,16 +247,21 @@ def _evaluate(
         providers=job.evaluation.providers,
         metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.tensors.items()},
-        progress=lambda samples: progress(samples, feeds.count, "evaluate"),
+        progress=lambda each: progress(each, count, "evaluate"),
         exclusive=exclusive,
     )
 
 
 def _report(
-    job: Job, calibrated: Calibrated, evaluation: Evaluation, paddings: Sequence[Padding], timing: dict[str, float]
+    job: Job,
+    calibrated: Calibrated,
+    evaluation: Evaluation,
+    paddings: Sequence[Padding],
+    timing: dict[str, float],
+    findings: tuple[Finding, ...],
 ) -> Report:
     table = calibrated.result.table
-    warnings = [*table.warnings, *skipped_warnings(calibrated.skipped)]
+    warnings = [*map(str, findings), *table.warnings, *skipped_warnings(calibrated.skipped)]
     # a remark tells the data's samples from those that were counted
     warnings += [calibrated.remark] if calibrated.remark else fewer_samples(job.data, table.data["samples"])
     warnings += evaluation.warnings
@@ -253,7 +291,11 @@ def _report(
             **table.settings.recorded,
             "data": data_settings(job.data),
             "evaluation": evaluation_settings(
-                job.evaluation.data or job.data, job.evaluation.providers, paddings, job.evaluation.metric
+                job.evaluation.data or job.data,
+                job.evaluation.providers,
+                paddings,
+                job.evaluation.metric,
+                strict=job.evaluation.strict,
             ),
             "versions": versions(job.evaluation.runtimes),
         },
@@ -273,4 +315,5 @@ def _report(
         mixed=calibrated.mixed,
         tensors=table.tensors,
         weights=weights_of(calibrated.result.plan, table),
+        findings=findings,
     )

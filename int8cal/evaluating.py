@@ -12,11 +12,13 @@ import onnx
 from pydantic import TypeAdapter
 
 from int8cal.audit.worst_case import audit_saturation
+from int8cal.data.checks import Finding, SampleWatch
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
+from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import (
@@ -37,10 +39,10 @@ from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
-from int8cal.identity import library_versions, mixed_with, run_of
+from int8cal.identity import library_versions, mixed_with, run_of, stored_preprocess
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_free
-from int8cal.job import DEFAULT_TARGET
+from int8cal.job import DEFAULT_TARGET, Preprocess
 from int8cal.progress import Clock, Progress, silent
 from int8cal.protos import metadata_of, without_weights
 from int8cal.quantization.build import STEPS_KEY
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from int8cal.data.padding import Padding
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
+    from int8cal.identity import StoredPreprocess
     from int8cal.job import DataSettings
 
 
@@ -73,10 +76,12 @@ def evaluate_files(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     overwrite: bool = False,
+    strict: bool = False,
     command: str = "",
     progress: Progress | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Report:
-    """Compare two models on data, and write the reports where asked.
+    """Compare two models on data, and write the reports where asked; arguments as for `evaluate_models`.
 
     Returns:
         The report; parts that could not be measured are among its evaluation's failures.
@@ -104,9 +109,11 @@ def evaluate_files(
             runtimes=runtimes,
             providers=providers,
             require_labels=need_labels(parsed),
+            strict=strict,
             metric=own,
             command=command,
             progress=progress,
+            tell=tell,
         )
         warnings = (*report.warnings, *never_failing(parsed))
         report = replace(report, gates=check_gates(parsed, report.evaluation), warnings=warnings)
@@ -127,10 +134,12 @@ def evaluate_models(
     runtimes: Sequence[str] = (),
     providers: Sequence[str] = (),
     require_labels: bool = False,
+    strict: bool = False,
     metric: Metric | None = None,
     command: str = "",
     progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Report:
     """Compare two models on data.
 
@@ -138,13 +147,15 @@ def evaluate_models(
         runtimes: Where the int8 model runs beside onnxruntime.
         providers: onnxruntime's execution providers, in the order of preference; none for CPU.
         require_labels: Refuse data without labels, before anything is run.
+        strict: Findings about the data that are known before the work are errors.
         metric: The user's own.
         command: What was run, for the report.
         stream: Yields feed dicts, in place of the data's path.
+        tell: Gets what is found about the data before the work, line by line.
 
     Raises:
         ModelError: One of them cannot be loaded, or changed meanwhile, or they are in each other's place.
-        DataError: The data does not fit the model.
+        DataError: The data does not fit the model, or there are findings and they are errors.
     """
     show = progress or silent
     clock = Clock()
@@ -160,12 +171,22 @@ def evaluate_models(
         )
     del original
     trim = trimmer(signature, fp32, int8, threads=threads)
-    feeds = open_samples(data, signature, stream, trim, require_labels=require_labels)
+    header = _header(int8)
+    stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None)
+    feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
+    used = _used(data, feeds, stored)
+    if tell is not None:
+        for line in used:
+            tell(line)
+    data = replace(data, preprocess=feeds.preprocess) if used else data
+    findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
+    findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
+    findings.require_none()
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
             fp32,
             int8,
-            feeds,
+            watch.watch(feeds),
             audit=audit_saturation,
             target=target,
             threads=threads,
@@ -183,27 +204,75 @@ def evaluate_models(
         "int8": int8.name if isinstance(int8, Path) else "int8",
     }
     sha256 = watched[0][1] or "" if isinstance(fp32, Path) else model_sha256(fp32)
-    header = onnx.load(str(int8), load_external_data=False) if isinstance(int8, Path) else int8
     run = run_of(header)
+    findings.add((*evaluation.findings, *watch.findings()), told=True)
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={
-            "evaluation": evaluation_settings(data, providers, feeds.padding, metric.text if metric else None),
+            "evaluation": evaluation_settings(
+                data, providers, feeds.padding, metric.text if metric else None, strict=strict
+            ),
             "versions": versions(runtimes),
         },
         evaluation=evaluation,
         timing_s=clock.seconds,
         warnings=(
+            *map(str, findings.found),
             *evaluation.warnings,
             *(mixed_with(int8) if isinstance(int8, Path) else ()),
             *skipped_warnings(feeds.skipped),
             *fewer_samples(data, evaluation.samples),
             *padding_lines(feeds.padding, counted=True),
         ),
-        decisions=padding_lines(feeds.padding, counted=False),
+        decisions=(*used, *padding_lines(feeds.padding, counted=False)),
         steps=steps_of(header),
+        findings=findings.found,
         origin=origin,
     )
+
+
+def _used(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[str, ...]:
+    """Say which stored preprocessing is used, where it is."""
+    if stored is None or data.preprocess is not None or not feeds.images:
+        return ()
+    defaults = asdict(Preprocess())
+    keys = {key: value for key, value in asdict(stored.preprocess).items() if value != defaults[key]}
+    shown = ", ".join(f"{key} {_shown(value)}" for key, value in keys.items())
+    return (f"preprocessing from {stored.source}: {shown or 'none'}",)
+
+
+def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[Finding, ...]:
+    """Say that images are preprocessed in another way than those that the int8 model was calibrated on."""
+    if stored is None or not feeds.images or data.preprocess in (None, stored.preprocess):
+        return ()
+    given, known = asdict(data.preprocess or Preprocess()), asdict(stored.preprocess)
+    keys = [key for key in given if given[key] != known[key]]
+    # a color or layout that one of them leaves to the model's input is none that differs
+    keys = [key for key in keys if key not in {"color", "layout"} or None not in (given[key], known[key])]
+    if not keys:
+        return ()
+    told = ", ".join(f"{key} {_shown(given[key])} and not {_shown(known[key])}" for key in keys)
+    return (
+        Finding(
+            "other-preprocess",
+            f"images are preprocessed otherwise than for calibration ({stored.source}): {told}",
+            "leave data.preprocess out, so that the stored one is used",
+        ),
+    )
+
+
+def _shown(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _header(model: Path | onnx.ModelProto) -> onnx.ModelProto:
+    """Read a model without its external data; a file that cannot be read is told as `load_model` tells it."""
+    if not isinstance(model, Path):
+        return model
+    try:
+        return onnx.load(str(model), load_external_data=False)
+    except Exception:  # noqa: BLE001 - protobuf and onnx raise families of their own
+        return load_model(model)
 
 
 def steps_of(int8: onnx.ModelProto) -> tuple[StepResult, ...]:
@@ -237,10 +306,12 @@ def open_samples(
     trim: Trimmer,
     *,
     require_labels: bool = False,
+    stored: StoredPreprocess | None = None,
 ) -> Feeds:
-    """Open the samples of a path, or of a stream of feed dicts in its place."""
+    """Open the samples of a path, or of a stream of feed dicts in its place; see `open_feeds`."""
     if stream is None:
-        return open_feeds(data, signature, require_labels=require_labels, trim=trim)
+        known = None if stored is None else stored.preprocess
+        return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known)
     return feeds_of(stream, signature, data.samples, trim)
 
 
@@ -321,15 +392,26 @@ def data_settings(data: DataSettings) -> dict[str, object]:
 
 
 def evaluation_settings(
-    data: DataSettings, providers: Sequence[str], paddings: Sequence[Padding] = (), metric: str | None = None
+    data: DataSettings,
+    providers: Sequence[str],
+    paddings: Sequence[Padding] = (),
+    metric: str | None = None,
+    *,
+    strict: bool = False,
 ) -> dict[str, object]:
-    """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU."""
+    """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU.
+
+    Args:
+        strict: Whether findings about the data are errors.
+    """
     resolved = resolve(providers)
     settings: dict[str, object] = {"data": data_settings(data)}
     if resolved != (CPU,):
         settings["providers"] = list(resolved)
     if paddings:
         settings["padding"] = record(paddings)
+    if strict:
+        settings["strict"] = True
     if metric is not None:
         settings["metric"] = metric
     return settings

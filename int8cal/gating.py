@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from int8cal.errors import GateError
-from int8cal.evaluation.gates import figure_named
+from int8cal.data.checks import strict_error
+from int8cal.errors import GateError, Int8calError
+from int8cal.report.advice import advice_on_all
 from int8cal.report.document import document_of
 
 if TYPE_CHECKING:
@@ -34,15 +34,27 @@ def require_gates(report: Report) -> None:
     require_held(
         report.gates,
         lambda index: _value(index, report),
-        lambda failed: f"the results are kept; {_advice(failed, report)}",
+        lambda _: f"the results are kept; {advice_on_all(document_of(report))}",
     )
 
 
-def gate_failure(report: Report) -> GateError | None:
-    """Return what `require_gates` raises; None where every gate held."""
+def require_sound(report: Report) -> None:
+    """Fail when there are findings about the data and they are errors; everything has been written by then.
+
+    Raises:
+        DataError: Names the first, and the checks of all.
+    """
+    evaluation = report.settings.get("evaluation")
+    if report.findings and isinstance(evaluation, dict) and evaluation.get("strict"):
+        raise strict_error(report.findings, written=True)
+
+
+def failure_of(report: Report) -> Int8calError | None:
+    """Return what `require_sound` or `require_gates` raises; None where all is well."""
     try:
+        require_sound(report)
         require_gates(report)
-    except GateError as error:
+    except Int8calError as error:
         return error
     return None
 
@@ -68,23 +80,10 @@ def require_held(gates: Sequence[Gate], shown: Callable[[int], str], advice: Cal
         )
 
 
-def _advice(failed: list[Gate], report: Report) -> str:
-    kept = next((point for point in report.mixed.curve if point.kept), None) if report.mixed is not None else None
-    if report.mixed is not None and kept is not None and not all(gate.passed for gate in kept.gates.values()):
-        if report.mixed.needed_percent is None:
-            return f"{report.mixed.outcome}; raise --budget, or relax the gate"
-        budget = math.ceil(report.mixed.needed_percent)
-        return f"{report.mixed.outcome}; give --budget {budget}, or relax the gate"
-    own = report.evaluation.metric.name if report.evaluation.metric else ""
-    if all(figure_named(gate.gate, own).startswith("saturation.") for gate in failed):
-        return "quantize with --target portable and no --weights, or repair the model: int8cal audit --fix"
-    return "try another --method, --exclude the worst layers, or relax the gate"
-
-
 def _value(index: int, report: Report) -> str:
     gate = report.gates[index]
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
-        return f"is {gate.value:g}{interval}"
+        return f"is {gate.value:g}{interval}" + (f"; {gate.why}" if gate.why else "")
     document = document_of(report)
     return f"not computed: {document.why(f'gates.{index}.value')}"

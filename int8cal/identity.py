@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 import int8cal
+from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import save_model
+from int8cal.job import Preprocess
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.table_file import table_to_json
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RUN_KEY = "int8cal.run"
+PREPROCESS_KEY = "int8cal.preprocess"
 MODEL, TABLE, STATISTICS, REPORT = ".int8.onnx", ".table.json", ".stats.npz", "report.json"
 
 
@@ -48,9 +51,12 @@ def identified(table: CalibrationTable) -> CalibrationTable:
 
 
 def stamp(model: onnx.ModelProto, table: CalibrationTable) -> None:
-    """Write the identity of a table's run into the int8 model that was built of it."""
+    """Write the identity of a table's run, and how images become inputs, into the int8 model that was built of it."""
     if table.run:
         set_metadata(model, RUN_KEY, table.run)
+    preprocess = table.settings.recorded.get("preprocess")
+    if preprocess is not None:
+        set_metadata(model, PREPROCESS_KEY, json.dumps(preprocess, sort_keys=True))
 
 
 def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) -> None:
@@ -72,6 +78,56 @@ def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) ->
 def run_of(model: onnx.ModelProto) -> str:
     """Return the identity that a model carries; "" where it has none."""
     return metadata_of(model, RUN_KEY) or ""
+
+
+@dataclass(frozen=True)
+class StoredPreprocess:
+    """How images became inputs when an int8 model was calibrated, and which file says so."""
+
+    preprocess: Preprocess
+    source: str
+
+
+def stored_preprocess(int8: onnx.ModelProto, path: Path | None) -> StoredPreprocess | None:
+    """Find the preprocessing that an int8 model was calibrated with.
+
+    Args:
+        int8: The model; its weights need not be loaded.
+        path: Its file, beside which its table may lie; None for a model in memory.
+
+    Returns:
+        That of its metadata, or of the table of the same run beside it; None where neither says any.
+
+    Raises:
+        ModelError: The metadata is malformed.
+        TableError: The table's preprocessing is.
+    """
+    text = metadata_of(int8, PREPROCESS_KEY)
+    if text is not None:
+        try:
+            return StoredPreprocess(_preprocess(json.loads(text)), "the int8 model" if path is None else path.name)
+        except ValueError as error:
+            what = f'its metadata "{PREPROCESS_KEY}" is no preprocessing'
+            raise ModelError(what, do="quantize the model again, or declare data.preprocess") from error
+    stem = None if path is None else _stem(path)
+    if path is None or stem is None or not run_of(int8):
+        return None
+    table = path.with_name(f"{stem}{TABLE}")
+    document = _tried(_document, table) or {}
+    stored = document.get("settings", {}).get("preprocess") if document.get("run") == run_of(int8) else None
+    if stored is None:
+        return None
+    try:
+        return StoredPreprocess(_preprocess(stored), table.name)
+    except ValueError as error:
+        do = "correct it, or declare data.preprocess"
+        raise TableError("settings.preprocess is no preprocessing", where=str(table), do=do) from error
+
+
+def _preprocess(stored: object) -> Preprocess:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Preprocess).validate_python(stored)
 
 
 @dataclass(frozen=True)

@@ -423,6 +423,16 @@ class EvaluationSettings:
             api=("evaluate",),
         ),
     ] = True
+    strict: Annotated[
+        bool,
+        Option(
+            "Whether findings about the data (fed wrong, repeated, too few) are errors, exit code 4: before the work "
+            "where they are known then.",
+            flag="--strict",
+            help="Findings about the data are errors, with exit code 4.",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

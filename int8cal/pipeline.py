@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.engines import collect, stored, warm_up
+from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
-from int8cal.evaluating import (
-    open_samples,
-    trimmer,
-)
+from int8cal.evaluating import open_samples, trimmer
+from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.engines import Collected
     from int8cal.calibration.statistics import Statistics
+    from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
     from int8cal.evaluation.user_metric import Metric
@@ -47,7 +47,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What calibration found out, with the int8 model."""
+    """What calibration found out, with the int8 model; `watch` has looked at the samples.
+
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
+    """
 
     statistics: Statistics
     result: Result
@@ -55,6 +58,9 @@ class Calibrated:
     optimize: Optimization | None = None
     mixed: MixedPrecision | None = None
     remark: str = ""
+    watch: SampleWatch | None = None
+    findings: tuple[Finding, ...] = ()
+    variation: float | None = None
 
 
 def plan_job(
@@ -89,6 +95,18 @@ def plan_job(
     return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric)
 
 
+def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
+    """Say what is known of the calibration data before the pass over it."""
+    return one_sample(planned.feeds.count) if job.calibration.statistics is None else ()
+
+
+def after_calibration(calibrated: Calibrated) -> tuple[Finding, ...]:
+    """Say what the pass over the calibration data found."""
+    watched = () if calibrated.watch is None else calibrated.watch.findings()
+    samples = calibrated.statistics.samples
+    return (*one_sample(samples), *few_samples(samples, calibrated.variation), *watched)
+
+
 def calibrate_model(
     job: Job,
     source: Path | onnx.ModelProto,
@@ -97,9 +115,19 @@ def calibrate_model(
     metric: Metric | None = None,
     engine: Callable[..., Collected] | None = None,
 ) -> Calibrated:
-    """Go from data to statistics, table and int8 model, in memory; see `plan_job` and `calibrate_planned`."""
-    clock = Clock()
-    return calibrate_planned(job, plan_job(job, source, clock, stream, metric), clock, engine=engine)
+    """Go from data to statistics, table and int8 model, in memory; see `plan_job` and `calibrate_planned`.
+
+    Raises:
+        DataError: There are findings about the data, and they are errors.
+    """
+    clock, findings = Clock(), Findings(strict=job.evaluation.strict)
+    planned = plan_job(job, source, clock, stream, metric)
+    findings.add(before_calibration(planned, job))
+    findings.require_none()
+    calibrated = calibrate_planned(job, planned, clock, engine=engine)
+    findings.add(after_calibration(calibrated))
+    findings.require_none()
+    return replace(calibrated, findings=findings.found)
 
 
 def calibrate_planned(
@@ -124,7 +152,8 @@ def calibrate_planned(
         Int8calError: Of the station that failed.
     """
     best_result = best_result or BestResult()
-    collected = _collect(job, planned, clock, progress, engine)
+    watch = SampleWatch("calibration", planned.prepared.signature)
+    collected = _collect(job, planned, clock, progress, engine, watch)
     inputs = _search_inputs(job, planned, collected)
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
@@ -141,17 +170,23 @@ def calibrate_planned(
         with clock.station("mixed precision"):
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, collected.remark)
+    remark, variation = collected.remark, collected.variation
+    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
 
 
 def _collect(
-    job: Job, planned: Planned, clock: Clock, progress: Progress, engine: Callable[..., Collected] | None
+    job: Job,
+    planned: Planned,
+    clock: Clock,
+    progress: Progress,
+    engine: Callable[..., Collected] | None,
+    watch: SampleWatch,
 ) -> Collected:
     """Run the samples through the taps, or read the statistics that the job names."""
     if engine is None:
         engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
     feeds, uint8 = planned.feeds, planned.uint8
-    samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
+    samples: Iterable[Sample] = watch.watch(feeds if uint8 is None else uint8.pixels.checked(feeds))
     with clock.station("calibrate"):
         return engine(
             planned.prepared.model,

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, NonNegativeFloat, TypeAdapter
 
 import int8cal
 from int8cal.batch.inputs import JobInputs, file_digest
-from int8cal.errors import GateError
+from int8cal.errors import DataError, GateError
 from int8cal.io.atomic import atomic_write
 from int8cal.report.file_lines import JOB
 
@@ -51,7 +51,7 @@ class Record:
         state: "started" while it runs, and after it was killed.
         inputs: What it was made from; None where that could not be told.
         outputs: File name -> SHA-256.
-        exit_code, error: How it ended: 0, or 7 with the gates that failed.
+        exit_code, error: How it ended: 0, 7 with the gates that failed, or 4 with strict findings about data.
         seconds: How long it took.
     """
 
@@ -99,7 +99,7 @@ def _reader() -> TypeAdapter[Record]:
 
 def _require_ending(record: Record) -> Record:
     """Refuse an exit code that fits neither the state nor the error."""
-    codes = (0, GateError.exit_code) if record.state == "done" else (0,)
+    codes = (0, GateError.exit_code, DataError.exit_code) if record.state == "done" else (0,)
     if record.exit_code not in codes or bool(record.exit_code) != bool(record.error):
         raise ValueError(record.exit_code)
     return record

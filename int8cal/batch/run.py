@@ -26,8 +26,8 @@ from int8cal.batch.record import (
 from int8cal.batch.summary import figures_of, write_summary
 from int8cal.batch.up_to_date import decide, job_to_run, with_overwrite
 from int8cal.config.load import placed_patterns
-from int8cal.errors import GateError, Int8calError, UsageError, keep_crash
-from int8cal.gating import gate_failure, require_complete
+from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
+from int8cal.gating import failure_of, require_complete
 from int8cal.io.atomic import OutputDirectory
 from int8cal.progress import silent
 from int8cal.report.document import document_of
@@ -211,7 +211,7 @@ def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Ex
             with_overwrite(job), progress=progress, exclusive=exclusive, output=output, command=command
         )
         require_complete(outcome.report)
-        failure = gate_failure(outcome.report)
+        failure = failure_of(outcome.report)
         code, text = (0, "") if failure is None else (failure.exit_code, str(failure))
         seconds = round(time.monotonic() - began, 3)
         # the file may have been replaced since it was decided about
@@ -224,15 +224,16 @@ def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Ex
 
 
 def _ended(task: Task, decision: Decision, record: Record, document: Document, *, ran: bool) -> JobResult:
-    """Make the result of a job that has a record and a report; a gate that failed is the one error it may have."""
+    """Make the result of a job that has a record and a report: its error is a gate that failed, or strict findings."""
     status: Status = "done" if ran else "up to date"
+    station = DataError.station if record.exit_code == DataError.exit_code else GateError.station
     return replace(
         _blank(task, decision),
-        status="gate failed" if record.exit_code else status,
+        status="failed" if record.exit_code == DataError.exit_code else "gate failed" if record.exit_code else status,
         ran=ran,
         exit_code=record.exit_code,
         error=record.error,
-        station=GateError.station if record.exit_code else "",
+        station=station if record.exit_code else "",
         metrics=figures_of(document),
         gates=tuple(document.gates),
         seconds=record.seconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -51,6 +52,8 @@ class Collector:
         self._count = 0  # values per channel
         self._in_tables = 0  # values counted since the tables were emptied
         self._uncarried = 0
+        self._own_low, self._own_high = self._low.copy(), self._high.copy()  # of one sample
+        self._samples, self._widths, self._squared_widths = 0, 0.0, 0.0
 
     def add(self, values: npt.NDArray[Any], where: str, block: int = 1) -> None:
         """Count one sample's values.
@@ -71,11 +74,16 @@ class Collector:
             self._fine.move_out(self._span())
             self._coarse.move_out(self._span())
             self._in_tables = 0
+        low, high = self._own_low, self._own_high
+        low[:], high[:] = kernels.NEVER_LOW, kernels.NEVER_HIGH
         lowest, highest, smallest = kernels.observe(
-            values, self._fine.table, self._coarse.table, self._low, self._high, self._sums, self._squares
+            values, self._fine.table, self._coarse.table, low, high, self._sums, self._squares
         )
         if not kernels.are_finite(lowest, highest):
             raise nonfinite(f"tensor {self._tap.tensor!r}", values, where, tensor=self._tap.tensor)
+        np.minimum(self._low, low, out=self._low)
+        np.maximum(self._high, high, out=self._high)
+        self._add_width(lowest, highest)
         self._smallest = min(self._smallest, smallest)
         self._in_tables += values.size
         if self._tap.channels:
@@ -84,6 +92,23 @@ class Collector:
                 self._sums, self._squares = exactsum.canonical(self._sums), exactsum.canonical(self._squares)
                 self._uncarried = 0
             self._count += values.size // self._tap.channels
+
+    def _add_width(self, lowest: int, highest: int) -> None:
+        """Note how wide a range with 0 in it one sample needs."""
+        low, high = kernels.key_values(np.array([lowest, highest], np.int32)).tolist()
+        width = max(high, 0.0) - min(low, 0.0)
+        self._samples += 1
+        self._widths += width
+        self._squared_widths += width * width
+
+    @property
+    def variation(self) -> float | None:
+        """Standard deviation of the samples' own ranges, relative to their mean; None below two, or without any."""
+        if self._samples < 2 or not self._widths:
+            return None
+        mean = self._widths / self._samples
+        variance = (self._squared_widths - self._samples * mean * mean) / (self._samples - 1)
+        return math.sqrt(max(variance, 0.0)) / mean
 
     def result(self) -> TensorStatistics:
         """Return what was counted so far."""
@@ -173,6 +198,12 @@ class Collectors:
         for error in failed:
             if error is not None:
                 raise error
+
+    @property
+    def variation(self) -> float | None:
+        """The median of the taps' variations, see `Collector.variation`; None where no tap has one."""
+        known = [found for each in self._collectors.values() if (found := each.variation) is not None]
+        return statistics.median(known) if known else None
 
     def take(self) -> dict[str, TensorStatistics]:
         """Return what was counted, per tap, and give the tables up one by one."""

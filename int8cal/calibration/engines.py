@@ -43,11 +43,14 @@ class Collected:
 
     Attributes:
         remark: What the user should know of the two, "" for nothing.
+        variation: How much the ranges that single samples need differ: standard deviation relative to the mean, the
+            median over tensors. None where it was not counted.
     """
 
     statistics: Statistics
     kept: tuple[Sample, ...]
     remark: str = ""
+    variation: float | None = None
 
 
 class KeptSamples:
@@ -130,8 +133,9 @@ def collect(
         if not count:
             raise DataError("yields no sample", do="give at least one")
         # the session and its buffers are gone by now: the result takes memory of its own
+        variation = collectors.variation
         statistics = Statistics(model_sha256, keeping.total, count, collectors.take(), keeping.padding)
-    return Collected(statistics, keeping.samples())
+    return Collected(statistics, keeping.samples(), variation=variation)
 
 
 def _stream(

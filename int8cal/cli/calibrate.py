@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, show_report
+from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.progress import ProgressBar
 
@@ -51,7 +51,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
     junit.expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
     require_available(job)
     from int8cal.calibrating import calibrate_job
-    from int8cal.gating import require_complete, require_gates
+    from int8cal.gating import require_complete, require_gates, require_sound
 
     def place(key: str) -> str | None:
         if config is None or key in values:
@@ -59,8 +59,14 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         return load_jobs(Path(config), values, flags=flags)[0].place(key).text
 
     with placed_patterns(place):
-        outcome = calibrate_job(job, progress=ProgressBar(quiet=job.quiet), command=command_line(context))
+        outcome = calibrate_job(
+            job,
+            progress=ProgressBar(quiet=job.quiet),
+            command=command_line(context),
+            tell=None if job.quiet else say,
+        )
     show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
     require_complete(outcome.report)
     junit.record(outcome.report)
+    require_sound(outcome.report)
     require_gates(outcome.report)

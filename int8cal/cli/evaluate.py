@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, show_report
+from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
@@ -63,7 +63,7 @@ def command(
     if job is None:
         raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
     from int8cal.evaluating import evaluate_files
-    from int8cal.gating import require_complete, require_gates
+    from int8cal.gating import require_complete, require_gates, require_sound
 
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.
@@ -83,12 +83,15 @@ def command(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         overwrite=overwrite,
+        strict=job.evaluation.strict,
         command=command_line(context),
         progress=ProgressBar(quiet=job.quiet),
+        tell=None if job.quiet else say,
     )
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
     require_complete(report)
     junit.record(report)
+    require_sound(report)
     require_gates(report)
 
 

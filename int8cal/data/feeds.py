@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from int8cal.data.find import Found
+    from int8cal.data.labels import Labels
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Part
     from int8cal.graph.signature import Signature
-    from int8cal.job import DataSettings
+    from int8cal.job import DataSettings, Preprocess
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ class Feeds:
     Attributes:
         count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
         labelled: Whether samples carry labels.
+        labels: Those of files, known before any is read; None without, and of a function.
+        images: Whether the samples are image files.
+        preprocess: How images become feeds; None for pixel values as they are, and for what is no image.
         skipped: Files left out by skip_bad, those of the last pass included.
         padding: What padding the samples of the last pass had.
     """
@@ -49,10 +53,14 @@ class Feeds:
         stream: FileStream | CallStream,
         *,
         labelled: bool,
+        labels: Labels | None = None,
+        images: bool = False,
+        preprocess: Preprocess | None = None,
         skipped: tuple[str, ...] = (),
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
-        self.count, self.labelled = stream.count, labelled
+        self.count, self.labelled, self.labels = stream.count, labelled, labels
+        self.images, self.preprocess = images, preprocess
         self.skipped = list(skipped)
         self.padding: tuple[Padding, ...] = ()
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
@@ -118,6 +126,7 @@ def open_feeds(
     *,
     require_labels: bool = False,
     trim: Callable[[Sample], Sample] | None = None,
+    stored: Preprocess | None = None,
 ) -> Feeds:
     """Open a source and check all that can be checked without loading values.
 
@@ -127,6 +136,7 @@ def open_feeds(
         signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
         require_labels: Whether missing labels are an error.
         trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
+        stored: Preprocessing of images where the settings declare none.
 
     Returns:
         Feeds. The headers of all .npy and .npz files have been read and fit the model, and the first feed of a
@@ -142,7 +152,7 @@ def open_feeds(
     if is_callable_path(settings.path):
         feeds = _open_callable(settings, signature, trim)
     else:
-        feeds = _open_files(settings, signature, trim)
+        feeds = _open_files(settings, signature, trim, stored)
     if require_labels and not feeds.labelled:
         raise DataError(
             "has no labels, without which there is no top-1 and no top-5",
@@ -219,8 +229,16 @@ def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[
     return Feeds(stream, labelled=first.label is not None, trim=trim)
 
 
-def _open_files(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:
+def _open_files(
+    settings: DataSettings,
+    signature: Signature,
+    trim: Callable[[Sample], Sample] | None,
+    stored: Preprocess | None = None,
+) -> Feeds:
     found = find(settings.path)
+    images = found.kind == "image"
+    if images and settings.preprocess is None:
+        settings = replace(settings, preprocess=stored)
     skipped: list[str] = []
     parts: list[tuple[str, Part]] = []
     for name, place, opener in _openers(found, settings, signature):
@@ -241,10 +259,19 @@ def _open_files(settings: DataSettings, signature: Signature, trim: Callable[[Sa
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
         kept = sorted(order[: settings.samples].tolist())
         places = [places[index] for index in kept]
-        labels = None if labels is None else tuple(labels[index] for index in kept)
+        labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
     opened = tuple(part for _, part in parts)
-    stream = FileStream(settings.path, opened, tuple(places), labels, settings.skip_bad)
-    return Feeds(stream, labelled=labels is not None, skipped=tuple(skipped), trim=trim)
+    values = None if labels is None else labels.values
+    stream = FileStream(settings.path, opened, tuple(places), values, settings.skip_bad)
+    return Feeds(
+        stream,
+        labelled=labels is not None,
+        labels=labels,
+        images=images,
+        preprocess=settings.preprocess,
+        skipped=tuple(skipped),
+        trim=trim,
+    )
 
 
 def _openers(

@@ -26,13 +26,26 @@ _FORM = "write one line file,label per sample"
 
 
 @dataclass(frozen=True)
+class Labels:
+    """Labels of samples.
+
+    Attributes:
+        values: One class index >= 0 per sample.
+        names: Class names that were numbered by their sorted order, in that order; none where labels are numbers.
+    """
+
+    values: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class _Row:
     line: int
     file: str
     label: str
 
 
-def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | None) -> tuple[int, ...] | None:
+def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | None) -> Labels | None:
     """Give every sample its label.
 
     Args:
@@ -42,7 +55,7 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
             labels.csv beside the data, else class folders for images (a lone folder that is not a number is no class).
 
     Returns:
-        One class index >= 0 per sample, or None when there are no labels.
+        One class index >= 0 per sample; None when there are no labels.
 
     Raises:
         DataError: Labels that were asked for and are not there, or that do not match the samples.
@@ -58,7 +71,7 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
             raise DataError(
                 f'has no key "labels", {own[0].name} has', where=bare.name, do="store labels in every file or in none"
             )
-        return tuple(label for part in own for label in part.labels or ())
+        return Labels(tuple(label for part in own for label in part.labels or ()))
     beside = found.root / "labels.csv"
     if beside.is_file():
         return _from_csv(beside, found, parts)
@@ -123,7 +136,7 @@ def _class_folders(found: Found) -> list[str]:
     return sorted(holding)
 
 
-def _from_folders(found: Found, parts: Sequence[tuple[str, Part]]) -> tuple[int, ...]:
+def _from_folders(found: Found, parts: Sequence[tuple[str, Part]]) -> Labels:
     flat = next((part for relative, part in parts if "/" not in relative), None)
     if flat is not None:
         raise DataError(
@@ -132,14 +145,21 @@ def _from_folders(found: Found, parts: Sequence[tuple[str, Part]]) -> tuple[int,
             do="move it into a folder named after its class, or use labels.csv",
         )
     indices = class_indices(_class_folders(found))
-    return tuple(indices[relative.split("/")[0]] for relative, part in parts for _ in range(part.rows))
+    values = tuple(indices[relative.split("/")[0]] for relative, part in parts for _ in range(part.rows))
+    return Labels(values, _numbered(indices))
 
 
-def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> tuple[int, ...]:
+def _numbered(indices: dict[str, int]) -> tuple[str, ...]:
+    """Return the classes' names in their order, where that is what numbered them."""
+    return () if all(map(_is_number, indices)) else tuple(indices)
+
+
+def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> Labels:
     where = path.as_posix()
     rows = _read_csv(path, where)
     by_sample: dict[str, tuple[int, _Row]] = {}
-    for row, number in zip(rows, _numbers(rows, found, where), strict=True):
+    numbers, names = _numbers(rows, found, where)
+    for row, number in zip(rows, numbers, strict=True):
         key = _place(row.file, found.root, path.parent)
         if key is None:
             raise _row_error(row, f'"{row.file}" does not exist', where, "fix or remove the line")
@@ -159,7 +179,7 @@ def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> tu
         bare = _ROW.sub("", key)
         if bare in held:
             raise _row_error(row, f'"{row.file}" is no sample, {bare} holds {held[bare]}', where, "remove the line")
-    return tuple(labels)
+    return Labels(tuple(labels), names)
 
 
 def _place(file: str, root: Path, csv_folder: Path) -> str | None:
@@ -206,17 +226,21 @@ def _read_csv(path: Path, where: str) -> list[_Row]:
     return rows
 
 
-def _numbers(rows: Sequence[_Row], found: Found, where: str) -> list[int]:
-    """Turn label texts into class indices: integers as they are, names by the sorted order of folders or names."""
+def _numbers(rows: Sequence[_Row], found: Found, where: str) -> tuple[list[int], tuple[str, ...]]:
+    """Turn label texts into class indices: integers as they are, names by the sorted order of folders or names.
+
+    Returns:
+        The indices, and the names in the order that numbered them.
+    """
     numeric = [re.fullmatch(r"[+-]?\d+", row.label) is not None for row in rows]
     if not any(numeric):
         names = {row.label for row in rows}
         folders = set(_class_folders(found))
         indices = class_indices(sorted(folders) if names <= folders else sorted(names))
-        return [indices[row.label] for row in rows]
+        return [indices[row.label] for row in rows], _numbered(indices)
     for row, is_number in zip(rows, numeric, strict=True):
         if not is_number or int(row.label) < 0:
             what = "outside >= 0" if is_number else "not an integer like the others"
             do = "number the classes from 0, or give every label as a class name"
             raise _row_error(row, f'label "{row.label}" is {what}', where, do)
-    return [int(row.label) for row in rows]
+    return [int(row.label) for row in rows], ()

@@ -6,7 +6,7 @@ import difflib
 import math
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
@@ -40,6 +40,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _COMPARISON = r"\s*(<=|>=|<|>)(?!=)\s*(\S+)\s*"
 _EXPRESSION = re.compile(rf"\s*([A-Za-z0-9_.]+){_COMPARISON}")
 _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
+_AT_CHANCE = "the FP32 model itself is near chance"
 # What could be a metric's own figure, as long as nobody knows what the metric is called.
 OF_A_METRIC = rf"[A-Za-z_][A-Za-z0-9_]*({'|'.join(re.escape(rest) for rest in OWN if rest)})?"
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
@@ -340,8 +341,19 @@ def figure_named(text: str, metric: str = "") -> str:
 
 
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate."""
-    return tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
+    """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate.
+
+    So does a drop in accuracy where the FP32 model is near chance: there is nothing to lose there, and the data or its
+    preprocessing is wrong.
+    """
+    held = tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
+    if not any(finding.check == "chance" for finding in evaluation.findings):
+        return held
+    return tuple(replace(gate, passed=False, why=_AT_CHANCE) if _is_drop(gate.gate) else gate for gate in held)
+
+
+def _is_drop(text: str) -> bool:
+    return figure_named(text).startswith(("top1.drop", "top5.drop"))
 
 
 def hold(gate: ParsedGate, value: float | None, ci95: tuple[float, float] | None = None) -> Gate:

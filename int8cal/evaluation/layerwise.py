@@ -7,7 +7,7 @@ tools' models too.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -244,7 +244,7 @@ def measure_layers(
     factors = _equalization(int8)
     layers: list[LayerMetrics] = []
     for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads)):
-        for tap, (sums, problem) in zip(
+        for tap, (sums, problem, outside) in zip(
             chunk, _compare(fp32, int8, chunk, samples, factors=factors, threads=threads), strict=True
         ):
             if problem:
@@ -252,7 +252,9 @@ def measure_layers(
             if clipped is not None and tap.tensor not in clipped:
                 reasons[f"layers.{tap.tensor}.clipped"] = "it has no calibration statistics"
             fraction = None if clipped is None else clipped.get(tap.tensor)
-            layers.append(LayerMetrics(tap.tensor, tap.node, tap.op_type, None if problem else sums.sqnr_db, fraction))
+            ratio = None if problem else sums.sqnr_db
+            metrics = LayerMetrics(tap.tensor, tap.node, tap.op_type, ratio, fraction)
+            layers.append(outside.told(metrics))
     return tuple(layers), reasons
 
 
@@ -264,10 +266,10 @@ def _compare(
     *,
     factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
     threads: int,
-) -> list[tuple[ErrorSums, str]]:
-    """Error sums of each tap, and what made them impossible ("" when nothing did)."""
+) -> list[tuple[ErrorSums, str, _Outside]]:
+    """Error sums of each tap, what made them impossible ("" when nothing did), and values outside its range."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
-    sums, problems = [ErrorSums()] * len(taps), [""] * len(taps)
+    sums, problems, outside = [ErrorSums()] * len(taps), [""] * len(taps), [_Outside() for _ in taps]
     tensors = [tap.tensor for tap in taps if tap.op_type != "Input"]
     # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
     whole = tapped_model(fp32, tensors, keep_outputs=True)
@@ -287,12 +289,41 @@ def _compare(
                 problems[index] = "the FP32 tensor holds NaN or infinity"
             else:
                 factor = factors.get(tap.quantize.input[0], factors.get(tap.tensor))
+                scaled = x if factor is None else _unscaled(tap.tensor, x, factor[0], 1 / factor[1])
+                outside[index].add(kept(tap.tensor, scaled, sample), dequantized[index][0], actual)
                 y = y if factor is None else _unscaled(tap.tensor, y, *factor)
                 sums[index] += error_sums(*(kept(tap.tensor, value, sample) for value in (x, y)))
     for index, total in enumerate(sums):
         if not problems[index] and total.sqnr_db is None:
             problems[index] = "the FP32 tensor is zero everywhere"
-    return list(zip(sums, problems, strict=True))
+    return list(zip(sums, problems, outside, strict=True))
+
+
+@dataclass
+class _Outside:
+    """Holds the values of a tensor against the range of its codes, where these have one scale."""
+
+    outside: int = 0
+    values: int = 0
+    low: float = 0.0
+    high: float = 0.0
+    width: float = 0.0
+
+    def add(self, x: npt.NDArray[Any], part: _Part, codes: Mapping[str, npt.NDArray[Any]]) -> None:
+        if part.scale is None or part.zero_point is None or not x.size:
+            return
+        ends = np.iinfo(codes[part.output].dtype)
+        low, high = (float(part.scale) * (code - int(part.zero_point)) for code in (ends.min, ends.max))
+        self.outside += int(np.count_nonzero((x < low) | (x > high)))
+        self.values += x.size
+        self.low, self.high = min(self.low, max(float(x.min()), low)), max(self.high, min(float(x.max()), high))
+        self.width = high - low
+
+    def told(self, layer: LayerMetrics) -> LayerMetrics:
+        """Add to a layer the fraction outside, and how much of the range the values span, where they were counted."""
+        if not self.values or not self.width:
+            return layer
+        return replace(layer, outside=self.outside / self.values, used=(self.high - self.low) / self.width)
 
 
 def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:

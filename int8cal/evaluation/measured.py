@@ -55,6 +55,14 @@ def _drop(evaluation: Evaluation, drop: Drop | None, what: str) -> str:
     return _over(evaluation, f"{what}, {labelled} of them with a label", "Tango's score interval of paired samples")
 
 
+def _metric(evaluation: Evaluation) -> str:
+    own = evaluation.metric
+    if own is None or own.drop is None:
+        return ""
+    interval = "bootstrap of the paired differences (of very many, Student's t)" if own.drop_ci95 else ""
+    return _over(evaluation, "the same samples and labels to the function for both", interval)
+
+
 def _layers(evaluation: Evaluation) -> str:
     if not evaluation.layers or not evaluation.layer_samples:
         return ""
@@ -88,6 +96,7 @@ _HOW: dict[str, Callable[[Evaluation], str]] = {
     "metrics.agreement": _agreement,
     "metrics.top1": lambda found: _drop(found, found.metrics.top1, "the label has the largest score"),
     "metrics.top5": lambda found: _drop(found, found.metrics.top5, "the label is among the five largest scores"),
+    "metric": _metric,
     "layers": _layers,
     "fusion": _fusion,
     "saturation": _saturation,

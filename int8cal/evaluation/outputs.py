@@ -107,6 +107,11 @@ class OutputComparison:
             agreement_ci95=None if self._no_scores() else proportion_interval(self._agree, self.samples),
         )
 
+    @property
+    def classes(self) -> int:
+        """How many classes the first float output scores; 0 where it has no class scores."""
+        return 0 if self._no_scores() else self._classes
+
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
         return {name: _figures(self._sums.get(name, SampleSums())) for name, _ in self._names}

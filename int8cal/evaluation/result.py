@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
+    from int8cal.data.checks import Finding
     from int8cal.quantization.table import StepResult, WeightEntry
 
 # Metadata of fields that report.json has only where they are not their default.
@@ -106,6 +107,8 @@ class UserMetric:
 class LayerMetrics:
     """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
 
+    `outside` is the fraction of the evaluation's values outside that range, of the samples that layers are compared on,
+    and `used` how much of the range these values span.
     Reports add the tensor's type, its range in real units and what chose that, where a table is known.
     """
 
@@ -118,6 +121,8 @@ class LayerMetrics:
     low: Number | None = field(default=None, metadata=LEFT_OUT)
     high: Number | None = field(default=None, metadata=LEFT_OUT)
     method: str = field(default="", metadata=LEFT_OUT)
+    outside: Number | None = field(default=None, metadata=LEFT_OUT)
+    used: Number | None = field(default=None, metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -249,13 +254,14 @@ class Optimization:
 class Gate:
     """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed).
 
-    `ci95` is the 95 % interval of its figure, where that has one.
+    `ci95` is the 95 % interval of its figure, where that has one; `why` says why a gate fails whose figure would hold.
     """
 
     gate: str
     value: Number | None
     passed: StrictBool
     ci95: Interval | None = field(default=None, metadata=LEFT_OUT)
+    why: str = field(default="", metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True)
@@ -439,6 +445,7 @@ class Evaluation(Measurements):
         layer_samples: How many samples the layers were compared on.
         failures: Errors of parts that could not be measured; what they leave open is None, with its reason.
         warnings: Name outputs that are of little use.
+        findings: What makes figures untrustworthy.
     """
 
     samples: int
@@ -446,6 +453,7 @@ class Evaluation(Measurements):
     runtimes: tuple[RuntimeResult, ...] = ()
     failures: tuple[Exception, ...] = ()
     warnings: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
     layer_samples: int = 0
 
 
@@ -457,6 +465,7 @@ class Report:
         tensors: What the calibration table says of activations, by name; none for int8 models that int8cal did not
             calibrate in the same run.
         weights: Likewise of weights, in graph order.
+        findings: About the data; the first of the warnings.
     """
 
     model: dict[str, object]
@@ -472,4 +481,5 @@ class Report:
     mixed: MixedPrecision | None = None
     tensors: dict[str, TensorEntry] = field(default_factory=dict)
     weights: tuple[LayerScales, ...] = ()
+    findings: tuple[Finding, ...] = ()
     origin: Origin | None = None

@@ -14,12 +14,14 @@ from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
-from int8cal.report.reading import evaluation_data, flat, name_of
+from int8cal.report.gate_changes import gate_changes
+from int8cal.report.reading import evaluation_data, flat, name_of, timed_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from int8cal.report.document import Document
+    from int8cal.report.gate_changes import GateChange
 
     Row = tuple[str, str, str]
 
@@ -89,15 +91,6 @@ class LayerChange:
 
 
 @dataclass(frozen=True)
-class GateChange:
-    """A gate of either report: whether it passed in each; None where a report does not have it."""
-
-    gate: str
-    old: bool | None
-    new: bool | None
-
-
-@dataclass(frozen=True)
 class Comparison:
     """What `compare_documents` found.
 
@@ -143,7 +136,7 @@ def compare_documents(old: Document, new: Document) -> Comparison:
         gained=tuple(name for name in names[1] if name not in set(names[0])),
         to_float=_newly_float(old, new),
         to_integer=_newly_float(new, old),
-        gates=_gates(old, new),
+        gates=gate_changes(old, new),
         settings=_settings(*facts),
         only_old=_missing(*facts),
         only_new=_missing(*reversed(facts)),
@@ -222,11 +215,6 @@ def _newly_float(old: Document, new: Document) -> tuple[str, ...] | None:
     return tuple((now - before).elements())
 
 
-def _gates(old: Document, new: Document) -> tuple[GateChange, ...]:
-    before, now = ({gate.gate: gate.passed for gate in document.gates} for document in (old, new))
-    return tuple(GateChange(gate, before.get(gate), now.get(gate)) for gate in {**before, **now})
-
-
 def _facts(document: Document) -> dict[str, str]:
     facts = {f"model.{name}": value for name, value in flat(document.model)}
     return {**facts, **dict(flat(document.settings)), "samples": str(document.samples)}
@@ -283,7 +271,23 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     if same and None not in accuracies and accuracies[0] != accuracies[1]:
         shown = " and ".join(wording.fraction(value) for value in accuracies)
         found.append(f"the float model's top-1 differs, {shown}: it was judged on other data, or by another runtime")
+    if timed_elsewhere(old, new):
+        machines = " and ".join(timed_on(document) for document in (old, new))
+        found.append(f"speed was measured on {machines}: its change says nothing of the models")
+    found += [
+        f'the gate "{each.gate}" was loosened to "{each.now}"' for each in gate_changes(old, new) if each.loosened
+    ]
     return tuple(found)
+
+
+def timed_elsewhere(old: Document, new: Document) -> bool:
+    """Whether both reports have speeds, and these were measured on different CPUs or with different threads."""
+    places = []
+    for document in (old, new):
+        if document.origin is None or document.latency is None:
+            return False
+        places.append((timed_on(document), document.origin.machine.flags))
+    return places[0] != places[1]
 
 
 def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
@@ -352,10 +356,10 @@ class Regression(Gate):
 
     Attributes:
         value: How much worse it is, below 0 where it is better; of a gate 1 where it still passes, else 0.
-        of_gate: Whether it is about a gate of both reports, not about a figure.
+        of_gate: What became of a gate of the old report; empty where it is about a figure.
     """
 
-    of_gate: bool = False
+    of_gate: str = ""
 
 
 def parse_limit(text: str, metric: str = "") -> ParsedGate:
@@ -420,7 +424,8 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         worse by more than the 95 % interval of the difference; the drop of the user's metric likewise, and without an
         interval by more than 1 % of the FP32 model's figure. Speedup: the same, and by more than 10 %, since two runs
         of one model differ more than its rounds. Size: by more than 5 %. Channels that can saturate and nodes in float:
-        more than before. Gates of both reports: passed before, and fail now. A figure that the new report lacks fails.
+        more than before. Gates: passed before and fail now, or loosened. A figure that the new report lacks fails.
+        Speeds that were measured on different machines are not compared: only a limit of the user's does.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
@@ -431,15 +436,33 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     if "metric.drop" in by_name:
         reference = value_in(found.old, "metric.fp32")
         verdicts.append(_verdict(by_name["metric.drop"], partial(_less_useful, reference=abs(reference or 0.0))))
-    verdicts.append(_verdict(by_name["latency.speedup"], _slower))
+    if not timed_elsewhere(found.old, found.new):
+        verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
     verdicts += [_verdict(by_name[name], _more) for name in ("saturation.unsafe_channels", "fusion.float")]
     gates = [
-        Regression(f"gate {each.gate}", float(each.new), each.new, of_gate=True)
+        Regression(f"gate {each.gate}", float(each.new), each.new, of_gate="still passes" if each.new else "fails now")
         for each in found.gates
         if each.old and each.new is not None
     ]
+    gates += [
+        Regression(f"gate {each.gate}", 0.0, passed=False, of_gate=f"is {each.now} now")
+        for each in found.gates
+        if each.loosened
+    ]
     return tuple(verdict for verdict in (*verdicts, *gates) if verdict is not None)
+
+
+def gates_gone(found: Comparison) -> tuple[Regression, ...]:
+    """Return a failed verdict for each gate of the old report that the new one does not have, in any form.
+
+    Without it nobody would learn that what guarded the model does so no longer.
+    """
+    return tuple(
+        Regression(f"gate {each.gate}", 0.0, passed=False, of_gate="is not in the new report")
+        for each in found.gates
+        if each.gone
+    )
 
 
 def _verdict(change: FigureChange, is_worse: Callable[[FigureChange, float], bool]) -> Regression | None:

@@ -36,17 +36,19 @@ class JudgedComparison:
         names: What the two reports are called: their paths.
         limits: The user's.
         regressions: Those that are looked for without limits.
+        gone: Gates of the old report that the new one lacks.
     """
 
     found: Comparison
     names: tuple[str, str]
     limits: tuple[Gate, ...]
     regressions: tuple[Regression, ...]
+    gone: tuple[Regression, ...] = ()
 
     @property
     def verdicts(self) -> tuple[Gate, ...]:
         """All verdicts, the user's first."""
-        return (*self.limits, *self.regressions)
+        return (*self.limits, *self.gone, *self.regressions)
 
 
 def value_text(judged: JudgedComparison, gate: Gate) -> str:
@@ -54,7 +56,7 @@ def value_text(judged: JudgedComparison, gate: Gate) -> str:
     if not isinstance(gate, Regression):
         return wording.plain(gate.value) if gate.value is not None else why_unknown(gate.gate, judged.found)
     if gate.of_gate:
-        return "still passes" if gate.passed else "fails now"
+        return gate.of_gate
     if gate.value is None:
         return "the new report does not have it"
     if not gate.value:
@@ -146,9 +148,9 @@ def compare_json(judged: JudgedComparison) -> str:
     Returns:
         {"format", "version", "old", "new", "figures": [{"figure", "old", "new", "worse_by", "worse_by_ci95",
         "verdict"}], "layers": [{"tensor", "op_type", "old_db", "new_db", "drop_db"}], "lost_layers", "gained_layers",
-        "to_float", "to_integer", "gates": [{"gate", "old", "new"}], "settings": [{"name", "old", "new"}],
-        "settings_only_old", "settings_only_new", "warnings", "limits" and "regressions":
-        [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
+        "to_float", "to_integer", "gates": [{"gate", "old", "new", "now", "loosened"}],
+        "settings": [{"name", "old", "new"}], "settings_only_old", "settings_only_new", "warnings", "limits",
+        "gates_gone" and "regressions": [{"gate", "value", "passed"}]}, indented by 1, with a final newline.
     """
     found = judged.found
 
@@ -172,6 +174,7 @@ def compare_json(judged: JudgedComparison) -> str:
         "settings_only_new": found.only_new,
         "warnings": found.warnings,
         "limits": verdicts(judged.limits),
+        "gates_gone": verdicts(judged.gone),
         "regressions": verdicts(judged.regressions),
     }
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
@@ -207,7 +210,7 @@ def _lists(found: Comparison) -> list[tuple[str, str]]:
         ("From float to integer", _named(found.to_integer or ())),
         ("Layers no longer measured", _named(found.lost)),
         ("Layers newly measured", _named(found.gained)),
-        ("Gates no longer there", _named([each.gate for each in found.gates if each.new is None])),
+        ("Gates no longer there", _named([each.gate for each in found.gates if each.gone])),
     ]
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
+from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
 from int8cal.evaluation.result import (
@@ -49,7 +50,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 # Keys that only some reports have.
-_OPTIONAL = ("metric", "weights", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
+_OPTIONAL = ("metric", "weights", "findings", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "metric", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -117,6 +118,7 @@ class Document(Measurements):
     weights: tuple[WeightScales, ...] = ()
     timing_s: dict[str, Number | None]
     gates: tuple[Gate, ...]
+    findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
     steps: tuple[StepGain, ...] = ()
@@ -126,6 +128,11 @@ class Document(Measurements):
     measured: dict[str, str] = field(default_factory=dict)
     origin: Origin | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def other_warnings(self) -> tuple[str, ...]:
+        """Warnings without the findings, which lead them."""
+        return self.warnings[len(self.findings) :]
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
@@ -245,6 +252,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "weights": [scales_of(each) for each in report.weights],
         "timing_s": _timing(report.timing_s),
         "gates": report.gates,
+        "findings": report.findings,
         "warnings": report.warnings,
         "decisions": report.decisions,
         "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import printable
-from int8cal.report import charts, plots, reading, tables, wording
+from int8cal.report import advice, charts, plots, reading, tables, wording
 from int8cal.report.document import document_of
 from int8cal.report.reading import Headline
 
@@ -101,7 +101,7 @@ def _environment() -> jinja2.Environment:
     )
     # what the templates call: as filters the texts of single values, as functions all else
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
-    for module in (charts, plots, reading, tables):
+    for module in (advice, charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
     environment.globals["HEADS"] = tables.HEADS
     return environment

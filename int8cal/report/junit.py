@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import Int8calError
+from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import gate_value
 
@@ -61,14 +62,21 @@ def suite_of_report(name: str, report: Report, *, action: str) -> Suite:
         action: What the job did, "calibrate" or "evaluate": the name of the case that tells it ended well.
     """
     document = document_of(report)
-    values = [gate_value(document, index) for index in range(len(report.gates))]
+    values = [
+        "; ".join(filter(None, (gate_value(document, index), advice(document, index))))
+        for index in range(len(report.gates))
+    ]
     metrics = {name: value for name, value in vars(document.metrics).items() if isinstance(value, float)}
     if document.metric is not None:
         own = {key: getattr(document.metric, key) for key in ("fp32", "int8", "drop")}
         metrics |= {f"{document.metric.name}.{key}": value for key, value in own.items() if value is not None}
     return Suite(
         name,
-        (Case(action, seconds=sum(report.timing_s.values())), *cases_of_gates(report.gates, values)),
+        (
+            Case(action, seconds=sum(report.timing_s.values())),
+            *cases_of_findings(report),
+            *cases_of_gates(report.gates, values),
+        ),
         tuple((key, f"{value:.6g}") for key, value in metrics.items()),
     )
 
@@ -79,6 +87,16 @@ def suite_of_error(name: str, error: BaseException, *, action: str, gates: Itera
     message = str(error) if own else f"{type(error).__name__}: {error}; this is a bug in int8cal"
     stopped = Case(action, "error", message, type(error).__name__)
     return Suite(name, (stopped, *skipped_gates(gates, f"{action} stopped")))
+
+
+def cases_of_findings(report: Report) -> tuple[Case, ...]:
+    """Make a case of every finding about the data: a failure where findings are errors, else one that only says it."""
+    evaluation = report.settings.get("evaluation")
+    strict = isinstance(evaluation, dict) and bool(evaluation.get("strict"))
+    return tuple(
+        Case(f"data: {each.check}", "failure" if strict else "passed", str(each), "data" if strict else "")
+        for each in report.findings
+    )
 
 
 def cases_of_gates(gates: Sequence[Gate], values: Sequence[str]) -> tuple[Case, ...]:

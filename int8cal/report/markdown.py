@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
+from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
@@ -64,9 +65,9 @@ def report_to_markdown(report: Report) -> str:
     """Write a report as GitHub-flavoured Markdown.
 
     Returns:
-        Verdict, failed gates, figures with intervals and gates; folded: the worst layers, what stayed in float, what
-        can saturate, warnings, settings. Names and reasons are escaped. At most 64,000 characters: long parts are cut
-        and say by how much, since a comment on GitHub holds 65,536.
+        Verdict, what was found about the data, failed gates, figures with intervals and gates; folded: the worst
+        layers, what stayed in float, what can saturate, warnings, settings. Names and reasons are escaped. At most
+        64,000 characters: long parts are cut and say by how much, since a comment on GitHub holds 65,536.
     """
     document = document_of(report)
     return joined(
@@ -74,13 +75,14 @@ def report_to_markdown(report: Report) -> str:
             MARKER,
             f"## {_mark(document)}int8cal: {_models(document)}",
             f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
+            bullets([f"⚠️ {escape(str(each))}" for each in document.findings], most=_FLOAT_NODES),
             _origin(document),
             _failed(document),
             _headline(document),
             _runtimes(document),
             folded(
-                wording.count(len(document.warnings), "warning"),
-                bullets([escape(line) for line in document.warnings], most=_FLOAT_NODES),
+                wording.count(len(document.other_warnings), "warning"),
+                bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
             ),
             folded(_layers_summary(document), _worst_layers(document)),
             folded("Left in float", _float_nodes(document)),
@@ -120,11 +122,11 @@ def _origin(document: Document) -> str:
 
 
 def _failed(document: Document) -> str:
-    lines = [
-        f"❌ {code(gate.gate)}: {escape(gate_value(document, index))}"
-        for index, gate in enumerate(document.gates)
-        if not gate.passed
-    ]
+    lines = []
+    for index, gate in enumerate(document.gates):
+        if not gate.passed:
+            told = filter(None, (gate_value(document, index), advice(document, index)))
+            lines.append(f"❌ {code(gate.gate)}: {'; '.join(map(escape, told))}")
     return bullets(lines, most=_GATES)
 
 

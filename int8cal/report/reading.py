@@ -72,6 +72,11 @@ def versions(document: Document) -> list[tuple[str, str]]:
     return flat(recorded) if isinstance(recorded, dict) else []
 
 
+def own_metric(document: Document) -> str:
+    """Name the user's own metric, by which gates may call its figures; empty without one."""
+    return document.metric.name if document.metric else ""
+
+
 def timed_on(document: Document) -> str:
     """Say on what CPU and with how many threads speed was measured; empty if unrecorded."""
     if document.origin is None:
@@ -254,4 +259,5 @@ def gate_value(document: Document, index: int) -> str:
     if gate.value is None:
         return f"{wording.NOT_MEASURED}: {document.why(f'gates.{index}.value')}"
     interval = _interval(gate.ci95, wording.plain)
-    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "")
+    why = f"; {gate.why}" if gate.why else ""
+    return wording.plain(gate.value) + (f", 95 % interval {interval}" if interval else "") + why

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.report import wording
+from int8cal.report.advice import advice
 from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
@@ -53,6 +54,7 @@ def summary_lines(report: Report) -> list[str]:
     worst = worst_layer(document)
     return wording.aligned(
         [
+            *_finding_rows(document),
             *_headline_rows(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
@@ -67,13 +69,15 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show a whole report.json in a terminal.
 
     Returns:
-        The verdict of gates and the headline, then a bar for each layer's SQNR, the scales of weights, the nodes left
-        in float, what the recipe and a budget did, and decisions.
+        What was found about the data, the verdict of gates and the headline, then a bar for each layer's SQNR, the
+        scales of weights, the nodes left in float, what the recipe and a budget did, and decisions.
     """
     samples = document.samples
     title = f"{printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
+    found = screen.aligned(_finding_rows(document), ["poor"] * len(document.findings))
+    lines += [*found, ""] if found else []
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *runtime_sentences(document)])
@@ -232,10 +236,18 @@ def _verdict_rows(document: Document) -> list[_Row]:
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
     for index, gate in enumerate(gates):
         rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
-    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.warnings)]
+        rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
+    return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.other_warnings)]
+
+
+def _finding_rows(document: Document) -> list[_Row]:
+    """Say first what makes every figure below untrustworthy."""
+    return [("" if index else "Check the data", str(each)) for index, each in enumerate(document.findings)]
 
 
 def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
-    gates = ["" if gate.passed else "poor" for gate in document.gates]
-    return [*([""] if gates else []), *gates, *(["fair"] if document.warnings else [])]
+    gates = list[str]()
+    for index, gate in enumerate(document.gates):
+        gates += ["" if gate.passed else "poor", *([""] if advice(document, index) else [])]
+    return [*([""] if gates else []), *gates, *(["fair"] if document.other_warnings else [])]

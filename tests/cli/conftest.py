@@ -145,7 +145,7 @@ class FakePipeline:
         if error is not None:
             raise error
 
-    def calibrate_job(self, job, *, progress=None, exclusive=None, output=None, command=""):
+    def calibrate_job(self, job, *, progress=None, exclusive=None, output=None, command="", tell=None):
         self._called(job=job, progress=progress)
         directory = self.folder / "results"
         directory.mkdir(exist_ok=True)

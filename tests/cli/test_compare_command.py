@@ -128,3 +128,16 @@ def test_two_reports_of_the_sample_in_a_process_of_its_own(call, sample_run):
     done = call("compare", sample_run, sample_run, "--fail-on-regression")
     assert (done.code, done.err) == (0, "")
     assert "Verdict  no regression" in done.out
+
+
+def test_a_gate_that_has_gone_fails_without_being_asked(here, reports):
+    without = {**json.loads(Path("new.json").read_text(encoding="utf-8")), "gates": []}
+    Path("new.json").write_text(json.dumps(without), encoding="utf-8")
+    done = here("compare", *reports, "-q", "--junit", "c.xml")
+    assert done.code == 7
+    expected = (
+        "1 of 1 failed: gate sqnr_db>=30 (is not in the new report); make the new report with --gate 'sqnr_db>=30'"
+    )
+    assert done.message == f"int8cal: gate: {expected}"
+    assert "gate sqnr_db&gt;=30" in Path("c.xml").read_text(encoding="utf-8")
+    assert here("compare", *reversed(reports)).code == 0  # more gates than before

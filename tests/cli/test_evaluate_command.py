@@ -26,6 +26,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
             "--threads",
             "3",
             "--no-latency",
+            "--strict",
             "-o",
             "out",
             "--overwrite",
@@ -50,6 +51,9 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "runtimes": ("openvino",),
         "providers": ("azure", "CPU"),
         "overwrite": True,
+        "metric": None,
+        "strict": True,
+        "tell": None,
     }
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -96,8 +97,9 @@ def test_the_taps_leave_the_integer_kernels_alone(fp32, int8, tmp_path):
 def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
     ours, _ = measure_layers(fp32, int8, samples)
-    monkeypatch.setattr(layerwise, "_codes", lambda *_: None)  # then the runtime does it
-    assert measure_layers(fp32, int8, samples)[0] == ours
+    monkeypatch.setattr(layerwise, "_codes", lambda *_: None)  # then the runtime does it, and the range is not known
+    theirs, _ = measure_layers(fp32, int8, samples)
+    assert theirs == tuple(replace(layer, outside=None, used=None) for layer in ours)
 
 
 def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):

@@ -127,6 +127,7 @@ def test_json_holds_everything_in_a_fixed_order(judge, new):
         "settings_only_new",
         "warnings",
         "limits",
+        "gates_gone",
         "regressions",
     ]
     assert (document["format"], document["version"]) == ("int8cal/compare", 1)

@@ -1,0 +1,290 @@
+"""What data alone tell of being wrong: labels that cannot be these classes, constant, repeated and grey samples.
+
+A `Finding` is told first of all warnings, before the work where it is known then; with `strict` it is an error. Every
+threshold stands beside what was measured for it; docs/explanation/data-checks.md lists them all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from int8cal.data.sample import fingerprint
+from int8cal.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from int8cal.data.sample import Array, Sample
+    from int8cal.graph.signature import Signature, TensorSpec
+
+Check = Literal[
+    "no-preprocess",  # images into a float model, nothing declared
+    "other-preprocess",  # not the preprocessing that the int8 model was calibrated with
+    "input-range",  # values that overwhelm the first layer, or vanish in it
+    "input-variant",  # fed another way, the FP32 model is clearly better
+    "chance",  # FP32 accuracy near chance
+    "one-label",
+    "class-count",  # class folders or names that are not as many as the classes
+    "constant",
+    "duplicates",
+    "overlap",  # samples that are in the calibration and in the evaluation data
+    "all-padding",
+    "grey",
+    "one-sample",
+    "few-samples",  # ranges that would differ with other samples
+    "drift",  # evaluation values outside the calibrated ranges, or far inside
+]
+
+# Of the samples. Nine real sets of 48 to 1,000 samples (photographs, digits, speech, sentences) hold no constant one,
+# and up to 2.2 % that repeat others (short words).
+MOST_CONSTANT = 0.05
+MOST_REPEATED = 0.1
+# Evaluation samples that were calibrated on: none in the same sets.
+MOST_SHARED = 0.05
+# Fewer samples of one class, or grey ones, may be chance.
+FEWEST_ALIKE = 8
+# Correlation of two channels, whatever their mean and scale. JPEG images in grey decode to equal channels (1 up to
+# float32 rounding, 1e-7). Of 1,512 CIFAR images 10 are as grey as this, of 96 photographs one, so all of a set must be.
+GREY = 0.99999
+_PIXELS = 4096
+
+
+class DataWarning(UserWarning):
+    """A finding as the Python API tells it; reports and commands have places of their own for findings."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about data that makes figures untrustworthy.
+
+    Attributes:
+        check: Which one.
+        text: What was found, one clause.
+        do: What to do about it.
+    """
+
+    check: Check
+    text: str
+    do: str
+
+    def __str__(self) -> str:
+        return f"{self.text}; {self.do}"
+
+
+def strict_error(findings: Sequence[Finding], *, written: bool = False) -> DataError:
+    """Make the error that findings are with --strict.
+
+    Args:
+        findings: At least one.
+        written: Whether all files were written before.
+    """
+    first, *more = findings
+    others = f" (and {len(more)} more: {', '.join(each.check for each in more)})" if more else ""
+    kept = "the results are kept; " if written else ""
+    return DataError(
+        f"{first.check}: {first.text}{others}",
+        do=f"{kept}{first.do}, or leave --strict out",
+        checks=tuple(each.check for each in findings),
+    )
+
+
+def classes_of(signature: Signature) -> int | None:
+    """Tell how many classes a model scores, by the shape of its first float output; None where that does not say."""
+    spec = next((each for each in signature.outputs if each.dtype.kind == "f"), None)
+    if spec is None or not spec.shape:
+        return None
+    inner = spec.shape[1:] if signature.batch is not None else spec.shape
+    sizes = [size for size in inner if size != 1]
+    return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], int) else None
+
+
+def label_findings(labels: Sequence[int] | None, names: Sequence[str], classes: int | None) -> tuple[Finding, ...]:
+    """Hold labels against the number of classes, before anything is run.
+
+    Args:
+        labels: One per sample; None without.
+        names: Class names that were numbered by their sorted order; none where labels are numbers.
+        classes: How many the model has; None where it does not say.
+
+    Raises:
+        DataError: A label beyond the classes.
+    """
+    if not labels or classes is None:
+        return ()
+    found = []
+    if names and len(names) != classes:
+        missing = "a subset of the classes gets other numbers than the whole set" if len(names) < classes else ""
+        many = missing or "the model may know fewer, or the folders hold something else"
+        found.append(
+            Finding(
+                "class-count",
+                f'{len(names)} classes by name ("{names[0]}" is 0, "{names[-1]}" is {len(names) - 1}), the model has '
+                f"{classes}: {many}",
+                "name folders or labels by the model's class index, or add the missing classes as empty folders",
+            )
+        )
+    elif max(labels) >= classes:
+        raise DataError(
+            f"label {max(labels)} is not a class: the model's output has {classes}, so labels are 0 to {classes - 1}",
+            do="check the label file or the order of the class folders",
+            label=max(labels),
+        )
+    if len(labels) >= FEWEST_ALIKE and len(set(labels)) == 1:
+        found.append(
+            Finding(
+                "one-label",
+                f"all {len(labels)} samples have label {labels[0]}: accuracy on one class says little of a model of "
+                f"{classes}",
+                "give samples of all classes, or check the labels",
+            )
+        )
+    return tuple(found)
+
+
+@dataclass
+class SampleWatch:
+    """Looks at each sample of a pass, and says afterwards what is wrong with them as a set.
+
+    Args:
+        role: What messages call the set: "calibration" or "evaluation".
+        signature: Of the FP32 model.
+    """
+
+    role: str
+    signature: Signature
+    marks: array[int] = field(default_factory=lambda: array("Q"))
+    constant: int = 0
+    padded: int = 0
+    colour: int = 0  # samples with three channels that differ
+    _examples: dict[Check, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._images = [spec for spec in self.signature.inputs if _channel_axis(spec) is not None]
+        # a mask of scores (4-D, or float) may well be 0 everywhere: that takes nothing away
+        self._masks = [
+            spec.name
+            for spec in self.signature.inputs
+            if "mask" in spec.name.lower() and spec.dtype.kind in "biu" and len(spec.shape or ()) == 2
+        ]
+
+    def watch(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Pass samples on."""
+        for sample in samples:
+            self.add(sample)
+            yield sample
+
+    def add(self, sample: Sample) -> None:
+        """Look at one sample."""
+        self.marks.append(fingerprint(sample) & (1 << 64) - 1)
+        large = [value for value in sample.feed.values() if value.size > 1]
+        if large and all(_is_constant(value) for value in large):
+            self.constant += 1
+            self._examples.setdefault("constant", sample.origin)
+        if any(name in sample.feed and not sample.feed[name].any() for name in self._masks):
+            self.padded += 1
+            self._examples.setdefault("all-padding", sample.origin)
+        if (
+            self._images
+            and not self.colour
+            and not all(_is_grey(sample.feed[spec.name], spec) for spec in self._images)
+        ):
+            self.colour += 1
+
+    @property
+    def samples(self) -> int:
+        """How many there were."""
+        return len(self.marks)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Say what is wrong with the samples seen so far."""
+        return tuple(filter(None, (self._all_padding(), self._constant(), self._repeated(), self._grey())))
+
+    def overlap(self, calibration: SampleWatch) -> tuple[Finding, ...]:
+        """Say whether samples of this set were calibrated on."""
+        known = set(calibration.marks)
+        shared = sum(mark in known for mark in self.marks)
+        if not self.samples or shared <= MOST_SHARED * self.samples:
+            return ()
+        return (
+            Finding(
+                "overlap",
+                f"{shared} of {self.samples} evaluation samples are calibration samples too: figures on them are "
+                "better than on new data",
+                "evaluate on samples that were not calibrated on",
+            ),
+        )
+
+    def _all_padding(self) -> Finding | None:
+        if not self.padded:
+            return None
+        return Finding(
+            "all-padding",
+            f"{self.padded} of {self.samples} {self.role} samples are padding only, the first is "
+            f"{self._examples['all-padding']}: their mask is 0 everywhere",
+            "check how masks are made, or leave such samples out",
+        )
+
+    def _constant(self) -> Finding | None:
+        if self.constant <= MOST_CONSTANT * self.samples:
+            return None
+        return Finding(
+            "constant",
+            f"{self.constant} of {self.samples} {self.role} samples hold one single value, the first is "
+            f"{self._examples['constant']}",
+            "check how samples are made (blank images, silence, a scale of 0), or leave them out",
+        )
+
+    def _repeated(self) -> Finding | None:
+        different = len(set(self.marks))
+        repeated = self.samples - different
+        # silence is alike, and told as constant
+        if not self.samples or repeated - max(self.constant - 1, 0) <= MOST_REPEATED * self.samples:
+            return None
+        return Finding(
+            "duplicates",
+            f"{repeated} of {self.samples} {self.role} samples repeat others: {different} are different",
+            "give more different samples",
+        )
+
+    def _grey(self) -> Finding | None:
+        if not self._images or self.colour or self.samples < FEWEST_ALIKE:
+            return None
+        return Finding(
+            "grey",
+            f"all {self.samples} {self.role} images are grey, and the model takes three channels",
+            "give colour images, if the model was trained on such",
+        )
+
+
+def _channel_axis(spec: TensorSpec) -> int | None:
+    """Find the axis of an image's three channels; None for other inputs."""
+    shape = spec.shape
+    if shape is None or len(shape) != 4 or spec.dtype.kind not in "fu" or (shape[1] == 3) == (shape[3] == 3):
+        return None
+    return 1 if shape[1] == 3 else 3
+
+
+def _is_constant(values: Array) -> bool:
+    first = values.reshape(-1)[:1]
+    # most samples show it by one value in their middle
+    return bool(values.reshape(-1)[values.size // 2] == first[0]) and bool((values == first).all())
+
+
+def _is_grey(values: Array, spec: TensorSpec) -> bool:
+    """Tell whether the three channels are the same up to mean and scale, as normalization may have changed these."""
+    axis = _channel_axis(spec)
+    if axis is None or values.ndim != 4 or values.shape[axis] != 3:
+        return False
+    channels = np.moveaxis(values, axis, 0).reshape(3, -1)
+    step = max(channels.shape[1] // _PIXELS, 1)
+    channels = channels[:, ::step].astype(np.float64)
+    channels -= channels.mean(axis=1, keepdims=True)
+    power = np.sqrt(np.square(channels).sum(axis=1))
+    if not power.all():
+        return not power.any()  # one colour everywhere: grey as far as one can see
+    products = (channels[0] @ channels[1], channels[1] @ channels[2])
+    return bool(products[0] >= GREY * power[0] * power[1] and products[1] >= GREY * power[1] * power[2])

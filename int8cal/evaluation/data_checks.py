@@ -1,0 +1,168 @@
+"""What an opened source, and then an evaluation, tell of data that cannot be right: findings, see `data.checks`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import TYPE_CHECKING
+
+from int8cal.data.checks import Finding, classes_of, label_findings, strict_error
+from int8cal.numerics.intervals import proportion_interval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from int8cal.data.feeds import Feeds
+    from int8cal.evaluation.result import Drop, LayerMetrics
+    from int8cal.graph.signature import Signature
+
+# Of the way from guessing (0) to always right (1). Real models fed right stand at 0.68 and more, the same ones without
+# their preprocessing, or with labels of other classes, at 0.15 and less.
+CHANCE = 0.2
+# What the 95 % interval must exclude as well, so that few samples are not a verdict.
+_ORDINARY = 0.5
+# Uncertainty of ranges: twice the standard error of the mean width of single samples' ranges. Drawing 2 to 32 samples
+# many times from eight real sets, the widths of the sets differ by 0.6 to 1.5 of that (one standard deviation, and the
+# median over tensors); it falls with the root of their number. At 0.1 sets stand that have 8 samples of photographs
+# for a ResNet-20, 16 words, or 64 frames of speech; MobileNetV2's and a sentence encoder's ranges never differ as much.
+UNCERTAIN = 0.1
+_ERRORS = 2
+
+# Values of evaluation samples outside the calibrated range. Fed right, eight real models have 0.11 % at most in the
+# median over tensors and 0.44 % at the input, calibrated on four samples already; inputs three times as large have
+# 0.14 to 7 % and 18 to 67 %, half as large again 12 to 35 % at the input.
+MOST_OUTSIDE = 0.005
+MOST_OUTSIDE_INPUT = 0.03
+# Of the input's calibrated range: fed right all of it, without the normalization 21 %, at a tenth of the size 10 %.
+LEAST_USED = 0.25
+
+
+class Findings:
+    """What is found while a job goes on: told as it is found, and an error with `strict`.
+
+    Args:
+        tell: Gets each finding as it comes; None for nobody.
+        strict: Whether findings are errors.
+    """
+
+    def __init__(self, tell: Callable[[str], object] | None = None, *, strict: bool = False) -> None:
+        self._tell, self._strict = tell, strict
+        self.found: tuple[Finding, ...] = ()
+
+    def add(self, found: Iterable[Finding], *, told: bool = False) -> None:
+        """Keep what is new, and tell it unless a report does so at once (`told`)."""
+        for finding in found:
+            if finding not in self.found:
+                self.found = (*self.found, finding)
+                if self._tell is not None and not told:
+                    self._tell(f"warning: {finding}")
+
+    def require_none(self) -> None:
+        """Stop before the work.
+
+        Raises:
+            DataError: There are findings, and they are errors.
+        """
+        if self._strict and self.found:
+            raise strict_error(self.found)
+
+
+def opened(feeds: Feeds, signature: Signature) -> tuple[Finding, ...]:
+    """Say what is known of evaluation data before any sample is read.
+
+    Raises:
+        DataError: A label beyond the classes.
+    """
+    labels = feeds.labels
+    return () if labels is None else label_findings(labels.values, labels.names, classes_of(signature))
+
+
+def one_sample(samples: int | None) -> tuple[Finding, ...]:
+    """Say that one calibration sample is none to check anything on."""
+    if samples != 1:
+        return ()
+    return (
+        Finding(
+            "one-sample",
+            "one calibration sample: ranges and corrections could not be checked on any other, and figures on that "
+            "very sample say nothing of new ones",
+            "calibrate on 64 samples or more",
+        ),
+    )
+
+
+def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:
+    """Say that other samples would have given other ranges.
+
+    Args:
+        samples: That were calibrated on.
+        variation: See `calibration.engines.Collected`.
+    """
+    if samples < 2 or variation is None:
+        return ()
+    uncertain = _ERRORS * variation / math.sqrt(samples)
+    if uncertain < UNCERTAIN:
+        return ()
+    return (
+        Finding(
+            "few-samples",
+            f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %: so much do the samples' own "
+            "differ",
+            f"calibrate on more: {3 * samples} further ones would halve it",
+        ),
+    )
+
+
+def drift(layers: Sequence[LayerMetrics]) -> tuple[Finding, ...]:
+    """Say that the evaluation's values do not lie where those of the calibration did.
+
+    Args:
+        layers: Compared on evaluation samples.
+    """
+    told = [layer for layer in layers if layer.outside is not None and layer.used is not None]
+    if not told:
+        return ()
+    outside = statistics.median(layer.outside or 0.0 for layer in told)
+    inputs = [layer for layer in told if layer.op_type == "Input"]
+    beyond = max(inputs, key=lambda layer: layer.outside or 0.0, default=None)
+    within = min(inputs, key=lambda layer: layer.used or 0.0, default=None)
+    if beyond is not None and (beyond.outside or 0.0) > MOST_OUTSIDE_INPUT:
+        what = f'{100 * (beyond.outside or 0.0):.1f} % of the values of input "{beyond.tensor}" lie outside its'
+    elif outside > MOST_OUTSIDE:
+        what = f"{100 * outside:.1f} % of the values of half of the tensors, or more, lie outside their"
+    elif within is not None and (within.used or 0.0) < LEAST_USED:
+        what = f'input "{within.tensor}" uses only {100 * (within.used or 0.0):.0f} % of its'
+    else:
+        return ()
+    return (
+        Finding(
+            "drift",
+            f"evaluation data are unlike calibration data: {what} calibrated range",
+            "calibrate on data like those that the model will see, preprocessed alike",
+        ),
+    )
+
+
+def near_chance(drop: Drop | None, classes: int) -> tuple[Finding, ...]:
+    """Say that the FP32 model hardly does better than guessing.
+
+    Args:
+        drop: Top-1 accuracy; None without labels.
+        classes: How many there are.
+    """
+    if drop is None or drop.fp32 is None or not drop.samples or classes < 2:
+        return ()
+    guess = 1 / classes
+    line, ordinary = (guess + share * (1 - guess) for share in (CHANCE, _ORDINARY))
+    low, high = proportion_interval(round(drop.fp32 * drop.samples), drop.samples)
+    if drop.fp32 >= line or high >= ordinary:
+        return ()
+    return (
+        Finding(
+            "chance",
+            f"the FP32 model is right on {100 * drop.fp32:.1f} % of {drop.samples} samples (95 % interval "
+            f"{100 * low:.1f} to {100 * high:.1f} %), guessing among {classes} classes on {100 * guess:.3g} %: a drop "
+            "from there says nothing",
+            "check the preprocessing, the order of colours and classes, and the labels",
+        ),
+    )
