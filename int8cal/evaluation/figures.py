@@ -15,11 +15,13 @@ from int8cal.numerics.metrics import EXACT_DB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from int8cal.evaluation.result import Interval, Measurements
+    from int8cal.evaluation.numbers import Interval
+    from int8cal.evaluation.result import Measurements
 
 FRACTION = "fraction of 1"
 _POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
 _OWN = "in the metric's own unit"
+_GROUPS = "groups of channels"
 _ENDS = {"lo": 0, "hi": 1}
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 # Unit -> the least and the largest value that a figure of it can take, whatever the models are.
@@ -34,6 +36,7 @@ _POSSIBLE: dict[str, tuple[float, float]] = {
     "bytes": (0.0, math.inf),
     "int8 / fp32": (_ABOVE_0, math.inf),
     "channels": (0.0, math.inf),
+    _GROUPS: (0.0, math.inf),
     "nodes": (0.0, math.inf),
 }
 
@@ -107,6 +110,17 @@ def _worst_layer(measured: Measurements) -> float | None:
     return min((layer.sqnr_db for layer in measured.layers if layer.sqnr_db is not None), default=None)
 
 
+def _over_outputs(key: str) -> Callable[[Measurements], float | None]:
+    """Add what outputs have of something; None where none of them tells."""
+
+    def read(measured: Measurements) -> float | None:
+        counts = [getattr(output, key) for output in measured.outputs.values()]
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
+    return read
+
+
 _MEASURED: dict[str, Figure] = {
     "sqnr_db": _figure("metrics.sqnr_db", _DECIBEL, "SQNR", 1, interval=True),
     "cosine": _figure("metrics.cosine", "at most 1", "Cosine similarity", 1),
@@ -122,6 +136,9 @@ _MEASURED: dict[str, Figure] = {
     "metric.int8": _figure("metric.int8", _OWN, "Metric"),
     "metric.drop": _figure("metric.drop", _OWN, "Metric drop", -1, interval=True),
     "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
+    "outputs.dead": Figure(_over_outputs("dead"), "channels", "Dead output channels", -1),
+    "outputs.saturated": Figure(_over_outputs("saturated"), _GROUPS, "Saturated outputs", -1),
+    "outputs.tied": Figure(_over_outputs("tied"), _GROUPS, "Outputs without order", -1),
     "latency.fp32": _figure("latency.fp32", "ms"),
     "latency.int8": _figure("latency.int8", "ms", "Int8 latency"),
     "latency.speedup": _figure("latency.speedup", _SPEEDUP, "Speedup", 1, interval=True),
@@ -132,6 +149,17 @@ _MEASURED: dict[str, Figure] = {
     "fusion.integer": _figure("fusion.integer", "nodes"),
     "fusion.float": _figure("fusion.float_", "nodes", "Nodes left in float", -1),
 }
+
+# Those that count faults of outputs, for which outputs have a line in words.
+OUTPUT_FAULTS = tuple(name for name in _MEASURED if name.startswith("outputs."))
+
+
+def faults_of(measured: Measurements, name: str) -> list[str]:
+    """Return what is said of the outputs' faults, where a figure counts them; else nothing."""
+    if name not in OUTPUT_FAULTS:
+        return []
+    return [line for output in measured.outputs.values() for line in output.faults]
+
 
 # Every figure with a name of its own, with both ends of intervals; those of one output are OUTPUT_UNITS.
 FIGURES: dict[str, Figure] = {

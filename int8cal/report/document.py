@@ -21,8 +21,8 @@ from pydantic import Field, StrictBool, TypeAdapter
 from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
-    Count,
     Fusion,
     Gate,
     Latency,
@@ -30,7 +30,6 @@ from int8cal.evaluation.result import (
     Measurements,
     Metrics,
     MixedPrecision,
-    Number,
     Optimization,
     Origin,
     OutputMetrics,

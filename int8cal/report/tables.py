@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from int8cal.report.reading import Headline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from int8cal.evaluation.group_metrics import GroupMetrics
     from int8cal.evaluation.result import (
         FloatNode,
         Fusion,
@@ -92,6 +94,34 @@ def _share(kernels: Fusion | None) -> str:
     if kernels is None:
         return wording.NOT_MEASURED
     return f"{kernels.integer} of {kernels.total}"
+
+
+GROUP_HEADS = ("output", "group", "channels", "SQNR", "cosine", "largest error", "worst channel")
+
+
+def group_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return a row per group of channels with the columns of GROUP_HEADS, worst first; of outputs that have several."""
+    groups = [(name, group) for name, output in document.outputs.items() for group in output.groups]
+    groups.sort(key=lambda row: math.inf if row[1].sqnr_db is None else row[1].sqnr_db)
+    groups.sort(key=lambda row: not _at_fault(row[1]))
+    return [(name, *group_cells(group)) for name, group in groups]
+
+
+def group_cells(group: GroupMetrics) -> tuple[str, ...]:
+    """Say what a group is and how it fares: the columns of GROUP_HEADS behind the first."""
+    worst = group.worst_channel
+    return (
+        group.kind + (f" from {group.source}" if group.source else ""),
+        "" if group.channels is None else "..".join(str(each) for each in dict.fromkeys(group.channels)),
+        wording.decibel(group.sqnr_db),
+        wording.cosine(group.cosine),
+        wording.plain(group.max_abs_error),
+        "" if worst is None else f"{worst.channel} at {wording.decibel(worst.sqnr_db)}",
+    )
+
+
+def _at_fault(group: GroupMetrics) -> bool:
+    return bool(group.dead or group.saturated or group.tied or group.levels)
 
 
 def optimized_sentence(found: Optimization) -> str:
