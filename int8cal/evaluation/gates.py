@@ -14,7 +14,7 @@ from int8cal.evaluation.figures import (
     FIGURES,
     FRACTION,
     OUTPUT,
-    OUTPUT_UNITS,
+    OUTPUT_FIGURES,
     OWN,
     figure_of,
     full_name,
@@ -165,7 +165,7 @@ def _read(
     if name not in names and not (outputs and outputs.fullmatch(name)) and not could_be:
         do = _nearest(name, [*names, *(f"{metric}{rest}" for rest in OWN)] if metric else names, example)
         if outputs and name.startswith("outputs."):
-            do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
+            do = f"write outputs.NAME followed by one of {', '.join(f'.{figure}' for figure in OUTPUT_FIGURES)}"
         raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
     percent = own and number.endswith("%") and _is_known(name) and figure_of(name).unit == FRACTION
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from int8cal.evaluation.numbers import LEFT_OUT, Count, Number
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 
 @dataclass(frozen=True)
@@ -43,3 +43,26 @@ class GroupMetrics:
     tied: Number = field(default=0.0, metadata=LEFT_OUT)
     levels: Count = field(default=0, metadata=LEFT_OUT)
     levels_of_8_bits: Count = field(default=0, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionFigure:
+    """What became of the decisions that a group of an output's channels is for; no label is needed.
+
+    Attributes:
+        figure: Its name, as gates have it behind the output's.
+        kind: What the group's values are.
+        channels: First and last of the group, where it is not all of the output.
+        value: None where it could not be computed.
+        ci95: 95 % interval over the choice of samples.
+        samples: Those that it is over.
+        how: How it was measured, and what its interval is.
+    """
+
+    figure: str
+    kind: str
+    channels: tuple[Count, Count] | None = field(default=None, metadata=LEFT_OUT)
+    value: Number | None
+    ci95: Interval | None
+    samples: Count
+    how: str

@@ -9,6 +9,7 @@ import numpy as np
 
 from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
+from int8cal.evaluation.decision_metrics import Decisions
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
@@ -57,6 +58,7 @@ class OutputComparison:
         self._names = names
         self._sums: dict[str, SampleSums] = {}
         self._find = groups
+        self._decisions = Decisions(())
         self._groups: dict[str, list[GroupComparison]] = {}
         self._ungrouped: dict[str, str] = {}  # outputs whose channels cannot be told apart, and why
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
@@ -80,6 +82,7 @@ class OutputComparison:
         """
         self.samples += 1
         self._find_groups(sample, fp32)
+        floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -96,12 +99,20 @@ class OutputComparison:
                     do="give the FP32 model that the int8 model was made from",
                 )
             x, y = (kept(name, value, sample) for value in (x, y))
+            floats[0][name], floats[1][name] = x, y
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
             self._add_groups(name, x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
                 self._classify(sample, x, y)
+        self._decide(floats)
+
+    def _decide(self, floats: list[dict[str, npt.NDArray[Any]]]) -> None:
+        """Look at what the outputs decide, by the groups that the first sample tells."""
+        if self._find is not None and self.samples == 1:
+            self._decisions = Decisions([each.group for name in floats[0] for each in self._groups[name]])
+        self._decisions.add(*floats)
 
     def _find_groups(self, sample: Sample, fp32: Arrays) -> None:
         """Find the groups of outputs that are there for the first time."""
@@ -174,11 +185,14 @@ class OutputComparison:
                 saturated=sum(each.saturated > 0.0 for each in groups),
                 tied=sum(each.tied > 0.0 or each.levels > 0 for each in groups),
             )
-        return replace(plain, faults=faults, groups=groups if len(groups) > 1 or faults else ())
+        decisions, _ = self._decisions.results()
+        shown = groups if len(groups) > 1 or faults else ()
+        return replace(plain, faults=faults, groups=shown, decisions=decisions.get(name, ()))
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
-        reasons: dict[str, str] = {}
+        _, found = self._decisions.results()
+        reasons = dict(found)
         outputs, metrics = self.outputs(), self.metrics()
         for name, figures in outputs.items():
             if figures.sqnr_db is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, StrictBool
 
-from int8cal.evaluation.group_metrics import GroupMetrics  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class OutputMetrics:
         saturated, tied: How many of its groups are saturated, or have lost the order of their values; likewise.
         faults: In words, what makes the output useless or nearly so.
         groups: Where they tell more than the output: several, or one with a fault.
+        decisions: Of its groups in the order of their channels, of each the most telling figure first.
     """
 
     sqnr_db: Number | None
@@ -78,6 +79,7 @@ class OutputMetrics:
     tied: Count | None = field(default=None, metadata=LEFT_OUT)
     faults: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
     groups: tuple[GroupMetrics, ...] = field(default=(), metadata=LEFT_OUT)
+    decisions: tuple[DecisionFigure, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
     for module in (advice, charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
-    environment.globals |= {"HEADS": tables.HEADS, "GROUP_HEADS": tables.GROUP_HEADS}
+    environment.globals |= {name: getattr(tables, name) for name in ("HEADS", "GROUP_HEADS", "DECISION_HEADS")}
     return environment
 
 

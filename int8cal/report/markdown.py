@@ -26,10 +26,12 @@ from int8cal.report.reading import (
     verdict,
 )
 from int8cal.report.tables import (
+    DECISION_HEADS,
     GROUP_HEADS,
     HEADS,
     curve_heads,
     curve_rows,
+    decision_rows,
     group_rows,
     mixed_layer_rows,
     mixed_sentence,
@@ -86,6 +88,7 @@ def report_to_markdown(report: Report) -> str:
             _headline(document),
             _groups(document),
             _runtimes(document),
+            folded("Decisions on the outputs", _decisions(document)),
             folded(
                 wording.count(len(document.other_warnings), "warning"),
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
@@ -215,6 +218,11 @@ def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]
 def _runtimes(document: Document) -> str:
     rows = [[escape(cell) for cell in row] for row in runtime_rows(document)]
     return "### Runtimes\n\n" + long_table(HEADS, rows, most=_FLOAT_NODES) if rows else ""
+
+
+def _decisions(document: Document) -> str:
+    rows = [[code(row[0]), *map(escape, row[1:])] for row in decision_rows(document)]
+    return long_table(DECISION_HEADS, rows, {3, 4, 5}, most=_FLOAT_NODES)
 
 
 def _float_nodes(document: Document) -> str:

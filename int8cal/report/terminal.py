@@ -28,6 +28,7 @@ from int8cal.report.tables import (
     LayerRow,
     curve_heads,
     curve_rows,
+    decision_sentences,
     foreign_ops,
     group_rows,
     layer_rows,
@@ -61,6 +62,7 @@ def summary_lines(report: Report) -> list[str]:
             *_finding_rows(document),
             *_headline_rows(document),
             *_group_rows(document),
+            *decision_sentences(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
             *_float_rows(document),
@@ -88,7 +90,8 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
     lines += screen.aligned([*_origin_rows(document), *_headline_rows(document)])
-    lines += screen.aligned([*_group_rows(document), *runtime_sentences(document)])
+    told = [*_group_rows(document), *decision_sentences(document), *runtime_sentences(document)]
+    lines += screen.aligned(told)
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Arrays
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
-FORMAT = "int8cal/search"
+FORMAT = "int8cal/search/2"  # 1 knew nothing of decisions on outputs
 
 
 @dataclass(frozen=True)
