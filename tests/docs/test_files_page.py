@@ -19,6 +19,7 @@ ABSENT = {
     "data.padding.…",
     "metric.…",
     "runtimes.…",
+    "families[].…",
     "steps[].…",
     "optimize.…",
     "mixed_precision.…",
