@@ -145,8 +145,9 @@ class Document(Measurements):
 
     @property
     def other_warnings(self) -> tuple[str, ...]:
-        """Warnings without the findings, which lead them."""
-        return self.warnings[len(self.findings) :]
+        """Warnings without the findings, which lead them, and without the faults of outputs."""
+        faults = {line for output in self.outputs.values() for line in output.faults}
+        return tuple(line for line in self.warnings[len(self.findings) :] if line not in faults)
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
