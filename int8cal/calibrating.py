@@ -34,6 +34,7 @@ from int8cal.evaluation.gates import (
     require_classes,
     require_measurable,
     require_outputs,
+    with_standing,
 )
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
@@ -90,7 +91,7 @@ def require_writable(job: Job) -> None:
         UsageError: A runtime or provider that is not installed.
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
-    gates = gates_of(job.evaluation)
+    gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
     audited = resolve(job.evaluation.providers) == (CPU,)
     require_measurable(gates, latency=job.evaluation.latency, audited=audited)
     metric_of(job.evaluation.metric)
@@ -149,7 +150,7 @@ def _calibrate_into(
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
-    gates = gates_of(job.evaluation)
+    gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
     findings = Findings(tell, strict=job.evaluation.strict)

@@ -30,6 +30,7 @@ from int8cal.evaluation.gates import (
     require_classes,
     require_measurable,
     require_outputs,
+    with_standing,
 )
 from int8cal.evaluation.layerwise import find_layers
 from int8cal.evaluation.origin import origin_of
@@ -90,7 +91,7 @@ def evaluate_files(
     Raises:
         Int8calError: Of the station that failed.
     """
-    parsed = parse_gates(gates, metric_name(metric))
+    parsed = with_standing(gates, parse_gates(gates, metric_name(metric)))
     own = metric_of(metric)
     providers = resolve(providers)
     require_measurable(parsed, latency=latency, audited=providers == (CPU,))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from int8cal.data.checks import strict_error
 from int8cal.errors import GateError, Int8calError
+from int8cal.evaluation.figures import faults_of
+from int8cal.evaluation.gates import figure_named
 from int8cal.report.advice import advice_on_all
 from int8cal.report.document import document_of
 
@@ -84,6 +86,11 @@ def _value(index: int, report: Report) -> str:
     gate = report.gates[index]
     if gate.value is not None:
         interval = "" if gate.ci95 is None else f", 95 % interval {gate.ci95[0]:g} to {gate.ci95[1]:g}"
-        return f"is {gate.value:g}{interval}" + (f"; {gate.why}" if gate.why else "")
+        lines = faults_of(report.evaluation, figure_named(gate.gate))
+        return (
+            f"is {gate.value:g}{interval}"
+            + "".join(f": {line}" for line in lines[:1])
+            + (f"; {gate.why}" if gate.why else "")
+        )
     document = document_of(report)
     return f"not computed: {document.why(f'gates.{index}.value')}"

@@ -387,9 +387,11 @@ class EvaluationSettings:
     gates: Annotated[
         tuple[Gate, ...],
         Option(
-            'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold.',
+            'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold. "outputs.dead<=0" is always on '
+            'without being listed; "outputs.dead=off" switches it off.',
             flag="--gate",
-            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}.",
+            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}. "
+            "outputs.dead<=0 is always on; outputs.dead=off switches it off.",
             metavar="'NAME<=VALUE'",
         ),
     ] = ()

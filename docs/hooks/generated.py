@@ -10,7 +10,7 @@ from settings import settings_tables
 from int8cal import errors
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.cli.options import Setting
-from int8cal.evaluation.figures import FIGURES
+from int8cal.evaluation.figures import DECISIONS, FIGURES
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -85,6 +85,15 @@ def gates() -> str:
     return table(["name", "unit", "can be"], rows)
 
 
+def decisions() -> str:
+    """Every figure of decisions on an output, behind the output's name."""
+    rows = [
+        [code(f"outputs.NAME.{name}"), cell(label), cell(unit), "higher" if better > 0 else "lower"]
+        for name, (unit, label, better) in DECISIONS.items()
+    ]
+    return table(["name", "what it is", "unit", "better"], rows)
+
+
 def exit_codes() -> str:
     """Every exit code, with the errors that lead to it."""
     by_code: dict[int, list[type[errors.Int8calError]]] = {}
@@ -108,6 +117,7 @@ def targets() -> str:
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "commands": commands,
+    "decisions": decisions,
     "exit-codes": exit_codes,
     "gates": gates,
     "settings": lambda: settings_tables(table, cell, code),

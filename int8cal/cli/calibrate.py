@@ -45,10 +45,11 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             if key not in values:
                 raise click.UsageError(f"Missing {missing}", context)
     from int8cal.config.load import job_from_options, load_jobs, placed_patterns, require_available
+    from int8cal.evaluation.gates import gate_texts
 
     job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
     read = [job.model, *([Path(config)] if config else [])]
-    junit.expect(job.name, job.evaluation.gates, read, overwrite=job.output.overwrite)
+    junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
     require_available(job)
     from int8cal.calibrating import calibrate_job
     from int8cal.gating import require_complete, require_gates, require_sound

@@ -63,13 +63,14 @@ def command(
     if job is None:
         raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
     from int8cal.evaluating import evaluate_files
+    from int8cal.evaluation.gates import gate_texts
     from int8cal.gating import require_complete, require_gates, require_sound
 
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
-    junit.expect(Path(int8).name, job.evaluation.gates, read, overwrite=overwrite)
+    junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
     report = evaluate_files(
         Path(fp32),
         Path(int8),

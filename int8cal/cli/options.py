@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from int8cal.declared import Declared, all_declared, alternatives
-from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS
+from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
 from int8cal.job import QuantizationSettings
 from int8cal.runtime.targets import TARGETS
 
@@ -137,7 +137,8 @@ def _gate_names() -> str:
     for name, figure in FIGURES.items():
         by_unit.setdefault(figure.unit, []).append(name)
     listed = [f"{', '.join(names)} ({unit})" for unit, names in by_unit.items()]
-    return "; ".join([*listed, f"of one output {', '.join(f'outputs.NAME.{name}' for name in OUTPUT_UNITS)}"])
+    of_output = f"of one output outputs.NAME.{', .'.join(OUTPUT_FIGURES)}, and .FIGURE_ci95.lo and .hi"
+    return "; ".join([*listed, of_output])
 
 
 config = click.option(

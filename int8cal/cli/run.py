@@ -104,6 +104,7 @@ def command(
         junit_suite,
         require_summary,
     )
+    from int8cal.evaluation.gates import gate_texts
     from int8cal.report.file_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
@@ -121,7 +122,9 @@ def command(
         ProgressBar(quiet=quiet),
         _reporter({task.job.name for task in selected if task.job.quiet}, width),
     )
-    junit.keep([junit_suite(result, task.job.evaluation.gates) for task, result in zip(selected, results, strict=True)])
+    junit.keep(
+        [junit_suite(result, gate_texts(task.job.evaluation)) for task, result in zip(selected, results, strict=True)]
+    )
     left = sum(result.status == "not run" for result in results)
     if left and not interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")

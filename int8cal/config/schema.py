@@ -29,7 +29,7 @@ from pydantic_core import PydanticCustomError
 from int8cal.declared import Declared, declared, form_of
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
-from int8cal.evaluation.gates import OF_A_METRIC, parse_gate
+from int8cal.evaluation.gates import OF_A_METRIC, parse_gates
 from int8cal.job import DataSettings, Job, Option
 
 
@@ -63,7 +63,7 @@ def _check_nonzero(value: float) -> float:
 
 def _check_gate(value: str) -> str:
     try:
-        parse_gate(value, metric=None)  # the metric may stand in another layer: `config.load` knows both
+        parse_gates([value], None)  # the metric may stand in another layer: `config.load` knows both
     except ConfigError as error:
         raise PydanticCustomError("refused", "{what}", {"what": error.what, "do": error.do}) from error
     return value

@@ -184,8 +184,8 @@ class SampleWatch:
     def add(self, sample: Sample) -> None:
         """Look at one sample."""
         self.marks.append(fingerprint(sample) & (1 << 64) - 1)
-        large = [value for value in sample.feed.values() if value.size > 1]
-        if large and all(_is_constant(value) for value in large):
+        large = [plane for name, value in sample.feed.items() for plane in self._planes(name, value) if plane.size > 1]
+        if large and all(_is_constant(plane) for plane in large):
             self.constant += 1
             self._examples.setdefault("constant", sample.origin)
         if any(name in sample.feed and not sample.feed[name].any() for name in self._masks):
@@ -197,6 +197,11 @@ class SampleWatch:
             and not all(_is_grey(sample.feed[spec.name], spec) for spec in self._images)
         ):
             self.colour += 1
+
+    def _planes(self, name: str, values: Array) -> Iterable[Array]:
+        """Return the channels of an image, whose mean and scale may differ, or any other input as it is."""
+        axis = next((_channel_axis(spec) for spec in self._images if spec.name == name), None)
+        return [values] if axis is None or values.ndim <= axis else np.moveaxis(values, axis, 0)
 
     @property
     def samples(self) -> int:
@@ -237,7 +242,7 @@ class SampleWatch:
             return None
         return Finding(
             "constant",
-            f"{self.constant} of {self.samples} {self.role} samples hold one single value, the first is "
+            f"{self.constant} of {self.samples} {self.role} samples hold one single value or colour, the first is "
             f"{self._examples['constant']}",
             "check how samples are made (blank images, silence, a scale of 0), or leave them out",
         )
@@ -255,7 +260,8 @@ class SampleWatch:
         )
 
     def _grey(self) -> Finding | None:
-        if not self._images or self.colour or self.samples < FEWEST_ALIKE:
+        # blank ones are told as constant
+        if not self._images or self.colour or self.samples - self.constant < FEWEST_ALIKE:
             return None
         return Finding(
             "grey",

@@ -18,6 +18,7 @@ from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
+from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation, Size, UserMetric
@@ -98,14 +99,15 @@ def evaluate_pair(
     signatures = (signature_of(models[0]), signature_of(models[1]))
     require_same_inputs(*models)
     names = match_outputs(*signatures)
-    comparison = OutputComparison(names)
+    groups = GroupFinder(models[0], threads=threads)
+    comparison = OutputComparison(names, groups)
     own = None if metric is None else MetricRun(metric, names, signatures[0])
     providers = resolve(providers)
     parts = _Parts()
     others = []
     for name in further(runtimes):
         with parts.part(f"runtimes.{name}"):
-            others.append(SecondRuntime(name, int8, names, threads=threads))
+            others.append(SecondRuntime(name, int8, names, groups, threads=threads))
     stream = progress(samples) if progress else samples
     open_here = partial(Session, threads=threads, providers=providers)
     audits = providers == (CPU,)

@@ -15,11 +15,15 @@ from int8cal.numerics.metrics import EXACT_DB
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from int8cal.evaluation.result import Interval, Measurements
+    from int8cal.evaluation.group_metrics import DecisionFigure
+    from int8cal.evaluation.numbers import Interval
+    from int8cal.evaluation.result import Measurements
 
 FRACTION = "fraction of 1"
 _POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
+_COSINE = "at most 1"
 _OWN = "in the metric's own unit"
+_GROUPS = "groups of channels"
 _ENDS = {"lo": 0, "hi": 1}
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 # Unit -> the least and the largest value that a figure of it can take, whatever the models are.
@@ -27,13 +31,14 @@ _POSSIBLE: dict[str, tuple[float, float]] = {
     FRACTION: (0.0, 1.0),
     _POINTS: (-100.0, 100.0),
     _DECIBEL: (-math.inf, EXACT_DB),
-    "at most 1": (-1.0, 1.0),
+    _COSINE: (-1.0, 1.0),
     "in the output's unit": (0.0, math.inf),
     "ms": (_ABOVE_0, math.inf),
     _SPEEDUP: (_ABOVE_0, math.inf),
     "bytes": (0.0, math.inf),
     "int8 / fp32": (_ABOVE_0, math.inf),
     "channels": (0.0, math.inf),
+    _GROUPS: (0.0, math.inf),
     "nodes": (0.0, math.inf),
 }
 
@@ -107,9 +112,20 @@ def _worst_layer(measured: Measurements) -> float | None:
     return min((layer.sqnr_db for layer in measured.layers if layer.sqnr_db is not None), default=None)
 
 
+def _over_outputs(key: str) -> Callable[[Measurements], float | None]:
+    """Add what outputs have of something; None where none of them tells."""
+
+    def read(measured: Measurements) -> float | None:
+        counts = [getattr(output, key) for output in measured.outputs.values()]
+        known = [count for count in counts if count is not None]
+        return sum(known) if known else None
+
+    return read
+
+
 _MEASURED: dict[str, Figure] = {
     "sqnr_db": _figure("metrics.sqnr_db", _DECIBEL, "SQNR", 1, interval=True),
-    "cosine": _figure("metrics.cosine", "at most 1", "Cosine similarity", 1),
+    "cosine": _figure("metrics.cosine", _COSINE, "Cosine similarity", 1),
     "max_abs_error": _figure("metrics.max_abs_error", "in the output's unit", "Largest error", -1),
     "agreement": _figure("metrics.agreement", FRACTION, "Agreement", 1, interval=True),
     "top1.fp32": _figure("metrics.top1.fp32", FRACTION),
@@ -122,6 +138,9 @@ _MEASURED: dict[str, Figure] = {
     "metric.int8": _figure("metric.int8", _OWN, "Metric"),
     "metric.drop": _figure("metric.drop", _OWN, "Metric drop", -1, interval=True),
     "layers.worst_sqnr_db": Figure(_worst_layer, _DECIBEL, "Worst layer", 1),
+    "outputs.dead": Figure(_over_outputs("dead"), "channels", "Dead output channels", -1),
+    "outputs.saturated": Figure(_over_outputs("saturated"), _GROUPS, "Saturated outputs", -1),
+    "outputs.tied": Figure(_over_outputs("tied"), _GROUPS, "Outputs without order", -1),
     "latency.fp32": _figure("latency.fp32", "ms"),
     "latency.int8": _figure("latency.int8", "ms", "Int8 latency"),
     "latency.speedup": _figure("latency.speedup", _SPEEDUP, "Speedup", 1, interval=True),
@@ -132,6 +151,17 @@ _MEASURED: dict[str, Figure] = {
     "fusion.integer": _figure("fusion.integer", "nodes"),
     "fusion.float": _figure("fusion.float_", "nodes", "Nodes left in float", -1),
 }
+
+# Those that count faults of outputs, for which outputs have a line in words.
+OUTPUT_FAULTS = tuple(name for name in _MEASURED if name.startswith("outputs."))
+
+
+def faults_of(measured: Measurements, name: str) -> list[str]:
+    """Return what is said of the outputs' faults, where a figure counts them; else nothing."""
+    if name not in OUTPUT_FAULTS:
+        return []
+    return [line for output in measured.outputs.values() for line in output.faults]
+
 
 # Every figure with a name of its own, with both ends of intervals; those of one output are OUTPUT_UNITS.
 FIGURES: dict[str, Figure] = {
@@ -148,8 +178,27 @@ SHORT = {f"drop_ci95.{end}": f"top1.drop_ci95.{end}" for end in _ENDS}
 # What a metric's own name, alone and with something behind it, stands for.
 OWN = {"": "metric.int8"} | {name.removeprefix("metric"): name for name in FIGURES if name.startswith("metric.")}
 
-# Figures of one output: "outputs.<its name>.<one of these>".
-OUTPUT_UNITS = {"sqnr_db": _DECIBEL, "sqnr_db_ci95.lo": _DECIBEL, "sqnr_db_ci95.hi": _DECIBEL, "cosine": "at most 1"}
+# Of the decisions that an output is for (`evaluation.decision_metrics`): unit, label, which way is better.
+DECISIONS: dict[str, tuple[str, str, int]] = {
+    "argmax_agreement": (FRACTION, "Same largest score", 1),
+    "rank_correlation": (_COSINE, "Rank correlation", 1),
+    "top5_recall": (FRACTION, "Best 5 kept", 1),
+    "decision_f1": (FRACTION, "F1 of decisions", 1),
+    "threshold_crossings": (FRACTION, "Threshold crossed", -1),
+    "box_recall": (FRACTION, "Boxes found again", 1),
+    "box_precision": (FRACTION, "Boxes that are right", 1),
+    "box_iou": (FRACTION, "IoU of boxes", 1),
+    "neighbour_recall1": (FRACTION, "Nearest neighbour kept", 1),
+    "neighbour_recall5": (FRACTION, "5 neighbours kept", 1),
+    "embedding_cosine": (_COSINE, "Cosine of embeddings", 1),
+    "psnr_db": (_DECIBEL, "PSNR", 1),
+    "p5_sqnr_db": (_DECIBEL, "SQNR of the worst 5 %", 1),
+}
+# Figures of one output: "outputs.<its name>.<one of these>", or an end of the interval of one that has one.
+OUTPUT_FIGURES = ("sqnr_db", "cosine", *DECISIONS)
+OUTPUT_UNITS = {"sqnr_db": _DECIBEL, "sqnr_db_ci95.lo": _DECIBEL, "sqnr_db_ci95.hi": _DECIBEL, "cosine": _COSINE} | {
+    name: unit for key, (unit, _, _) in DECISIONS.items() for name in (key, *(f"{key}_ci95.{end}" for end in _ENDS))
+}
 # An output's name may hold dots: the figure is what the last of them begins.
 OUTPUT = re.compile(rf"outputs\.(.+)\.({'|'.join(map(re.escape, OUTPUT_UNITS))})", re.DOTALL)
 
@@ -172,6 +221,12 @@ def output_of(name: str) -> str | None:
     return None if match is None else match[1]
 
 
+def decided_on(name: str) -> bool:
+    """Whether a figure is one of the decisions on an output."""
+    match = OUTPUT.fullmatch(name)
+    return match is not None and match[2].partition("_ci95.")[0] in DECISIONS
+
+
 def figure_of(name: str) -> Figure:
     """Find a figure: one of FIGURES, or of one output."""
     match = OUTPUT.fullmatch(name)
@@ -180,8 +235,32 @@ def figure_of(name: str) -> Figure:
     output, key = match[1], match[2]
     if key == "cosine":
         return _figure(key, OUTPUT_UNITS[key], output=output)
-    sqnr = _figure("sqnr_db", _DECIBEL, f"SQNR of {output}", 1, interval=True, output=output)
-    return sqnr if key == "sqnr_db" else sqnr.end(key.rpartition(".")[2])
+    name, _, end = key.partition("_ci95.")
+    if name in DECISIONS:
+        figure = _decision(output, name)
+    else:
+        figure = _figure(name, _DECIBEL, f"SQNR of {output}", 1, interval=True, output=output)
+    return figure.end(end) if end else figure
+
+
+def _decision(output: str, name: str) -> Figure:
+    """Make a figure of the decisions on an output; of several groups of its channels the worst one's counts."""
+    unit, label, better = DECISIONS[name]
+
+    def worst(measured: Measurements) -> DecisionFigure | None:
+        found = measured.outputs[output].decisions if output in measured.outputs else ()
+        known = [(each.value * better, each) for each in found if each.figure == name and each.value is not None]
+        return min(known, key=lambda pair: pair[0])[1] if known else None
+
+    def read(measured: Measurements) -> float | None:
+        found = worst(measured)
+        return None if found is None else found.value
+
+    def ends(measured: Measurements) -> Interval | None:
+        found = worst(measured)
+        return None if found is None else found.ci95
+
+    return Figure(read, unit, f"{label}, {output}", better, ends)
 
 
 def value_of(name: str, measured: Measurements) -> float | None:

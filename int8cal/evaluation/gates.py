@@ -14,7 +14,7 @@ from int8cal.evaluation.figures import (
     FIGURES,
     FRACTION,
     OUTPUT,
-    OUTPUT_UNITS,
+    OUTPUT_FIGURES,
     OWN,
     figure_of,
     full_name,
@@ -43,6 +43,9 @@ _LIKE_OUTPUT = re.compile(rf"\s*(outputs\.\S.*?){_COMPARISON}", re.DOTALL)
 _AT_CHANCE = "the FP32 model itself is near chance"
 # What could be a metric's own figure, as long as nobody knows what the metric is called.
 OF_A_METRIC = rf"[A-Za-z_][A-Za-z0-9_]*({'|'.join(re.escape(rest) for rest in OWN if rest)})?"
+# They hold for every evaluation, unless there is a gate of the user's own on the figure, or it is switched off by name.
+STANDING = ("outputs.dead<=0",)
+_OFF = re.compile(r"\s*(outputs\.\w+)\s*=\s*off\s*")
 _NOT_ON_OUTPUTS = ("latency.", "size.", "saturation.", "fusion.", "layers.")
 
 
@@ -51,12 +54,50 @@ class ParsedGate:
     """A gate whose name is known and whose bound is a finite number; `text` is what the user wrote.
 
     `bound` is in the figure's unit, also where the user wrote a fraction in percent.
+    A standing one is there without being asked for, and says nothing where its figure cannot be had.
     """
 
     text: str
     name: str
     operator: str
     bound: float
+    standing: bool = False
+
+
+def with_standing(texts: Iterable[str], own: Iterable[ParsedGate]) -> tuple[ParsedGate, ...]:
+    """Add the standing gates to those that a user set, except for those that these replace or switch off.
+
+    Args:
+        texts: All that the user gave.
+        own: The gates among it, see `parse_gates`.
+    """
+    own = tuple(own)
+    gone = switched_off(texts) | {gate.name for gate in own}
+    standing = (replace(parse_gate(text), standing=True) for text in STANDING)
+    return (*own, *(gate for gate in standing if gate.name not in gone))
+
+
+def gate_texts(evaluation: EvaluationSettings) -> tuple[str, ...]:
+    """Return the texts of all gates that a job is held to, the standing ones as well."""
+    return tuple(gate.text for gate in with_standing(evaluation.gates, gates_of(evaluation)))
+
+
+def switched_off(texts: Iterable[str]) -> set[str]:
+    """Name the figures whose standing gates are switched off.
+
+    Raises:
+        ConfigError: There is no standing gate on one of them.
+    """
+    standing = {parse_gate(text).name: text for text in STANDING}
+    names = {match[1]: text for text in texts if (match := _OFF.fullmatch(text))}
+    for name, text in names.items():
+        if name not in standing:
+            raise ConfigError(
+                f'gate "{text}" switches off a gate that nobody set',
+                do=f"the gates that are always on are {', '.join(standing.values())}",
+                gate=text,
+            )
+    return set(names)
 
 
 def parse_gate(
@@ -124,7 +165,7 @@ def _read(
     if name not in names and not (outputs and outputs.fullmatch(name)) and not could_be:
         do = _nearest(name, [*names, *(f"{metric}{rest}" for rest in OWN)] if metric else names, example)
         if outputs and name.startswith("outputs."):
-            do = f"write outputs.NAME followed by {' or '.join(f'.{figure}' for figure in OUTPUT_UNITS)}"
+            do = f"write outputs.NAME followed by one of {', '.join(f'.{figure}' for figure in OUTPUT_FIGURES)}"
         raise ConfigError(f'{noun} "{text}" names an unknown figure "{name}"', do=do, gate=text)
     percent = own and number.endswith("%") and _is_known(name) and figure_of(name).unit == FRACTION
     try:
@@ -197,14 +238,20 @@ def gates_of(settings: EvaluationSettings) -> list[ParsedGate]:
     return parse_gates(settings.gates, metric_name(settings.metric))
 
 
-def parse_gates(texts: Iterable[str], metric: str) -> list[ParsedGate]:
-    """Read gates; `metric` is what the user's metric is called, "" without one.
+def parse_gates(texts: Iterable[str], metric: str | None) -> list[ParsedGate]:
+    """Read the gates that a user set, without what switches standing ones off.
+
+    Args:
+        texts: Of the user.
+        metric: As for `parse_gate`.
 
     Raises:
         ConfigError: As `parse_gate`, or a gate is about a metric that there is not.
     """
-    gates = [parse_gate(text, metric=metric) for text in texts]
-    lost = next((gate for gate in gates if gate.name.startswith("metric.") and not metric), None)
+    texts = tuple(texts)
+    switched_off(texts)
+    gates = [parse_gate(text, metric=metric) for text in texts if not _OFF.fullmatch(text)]
+    lost = next((gate for gate in gates if gate.name.startswith("metric.") and metric == ""), None)
     if lost is not None:
         raise ConfigError(
             f'gate "{lost.text}" is about a metric of your own, and there is none',
@@ -341,12 +388,13 @@ def figure_named(text: str, metric: str = "") -> str:
 
 
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Hold every gate against the evaluation, in order; a figure that could not be computed fails its gate.
+    """Hold every gate against the evaluation, in order; a figure that could not be computed fails the user's gate.
 
     So does a drop in accuracy where the FP32 model is near chance: there is nothing to lose there, and the data or its
     preprocessing is wrong.
     """
-    held = tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in gates)
+    judged = (gate for gate in gates if not gate.standing or value_of(gate.name, evaluation) is not None)
+    held = tuple(hold(gate, value_of(gate.name, evaluation), interval_of(gate.name, evaluation)) for gate in judged)
     if not any(finding.check == "chance" for finding in evaluation.findings):
         return held
     return tuple(replace(gate, passed=False, why=_AT_CHANCE) if _is_drop(gate.gate) else gate for gate in held)

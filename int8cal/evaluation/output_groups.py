@@ -51,6 +51,7 @@ _LEAST_WAVE = 2000  # samples of a waveform; a convolution may give as many as a
 _LEAST_VOCABULARY = 1000  # token logits; smaller alphabets are class scores a position
 _LEAST_EMBEDDING = 16
 _LEAST_CLASSES = 2
+_ROW_RANK = 2
 _COORDINATES, _OBJECTS_RANK = 4, 3  # of a box; axes of an output of boxes: batch, and objects and channels in any order
 _IMAGE_RANK, _PLANES = 4, (1, 3, 4)
 _SOFTMAX_OPSET = 13  # from which on the default axis is the last
@@ -117,6 +118,11 @@ class _Part:
         return max(abs(self.low), abs(self.high))
 
 
+def whole_output(name: str, value: Values) -> OutputGroup:
+    """Return the group of an output of which nothing is known: all of it, a row's values being its channels."""
+    return OutputGroup(name, "values", 1, 0, value.shape[1]) if value.ndim == _ROW_RANK else OutputGroup(name, "values")
+
+
 class GroupFinder:
     """Finds the groups of a model's outputs, once, on a sample.
 
@@ -126,6 +132,32 @@ class GroupFinder:
     """
 
     def __init__(self, fp32: onnx.ModelProto, *, threads: int = 0) -> None:
+        self._graph: _Graph | None = _Graph(fp32, threads)
+        self._found: dict[str, tuple[OutputGroup, ...]] = {}
+
+    def __call__(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
+        """Find the groups of every float output, in the order of their channels; further calls give the same.
+
+        Args:
+            sample: A sample; models with Concats in front of their outputs are run on it.
+            outputs: What the FP32 model gives for it: name -> array, of this sample alone.
+
+        Raises:
+            ModelError, StatisticsError: The parts of an output could not be run.
+
+        Numerics: parts are told from the graph; which of them mean different things, by kind and by range (a factor of
+        _SAME_RANGE) on this sample.
+        """
+        if self._graph is not None:
+            self._found = self._graph.groups(sample, outputs)
+            self._graph = None  # with the model's weights
+        return self._found
+
+
+class _Graph:
+    """What the graph says of outputs."""
+
+    def __init__(self, fp32: onnx.ModelProto, threads: int) -> None:
         self._model, self._threads = fp32, threads
         self._index = Index(fp32)
         self._constants = derived_constants(self._index)
@@ -133,16 +165,8 @@ class GroupFinder:
             (each.version for each in fp32.opset_import if each.domain in STANDARD), default=_SOFTMAX_OPSET
         )
 
-    def __call__(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
-        """Find the groups of every float output, in the order of their channels.
-
-        Args:
-            sample: A sample; models with Concats in front of their outputs are run on it.
-            outputs: What the FP32 model gives for it: name -> array, of this sample alone.
-
-        Numerics: parts are told from the graph; which of them mean different things, by kind and by range (a factor of
-        _SAME_RANGE) on this sample.
-        """
+    def groups(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
+        """Find the groups of every float output."""
         floats = {name: value for name, value in outputs.items() if value.dtype.kind == "f"}
         joinings = {name: each for name in floats if (each := joining_of(self._index, name, self._constants))}
         origins = self._origins(sample, floats, joinings) if joinings else {}

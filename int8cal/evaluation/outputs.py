@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from int8cal.data.padding import kept
-from int8cal.errors import DataError, ModelError, NonFiniteError
+from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
+from int8cal.evaluation.decision_metrics import Decisions
+from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines
+from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import numpy.typing as npt
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.output_groups import GroupFinder
     from int8cal.runtime.batching import Arrays
 
 _NO_LABELS = "the samples have no labels"
 _NO_FLOAT = "the model has no float output"
 _ONE_SAMPLE = "one sample gives no interval"
+_CANNOT_TELL = "one sample: cannot tell whether an output changes"
 # Outputs below it get a warning: noise of a tenth of the signal, where hardly any use is left.
 POOR_DB = 10.0
 # Above it two models differ by float32 rounding alone.
@@ -32,18 +40,27 @@ class OutputComparison:
 
     Args:
         names: (fp32 name, int8 name) of each output, in order; see `pixel_feeds.match_outputs`.
+        groups: Finds the groups of channels of outputs, on the first sample; None where every output is one.
         first, second: What messages call the two models; first is None for the FP32 model, text for an int8 one.
     """
 
     def __init__(
-        self, names: tuple[tuple[str, str], ...], *, first: str | None = None, second: str = "int8 model"
+        self,
+        names: tuple[tuple[str, str], ...],
+        groups: GroupFinder | None = None,
+        *,
+        first: str | None = None,
+        second: str = "int8 model",
     ) -> None:
         self.samples = 0
         self._models = (first or "FP32 model", second)
         self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
-        self._changes: dict[str, _Changes] = {}
+        self._find = groups
+        self._decisions = Decisions(())
+        self._groups: dict[str, list[GroupComparison]] = {}
+        self._ungrouped: dict[str, str] = {}  # outputs whose channels cannot be told apart, and why
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
@@ -64,6 +81,8 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
+        self._find_groups(sample, fp32)
+        floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
         for name, other in self._names:
             if name not in fp32 or other not in int8:
                 continue
@@ -80,12 +99,44 @@ class OutputComparison:
                     do="give the FP32 model that the int8 model was made from",
                 )
             x, y = (kept(name, value, sample) for value in (x, y))
+            floats[0][name], floats[1][name] = x, y
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
-            self._changes.setdefault(name, _Changes()).add(x, y)
+            self._add_groups(name, x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
                 self._classify(sample, x, y)
+        self._decide(floats)
+
+    def _decide(self, floats: list[dict[str, npt.NDArray[Any]]]) -> None:
+        """Look at what the outputs decide, by the groups that the first sample tells."""
+        if self._find is not None and self.samples == 1:
+            self._decisions = Decisions([each.group for name in floats[0] for each in self._groups[name]])
+        self._decisions.add(*floats)
+
+    def _find_groups(self, sample: Sample, fp32: Arrays) -> None:
+        """Find the groups of outputs that are there for the first time."""
+        new = {name: fp32[name] for name, _ in self._names if name in fp32 and name not in self._groups}
+        if not new:
+            return
+        found: Mapping[str, Sequence[OutputGroup]] = {}
+        if self._find is not None and not self._groups:
+            try:
+                found = self._find(sample, new)
+            except (ModelError, StatisticsError) as error:
+                self._ungrouped |= dict.fromkeys(new, f"its parts could not be found: {error.what}")
+        for name, value in new.items():
+            self._groups[name] = [GroupComparison(group) for group in found.get(name, [whole_output(name, value)])]
+
+    def _add_groups(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+        groups = self._groups[name]
+        last = groups[-1].group
+        if last.axis is not None and (x.ndim <= last.axis or x.shape[last.axis] != last.end):
+            self._ungrouped[name] = "the number of its channels differs between samples"
+        if name in self._ungrouped and last.axis is not None:
+            groups = self._groups[name] = [GroupComparison(OutputGroup(name, "values"))]
+        for each in groups:
+            each.add(each.group.of(x), each.group.of(y))
 
     def metrics(self) -> Metrics:
         """Return the figures over all outputs: sqnr_db and cosine are those of the worst float output.
@@ -114,11 +165,34 @@ class OutputComparison:
 
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
-        return {name: _figures(self._sums.get(name, SampleSums())) for name, _ in self._names}
+        return {name: self._figures(name) for name, _ in self._names}
+
+    def _figures(self, name: str) -> OutputMetrics:
+        sums = self._sums.get(name, SampleSums())
+        total = sums.total
+        interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
+        plain = OutputMetrics(sqnr_db=total.sqnr_db, cosine=total.cosine, sqnr_db_ci95=interval)
+        if not total.count:
+            return plain
+        judged = sums.samples >= LEAST_SAMPLES
+        groups = tuple(each.metrics(judged=judged) for each in self._groups[name])
+        last = self._groups[name][-1].group
+        faults = fault_lines(name, last.end, groups, self._models)
+        if judged:
+            plain = replace(
+                plain,
+                dead=sum(len(each.dead) for each in groups),
+                saturated=sum(each.saturated > 0.0 for each in groups),
+                tied=sum(each.tied > 0.0 or each.levels > 0 for each in groups),
+            )
+        decisions, _ = self._decisions.results()
+        shown = groups if len(groups) > 1 or faults else ()
+        return replace(plain, faults=faults, groups=shown, decisions=decisions.get(name, ()))
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
-        reasons: dict[str, str] = {}
+        _, found = self._decisions.results()
+        reasons = dict(found)
         outputs, metrics = self.outputs(), self.metrics()
         for name, figures in outputs.items():
             if figures.sqnr_db is None:
@@ -134,6 +208,14 @@ class OutputComparison:
                 names = self._without(key) or list(outputs)
                 why = "; ".join(dict.fromkeys(self._why_no_error(name) for name in names))
                 reasons[f"metrics.{key}"] = why if self._sums else _NO_FLOAT
+        for name, figures in outputs.items():
+            for at, group in enumerate(figures.groups):
+                if group.sqnr_db is None or group.cosine is None:
+                    reasons[f"outputs.{name}.groups.{at}"] = "the group is zero everywhere in one of the models"
+        reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
+        if all(each.dead is None for each in outputs.values()):
+            why = _CANNOT_TELL if self._sums else _NO_FLOAT
+            reasons |= {f"outputs.{name}": why for name in ("dead", "saturated", "tied")}
         no_scores = self._no_scores()
         if metrics.agreement is None:
             reasons["metrics.agreement"] = no_scores
@@ -148,13 +230,16 @@ class OutputComparison:
         """Name the outputs that are of little use: constant in int8 only, mostly noise, or zero everywhere."""
         found = []
         first, second = self._models
+        outputs = self.outputs()
         for name, sums in self._sums.items():
             ratio = sums.total.sqnr_db
             if not sums.total.count:
                 continue
             if ratio is None:
                 found.append(f"{self._why_no_error(name)}; nothing can be said of its error")
-            elif self._changes[name].lost and ratio < _ROUNDING_DB:
+            elif any(each.changes.lost for each in self._groups[name]) and ratio < _ROUNDING_DB:
+                if outputs[name].dead:
+                    continue  # a fault, which says more
                 still = f'output "{name}" does not change in the {second} while it does in the {first}'
                 found.append(f"{still} (SQNR {ratio:.2f} dB)")
             elif not ratio >= POOR_DB:
@@ -215,12 +300,6 @@ class OutputComparison:
         return f"output {name} is zero everywhere in both models"
 
 
-def _figures(sums: SampleSums) -> OutputMetrics:
-    total = sums.total
-    interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
-    return OutputMetrics(sqnr_db=total.sqnr_db, cosine=total.cosine, sqnr_db_ci95=interval)
-
-
 def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str, *, quantized: bool) -> None:
     if np.isfinite(value).all():
         return
@@ -246,27 +325,3 @@ def _drop(counts: PairedCounts) -> Drop | None:
         drop_ci95=(100 * low, 100 * high),
         samples=counts.samples,
     )
-
-
-class _Changes:
-    """Whether an output changes at all in the reference model and in another, over samples and within them."""
-
-    def __init__(self) -> None:
-        self._first: list[npt.NDArray[Any] | None] = [None, None]
-        self._same, self._flat = [True, True], [True, True]  # over samples; over all values of all samples
-
-    def add(self, reference: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
-        """Look at one sample: arrays of any shape."""
-        for model, values in enumerate((reference, other)):
-            if not values.size or not (self._same[model] or self._flat[model]):
-                continue
-            first = self._first[model]
-            if first is None:
-                first = self._first[model] = values.copy()  # the runtime may write into its arrays again
-            self._same[model] = self._same[model] and np.array_equal(first, values)
-            self._flat[model] = self._flat[model] and bool((values == first.flat[0]).all())
-
-    @property
-    def lost(self) -> bool:
-        """Whether it is constant in the other model only: over samples, or over all values."""
-        return any(other and not reference for reference, other in (self._same, self._flat))

@@ -8,32 +8,17 @@ that some reports lack: older ones, those of other tools, or where it tells of n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BeforeValidator, Field, PlainValidator, StrictBool
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StrictBool
+
+from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.data.checks import Finding
     from int8cal.quantization.table import StepResult, WeightEntry
-
-# Metadata of fields that report.json has only where they are not their default.
-LEFT_OUT = {"left out": True}
-
-
-def _number(value: Any) -> Any:
-    # To Python a bool is an int; to a report it is not a number.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PydanticCustomError("number", "int or float")
-    return value
-
-
-# A number is kept as it was given, whole or not, so that it is written again as it was read.
-Number = Annotated[float, PlainValidator(_number)]
-Count = Annotated[int, BeforeValidator(_number)]
-# Both ends of a 95 % interval.
-Interval = tuple[Number | None, Number | None]
 
 
 def ends(interval: Interval | None) -> tuple[float, float] | None:
@@ -76,11 +61,25 @@ class Metrics:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputMetrics:
-    """One graph output."""
+    """One graph output.
+
+    Attributes:
+        dead: How many of its channels are constant in the int8 model only; None where that cannot be told.
+        saturated, tied: How many of its groups are saturated, or have lost the order of their values; likewise.
+        faults: In words, what makes the output useless or nearly so.
+        groups: Where they tell more than the output: several, or one with a fault.
+        decisions: Of its groups in the order of their channels, of each the most telling figure first.
+    """
 
     sqnr_db: Number | None
     sqnr_db_ci95: Interval | None = None
     cosine: Number | None
+    dead: Count | None = field(default=None, metadata=LEFT_OUT)
+    saturated: Count | None = field(default=None, metadata=LEFT_OUT)
+    tied: Count | None = field(default=None, metadata=LEFT_OUT)
+    faults: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
+    groups: tuple[GroupMetrics, ...] = field(default=(), metadata=LEFT_OUT)
+    decisions: tuple[DecisionFigure, ...] = field(default=(), metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.data.sample import Sample
+    from int8cal.evaluation.output_groups import GroupFinder
     from int8cal.evaluation.result import Latency
     from int8cal.runtime.batching import Arrays
 
@@ -67,13 +68,16 @@ def speed_warnings(target: str, latency: Latency | None) -> tuple[str, ...]:
 class SecondRuntime:
     """One further runtime during an evaluation; `add` each sample, then read `result` and `reasons`."""
 
-    def __init__(self, name: str, int8: Path | onnx.ModelProto, outputs: Names, *, threads: int) -> None:
+    def __init__(
+        self, name: str, int8: Path | onnx.ModelProto, outputs: Names, groups: GroupFinder, *, threads: int
+    ) -> None:
         """Open the int8 model there.
 
         Args:
             name: A key of OTHERS.
             int8: The quantized model.
             outputs: (FP32 name, int8 name) of each output.
+            groups: Finds their groups of channels.
             threads: Threads of the runtime; 0 for all CPUs.
 
         Raises:
@@ -83,7 +87,7 @@ class SecondRuntime:
         self.name, self._int8, self._threads = name, int8, threads
         self.session = OTHERS[name](int8, threads=threads)
         second = f"int8 model in {_TITLES[name]}"
-        self._of_fp32 = OutputComparison(outputs, second=second)
+        self._of_fp32 = OutputComparison(outputs, groups, second=second)
         both = tuple((int8_name, int8_name) for _, int8_name in outputs)
         self._of_int8 = OutputComparison(both, first="int8 model in onnxruntime", second=second)
         lost = next((int8_name for int8_name, _ in both if int8_name not in self.session.outputs), None)
@@ -121,7 +125,8 @@ class SecondRuntime:
 
     def warnings(self) -> tuple[str, ...]:
         """Name the outputs that are of little use there."""
-        return self._of_fp32.warnings()
+        faults = (line for each in self._of_fp32.outputs().values() for line in each.faults)
+        return (*faults, *self._of_fp32.warnings())
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""

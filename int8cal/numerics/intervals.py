@@ -1,6 +1,6 @@
-"""95 % confidence intervals in closed form: of proportions and their differences, SQNRs over samples, ratios of times.
+"""95 % confidence intervals in closed form: of proportions, SQNRs, means, shares and quantiles over samples, of times.
 
-No resampling: the same figures give the same interval, in whatever order the samples came, and no sample is kept.
+No resampling: the same figures give the same interval, in whatever order the samples came.
 """
 
 from __future__ import annotations
@@ -136,6 +136,57 @@ def sqnr_interval(
     squares = of_signal / signal / signal - 2.0 * (of_both / signal / noise) + of_noise / noise / noise
     margin = _DECIBEL * student_t95(samples - 1) * math.sqrt(max(squares, 0.0) * samples / (samples - 1))
     return centre - margin, centre + margin
+
+
+def ratio_of_sums_interval(
+    tops: Sequence[float], bottoms: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float] | None:
+    """Interval of sum(tops) / sum(bottoms) over samples: of a share or a score that each sample has more or less of.
+
+    Args:
+        tops, bottoms: One of each per sample, as many; bottoms >= 0. Bottoms of 1 make it the mean of the tops.
+        bounds: The least and the largest value that there can be; the interval ends there.
+
+    Returns:
+        (low, high) around the ratio; None for fewer than two samples with a bottom above 0.
+
+    Numerics: Ratio estimator by linearization (Cochran, Sampling Techniques, 6.4): a sample moves the ratio R by
+    (top - R bottom) / sum(bottoms). Student's t with samples - 1 degrees of freedom; for a mean it is the textbook's.
+    """
+    total = math.fsum(bottoms)
+    samples = sum(each > 0.0 for each in bottoms)
+    if samples < 2:
+        return None
+    ratio = math.fsum(tops) / total
+    squares = math.fsum((top - ratio * bottom) ** 2 for top, bottom in zip(tops, bottoms, strict=True))
+    margin = student_t95(samples - 1) * math.sqrt(squares * samples / (samples - 1)) / total
+    return min(max(bounds[0], ratio - margin), ratio), max(min(bounds[1], ratio + margin), ratio)
+
+
+def quantile_interval(ordered: Sequence[float], fraction: float) -> tuple[float, float] | None:
+    """Exact interval of a quantile, between two of the samples.
+
+    Args:
+        ordered: One figure per sample, ascending.
+        fraction: Of the samples that lie below, 0 < fraction < 1.
+
+    Returns:
+        (low, high); None where there are too few samples for both ends: 72 are enough for 5 %.
+
+    Numerics: The number of samples below the quantile is binomial, whatever the distribution (Conover, Practical
+    Nonparametric Statistics, 3.2).
+    """
+    n = len(ordered)
+    if not n:
+        return None
+    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, n + 1)))))
+    below = np.arange(n + 1)
+    chances = np.exp(
+        logs[n] - logs - logs[::-1] + below * math.log(fraction) + (n - below) * math.log1p(-fraction)
+    ).cumsum()
+    low = int(np.searchsorted(chances, _TAIL, side="right"))  # as many counts are too few together
+    high = int(np.searchsorted(chances, 1.0 - _TAIL)) + 1
+    return (ordered[low - 1], ordered[high - 1]) if low >= 1 and high <= n else None
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float], point: float) -> tuple[float, float] | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
+from int8cal.evaluation.figures import OUTPUT_FAULTS
 from int8cal.evaluation.gates import figure_named, read_gate
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
@@ -104,6 +105,11 @@ def _about_fusion(document: Document, gate: Gate, figure: str) -> tuple[str, ...
     nodes = () if document.fusion is None else document.fusion.nodes
     named = _listed([f"{each.node} ({each.op_type}: {each.reason})" for each in nodes])
     return (f"in float are {named}" if named else "", "" if named else "see Left in float")
+
+
+def _about_faults(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:  # noqa: ARG001 - likewise
+    scales = "give what these channels come from scales of its own, as int8cal calibrate does, or leave it in float"
+    return scales, f"to allow it, give --gate {figure}=off, or a bound of your own"
 
 
 def _about_accuracy(document: Document, gate: Gate, figure: str) -> tuple[str, ...]:
@@ -212,4 +218,5 @@ _ABOUT: dict[str, Callable[[Document, Gate, str], tuple[str, ...]]] = {
     "size.": _about_size,
     "saturation.": _about_saturation,
     "fusion.": _about_fusion,
+    **dict.fromkeys(OUTPUT_FAULTS, _about_faults),
 }

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
-from int8cal.evaluation.figures import FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
+from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
@@ -145,11 +145,19 @@ def compare_documents(old: Document, new: Document) -> Comparison:
 
 
 def _shown(old: Document, new: Document) -> tuple[str, ...]:
-    """Choose the figures to show of two reports: those of the model, and of each output where there are several."""
+    """Choose the figures to show of two reports: those of the model, and of each output where there are several.
+
+    Decisions on an output are those of the old report: that the new one does not tell of them any more is a change.
+    """
     names = [name for name in old.outputs if name in new.outputs]
+    decisions = [
+        f"outputs.{name}.{figure}"
+        for name in names
+        for figure in dict.fromkeys(each.figure for each in old.outputs[name].decisions)
+    ]
     own = [document for document in (old, new) if document.metric is not None]
     of_model = [name for name in _SHOWN if own or name not in _OWN]
-    return (*of_model, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1))
+    return (*of_model, *(f"outputs.{name}.sqnr_db" for name in names if len(names) > 1), *decisions)
 
 
 def value_in(document: Document, name: str) -> float | None:
@@ -290,46 +298,6 @@ def timed_elsewhere(old: Document, new: Document) -> bool:
     return places[0] != places[1]
 
 
-def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
-    def change(old: float, new: float) -> str:
-        number = f"{new - old:+.{digits}f}"
-        zero = not float(number)
-        return f"{number.lstrip('+-') if zero else number}{unit}"
-
-    return change
-
-
-def _decibels(old: float, new: float) -> str:
-    return _by(" dB")(held("_db", old), held("_db", new))
-
-
-def _percent(old: float, new: float) -> str:
-    if not old:
-        return "0 %" if new == old else "from 0"
-    return _by(" %")(0.0, 100 * (new / old - 1))
-
-
-# How the way from one value of a unit to another reads.
-_WAYS: dict[str, Callable[[float, float], str]] = {
-    "dB": _decibels,
-    "at most 1": _by("", 6),
-    "fraction of 1": _by("", 4),
-    "percentage points": _by(" points"),
-    "channels": _by("", 0),
-    "nodes": _by("", 0),
-}
-
-
-def cells(change: FigureChange) -> tuple[str, str, str, str, str]:
-    """Show a change: the figure, old, new, the way between them, and which way that is."""
-    figure = figure_of(change.figure)
-    old, new = map(wording.OF_UNIT[figure.unit], (change.old, change.new))
-    if change.old is None or change.new is None:
-        return figure.label, old, new, "", ""
-    way = _WAYS.get(figure.unit, _percent)
-    return figure.label, old, new, way(change.old, change.new), change.verdict
-
-
 _CHANGES: dict[str, Callable[[float, float], float | None]] = {
     "drop": lambda old, new: old - new,
     "rise": lambda old, new: new - old,
@@ -420,18 +388,20 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     """Look for regressions that no noise explains, without limits of the user's.
 
     Returns:
-        A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5:
-        worse by more than the 95 % interval of the difference; the drop of the user's metric likewise, and without an
-        interval by more than 1 % of the FP32 model's figure. Speedup: the same, and by more than 10 %, since two runs
-        of one model differ more than its rounds. Size: by more than 5 %. Channels that can saturate and nodes in float:
-        more than before. Gates: passed before and fail now, or loosened. A figure that the new report lacks fails.
-        Speeds that were measured on different machines are not compared: only a limit of the user's does.
+        A verdict per figure that the old report has, named by what must not happen. SQNR, agreement, top-1 and top-5,
+        decisions on outputs where they have intervals: worse by more than the 95 % interval of the difference; the drop
+        of the user's metric likewise, and without an interval by more than 1 % of the FP32 model's figure. Speedup: the
+        same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than 5 %.
+        Channels that can saturate and nodes in float: more than before. Gates: passed before and fail now, or loosened.
+        A figure that the new report lacks fails. Speeds that were measured on different machines are not compared: only
+        a limit of the user's does.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
         _verdict(by_name[name], _beyond_noise)
         for name in by_name
-        if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop") or name.startswith("outputs.")
+        if name in ("sqnr_db", "agreement", "top1.drop", "top5.drop")
+        or (name.startswith("outputs.") and not _without_interval(by_name[name]))
     ]
     if "metric.drop" in by_name:
         reference = value_in(found.old, "metric.fp32")
@@ -451,6 +421,12 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         if each.loosened
     ]
     return tuple(verdict for verdict in (*verdicts, *gates) if verdict is not None)
+
+
+def _without_interval(change: FigureChange) -> bool:
+    """Whether a figure of decisions changed of which nobody knows the noise: few samples have no worst percentile."""
+    is_decision = change.figure.rpartition(".")[2] in DECISIONS
+    return is_decision and change.worse_by is not None and change.worse_by_ci95 is None
 
 
 def gates_gone(found: Comparison) -> tuple[Regression, ...]:

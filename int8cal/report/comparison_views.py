@@ -7,18 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
+from int8cal.evaluation.figures import figure_of
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
-from int8cal.report.comparison import Regression, cells, why_unknown
+from int8cal.report.comparison import Regression, held, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
 from int8cal.report.markdown import bullets, code, escape, folded, joined, long_table
 from int8cal.report.reading import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from int8cal.evaluation.result import Gate
-    from int8cal.report.comparison import Comparison
+    from int8cal.report.comparison import Comparison, FigureChange
 
 FORMAT = "int8cal/compare"
 VERSION = 1
@@ -232,3 +233,43 @@ def _named(names: Sequence[str]) -> str:
 
 def _passed(passed: bool | None) -> str:
     return {None: "", True: "✅", False: "❌"}[passed]
+
+
+def _by(unit: str, digits: int = 2) -> Callable[[float, float], str]:
+    def change(old: float, new: float) -> str:
+        number = f"{new - old:+.{digits}f}"
+        zero = not float(number)
+        return f"{number.lstrip('+-') if zero else number}{unit}"
+
+    return change
+
+
+def _decibels(old: float, new: float) -> str:
+    return _by(" dB")(held("_db", old), held("_db", new))
+
+
+def _percent(old: float, new: float) -> str:
+    if not old:
+        return "0 %" if new == old else "from 0"
+    return _by(" %")(0.0, 100 * (new / old - 1))
+
+
+# How the way from one value of a unit to another reads.
+_WAYS: dict[str, Callable[[float, float], str]] = {
+    "dB": _decibels,
+    "at most 1": _by("", 6),
+    "fraction of 1": _by("", 4),
+    "percentage points": _by(" points"),
+    "channels": _by("", 0),
+    "nodes": _by("", 0),
+}
+
+
+def cells(change: FigureChange) -> tuple[str, str, str, str, str]:
+    """Show a change: the figure, old, new, the way between them, and which way that is."""
+    figure = figure_of(change.figure)
+    old, new = map(wording.OF_UNIT[figure.unit], (change.old, change.new))
+    if change.old is None or change.new is None:
+        return figure.label, old, new, "", ""
+    way = _WAYS.get(figure.unit, _percent)
+    return figure.label, old, new, way(change.old, change.new), change.verdict

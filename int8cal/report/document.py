@@ -19,10 +19,11 @@ import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
 from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
+from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import (
-    Count,
     Fusion,
     Gate,
     Latency,
@@ -30,7 +31,6 @@ from int8cal.evaluation.result import (
     Measurements,
     Metrics,
     MixedPrecision,
-    Number,
     Optimization,
     Origin,
     OutputMetrics,
@@ -49,6 +49,7 @@ STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 # The runtime that always runs; its part of "runtimes" repeats the evaluation's.
 FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
+_NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
 # Keys that only some reports have.
 _OPTIONAL = ("metric", "weights", "findings", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
 # Parts in which each null has a reason.
@@ -269,7 +270,7 @@ def _json_of(report: Report) -> dict[str, Any]:
     for path in _nulls(plain):
         names = _names(path, lambda at: plain["layers"][at]["tensor"], lambda at: plain["gates"][at]["gate"], own)
         if find_reason(reasons, *names) is None:
-            reasons[path] = NO_REASON
+            reasons[path] = _NO_DECISION if decided_on(names[-1]) else NO_REASON
     return plain | {"reasons": _plain(_sorted(reasons), "reasons", {})}
 
 

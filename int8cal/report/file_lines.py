@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
 from int8cal.errors import ConfigError, printable
-from int8cal.evaluation.result import Count, Gate, Number  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
+from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
 from int8cal.numerics.loglinear import linear_histogram
 from int8cal.report import wording
 from int8cal.report.reading import flat

@@ -63,7 +63,8 @@ def report_to_html(report: Report) -> str:
 
 def _page(report: Report, document: Document, histograms: list[dict[str, Any] | None]) -> dict[str, object]:
     """Prepare what the template shows in an order of its own, or on one axis."""
-    gates = document.gates
+    gates = [gate for _, gate in reading.told_gates(document)]
+    broken = any(not gate.passed for gate in gates) or bool(reading.faults(document))
     rows = tables.layer_rows(document, {histogram.tensor: index for index, histogram in enumerate(report.histograms)})
     by_tensor = {row.layer.tensor: row for row in reversed(rows)}
     drawn = [
@@ -73,7 +74,7 @@ def _page(report: Report, document: Document, histograms: list[dict[str, Any] | 
     speed, speed_text = charts.speed_picture(document)
     return {
         "title": printable(reading.name_of(document)),
-        "state": "none" if not gates else "pass" if all(gate.passed for gate in gates) else "fail",
+        "state": "fail" if broken else "pass" if gates else "none",
         "figures": _grouped(document),
         "layers": rows,
         "in_order": sorted(rows, key=lambda row: row.order),
@@ -103,7 +104,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
     for module in (advice, charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
-    environment.globals["HEADS"] = tables.HEADS
+    environment.globals |= {name: getattr(tables, name) for name in ("HEADS", "GROUP_HEADS", "DECISION_HEADS")}
     return environment
 
 

@@ -15,18 +15,24 @@ from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
+    faults,
     flat,
     gate_value,
     headlines,
     int8_name,
     name_of,
     origin_rows,
+    told_gates,
     verdict,
 )
 from int8cal.report.tables import (
+    DECISION_HEADS,
+    GROUP_HEADS,
     HEADS,
     curve_heads,
     curve_rows,
+    decision_rows,
+    group_rows,
     mixed_layer_rows,
     mixed_sentence,
     optimized_sentence,
@@ -77,9 +83,12 @@ def report_to_markdown(report: Report) -> str:
             f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
             bullets([f"⚠️ {escape(str(each))}" for each in document.findings], most=_FLOAT_NODES),
             _origin(document),
+            bullets([f"❌ {escape(line)}" for line in faults(document)], most=_GATES),
             _failed(document),
             _headline(document),
+            _groups(document),
             _runtimes(document),
+            folded("Decisions on the outputs", _decisions(document)),
             folded(
                 wording.count(len(document.other_warnings), "warning"),
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
@@ -96,9 +105,9 @@ def report_to_markdown(report: Report) -> str:
 
 
 def _mark(document: Document) -> str:
-    gates = document.gates
+    gates = [gate for _, gate in told_gates(document)]
     if not gates:
-        return ""
+        return "❌ " if faults(document) else ""
     return "✅ " if all(gate.passed for gate in gates) else "❌ "
 
 
@@ -123,7 +132,7 @@ def _origin(document: Document) -> str:
 
 def _failed(document: Document) -> str:
     lines = []
-    for index, gate in enumerate(document.gates):
+    for index, gate in told_gates(document):
         if not gate.passed:
             told = filter(None, (gate_value(document, index), advice(document, index)))
             lines.append(f"❌ {code(gate.gate)}: {'; '.join(map(escape, told))}")
@@ -133,7 +142,7 @@ def _failed(document: Document) -> str:
 def _headline(document: Document) -> str:
     """Write the figures, each with the gates about it, and then gates about anything else."""
     own = document.metric.name if document.metric else ""
-    gates = [(index, gate, figure_named(gate.gate, own)) for index, gate in enumerate(document.gates)]
+    gates = [(index, gate, figure_named(gate.gate, own)) for index, gate in told_gates(document)]
     rows, told = [], set[int]()
     for figure in headlines(document):
         about = [(index, gate) for index, gate, name in gates if _is_about(name, figure)]
@@ -152,6 +161,15 @@ def _headline(document: Document) -> str:
         table_of_figures = table(["", "int8 against float32", "95 % interval", ""], [row[:4] for row in rows])
     others = [[_verdict(gate), escape(gate_value(document, index))] for index, gate, _ in gates if index not in told]
     return _with_table(table_of_figures, long_table(["other gates", "value"], others, most=_GATES))
+
+
+def _groups(document: Document) -> str:
+    """Write the groups of outputs that have several, worst first."""
+    rows = [
+        [code(name), escape(kind), channels, sqnr, cosine, largest, worst]
+        for name, kind, channels, sqnr, cosine, largest, worst in group_rows(document)
+    ]
+    return long_table(GROUP_HEADS, rows, {3, 4, 5}, most=_FLOAT_NODES)
 
 
 def _is_about(name: str, figure: Headline) -> bool:
@@ -200,6 +218,11 @@ def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]
 def _runtimes(document: Document) -> str:
     rows = [[escape(cell) for cell in row] for row in runtime_rows(document)]
     return "### Runtimes\n\n" + long_table(HEADS, rows, most=_FLOAT_NODES) if rows else ""
+
+
+def _decisions(document: Document) -> str:
+    rows = [[code(row[0]), *map(escape, row[1:])] for row in decision_rows(document)]
+    return long_table(DECISION_HEADS, rows, {3, 4, 5}, most=_FLOAT_NODES)
 
 
 def _float_nodes(document: Document) -> str:

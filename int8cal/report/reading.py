@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.evaluation.figures import FIGURES, interval_of
+from int8cal.evaluation.gates import STANDING
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from int8cal.evaluation.result import Drop, Interval
+    from int8cal.evaluation.numbers import Interval
+    from int8cal.evaluation.result import Drop, Gate
     from int8cal.report.document import Document
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
@@ -119,9 +121,24 @@ def _setting(value: object) -> str:
     return "none" if value is None or value == {} else str(value)
 
 
+def faults(document: Document) -> list[str]:
+    """Say what makes outputs useless in the int8 model; nothing where there is no such fault."""
+    return [line for output in document.outputs.values() for line in output.faults]
+
+
+def told_gates(document: Document) -> list[tuple[int, Gate]]:
+    """Return the gates to show, by place: the user's, and of those that are always on the ones that failed."""
+    return [(at, gate) for at, gate in enumerate(document.gates) if not gate.passed or gate.gate not in STANDING]
+
+
 def verdict(document: Document) -> str:
-    """How the gates went, in one phrase."""
-    gates = document.gates
+    """How the gates went, in one phrase, after the outputs that are at fault."""
+    at_fault = sum(bool(output.faults) for output in document.outputs.values())
+    return f"{wording.count(at_fault, 'output')} at fault, {_of_gates(document)}" if at_fault else _of_gates(document)
+
+
+def _of_gates(document: Document) -> str:
+    gates = [gate for _, gate in told_gates(document)]
     failed = sum(not gate.passed for gate in gates)
     if not gates:
         return "no accuracy gates set"

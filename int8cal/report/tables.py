@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from int8cal.evaluation.figures import DECISIONS
+from int8cal.evaluation.result import ends
 from int8cal.report import wording
 from int8cal.report.document import FIRST
 from int8cal.report.reading import Headline
@@ -12,6 +15,7 @@ from int8cal.report.reading import Headline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics
     from int8cal.evaluation.result import (
         FloatNode,
         Fusion,
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
 # Ops that only the runtime makes.
 _MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
 
+# Kinds of outputs on which nothing is decided.
+_PLAIN = frozenset({"values", "waveform"})
+_DECISIONS = 8  # lines at most
+
 _TITLES = {FIRST: "onnxruntime", "openvino": "OpenVINO"}
 HEADS = (
     "runtime",
@@ -40,6 +48,8 @@ HEADS = (
     "speedup",
     "int8 against onnxruntime's",
 )
+GROUP_HEADS = ("output", "group", "channels", "SQNR", "cosine", "largest error", "worst channel")
+DECISION_HEADS = ("output", "what it is", "figure", "int8 against float32", "95 % interval", "samples", "measured as")
 
 
 def title(name: str) -> str:
@@ -92,6 +102,80 @@ def _share(kernels: Fusion | None) -> str:
     if kernels is None:
         return wording.NOT_MEASURED
     return f"{kernels.integer} of {kernels.total}"
+
+
+def decision_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return a row per figure of the decisions on outputs, with the columns of DECISION_HEADS."""
+    rows: list[tuple[str, ...]] = []
+    for name, output in document.outputs.items():
+        for index, each in enumerate(output.decisions):
+            label, value, interval = _decision(each)
+            if each.value is None:
+                value = f"{wording.NOT_MEASURED}: {document.why(f'outputs.{name}.decisions.{index}.value')}"
+            rows.append((_channels(name, each), each.kind, label, value, interval, str(each.samples), each.how))
+    return rows
+
+
+def decision_sentences(document: Document) -> list[tuple[str, str]]:
+    """Say the most telling figure of each group of an output's channels: its label and the rest of the line.
+
+    Groups of which the headline tells already are left out: one row of class scores has its agreement there, values
+    without decisions their SQNR.
+    """
+    told: set[str] = set()
+    lines: list[tuple[str, str]] = []
+    for name, output in document.outputs.items():
+        for each in output.decisions:
+            place = _channels(name, each)
+            headline = each.figure == "argmax_agreement" and each.value == document.metrics.agreement
+            if place in told or each.value is None or each.kind in _PLAIN:
+                continue
+            told.add(place)
+            if headline:
+                continue
+            label, value, interval = _decision(each)
+            lines.append((label, f"{value} ({place}{f', 95 % interval {interval}' if interval else ''})"))
+    left = len(lines) - _DECISIONS
+    return [*lines[:_DECISIONS], ("", f"and {left} more, in report.json")] if left > 0 else lines
+
+
+def _decision(found: DecisionFigure) -> tuple[str, str, str]:
+    """Show a figure: its label, value and interval; a figure that only a later version knows by its own name."""
+    unit, label, _ = DECISIONS.get(found.figure, ("", found.figure, 0))
+    text = wording.OF_UNIT.get(unit, wording.plain)
+    shown = text(found.value)
+    return label, shown, "" if shown == wording.EXACT else " to ".join(map(text, ends(found.ci95) or ()))
+
+
+def _channels(output: str, found: DecisionFigure) -> str:
+    if found.channels is None:
+        return output
+    return f"{output}, channels {'..'.join(str(each) for each in dict.fromkeys(found.channels))}"
+
+
+def group_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return a row per group of channels with the columns of GROUP_HEADS, worst first; of outputs that have several."""
+    groups = [(name, group) for name, output in document.outputs.items() for group in output.groups]
+    groups.sort(key=lambda row: math.inf if row[1].sqnr_db is None else row[1].sqnr_db)
+    groups.sort(key=lambda row: not _at_fault(row[1]))
+    return [(name, *group_cells(group)) for name, group in groups]
+
+
+def group_cells(group: GroupMetrics) -> tuple[str, ...]:
+    """Say what a group is and how it fares: the columns of GROUP_HEADS behind the first."""
+    worst = group.worst_channel
+    return (
+        group.kind + (f" from {group.source}" if group.source else ""),
+        "" if group.channels is None else "..".join(str(each) for each in dict.fromkeys(group.channels)),
+        wording.decibel(group.sqnr_db),
+        wording.cosine(group.cosine),
+        wording.plain(group.max_abs_error),
+        "" if worst is None else f"{worst.channel} at {wording.decibel(worst.sqnr_db)}",
+    )
+
+
+def _at_fault(group: GroupMetrics) -> bool:
+    return bool(group.dead or group.saturated or group.tied or group.levels)
 
 
 def optimized_sentence(found: Optimization) -> str:

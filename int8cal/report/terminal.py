@@ -13,11 +13,13 @@ from int8cal.report.charts import DECIBEL_CAP
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
+    faults,
     gate_value,
     headlines,
     int8_name,
     name_of,
     origin_rows,
+    told_gates,
     verdict,
     versions,
 )
@@ -26,7 +28,9 @@ from int8cal.report.tables import (
     LayerRow,
     curve_heads,
     curve_rows,
+    decision_sentences,
     foreign_ops,
+    group_rows,
     layer_rows,
     mixed_layer_rows,
     optimized_sentence,
@@ -48,14 +52,17 @@ def summary_lines(report: Report) -> list[str]:
     """Say in a few lines where a model stands.
 
     Returns:
-        Aligned plain text: accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
+        Aligned plain text: faults, accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
     """
     document = document_of(report)
     worst = worst_layer(document)
     return wording.aligned(
         [
+            *_fault_rows(document),
             *_finding_rows(document),
             *_headline_rows(document),
+            *_group_rows(document),
+            *decision_sentences(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
             *_float_rows(document),
@@ -76,11 +83,15 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     title = f"{printable(name_of(document))}, {verdict(document)}"
     band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
+    broken = _fault_rows(document)
+    lines += [*screen.aligned(broken, ["poor"] * len(broken)), ""] if broken else []
     found = screen.aligned(_finding_rows(document), ["poor"] * len(document.findings))
     lines += [*found, ""] if found else []
     gates = screen.aligned(_verdict_rows(document), _verdict_bands(document))
     lines += [*gates, ""] if gates else []
-    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document), *runtime_sentences(document)])
+    lines += screen.aligned([*_origin_rows(document), *_headline_rows(document)])
+    told = [*_group_rows(document), *decision_sentences(document), *runtime_sentences(document)]
+    lines += screen.aligned(told)
     lines += ["", *layer_lines(document, screen)]
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
@@ -118,6 +129,22 @@ def _headline_rows(document: Document) -> list[_Row]:
         note = f" ({figure.note})" if figure.note else ""
         rows.append((figure.label, figure.text + (note if figure.measured else f": {figure.note}")))
     return rows
+
+
+def _fault_rows(document: Document) -> list[_Row]:
+    return [("" if index else "At fault", line) for index, line in enumerate(faults(document))]
+
+
+def _group_rows(document: Document) -> list[_Row]:
+    """Show the groups of outputs that have several, each output's worst first."""
+    rows = group_rows(document)
+    told = []
+    for name, kind, channels, sqnr, cosine, _, worst in rows:
+        of = f", channels {channels}" if channels else ""
+        channel = f", channel {worst}" if worst else ""
+        told.append((f"{printable(name)}: {printable(kind)}{of}", f"{sqnr}, cosine {cosine}{channel}"))
+    lines = wording.aligned(told)
+    return [("" if index else "Groups", line) for index, line in enumerate(lines)]
 
 
 def _float_rows(document: Document) -> list[_Row]:
@@ -232,9 +259,9 @@ def _weight(each: WeightScales) -> tuple[str, str, float, float, float]:
 
 
 def _verdict_rows(document: Document) -> list[_Row]:
-    gates = document.gates
+    gates = told_gates(document)
     rows: list[_Row] = [("Gates", verdict(document))] if gates else []
-    for index, gate in enumerate(gates):
+    for index, gate in gates:
         rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
         rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
     return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.other_warnings)]
@@ -248,6 +275,6 @@ def _finding_rows(document: Document) -> list[_Row]:
 def _verdict_bands(document: Document) -> list[str]:
     """Choose a colour for each row of the gates and warnings: gates that failed, and the first warning, have one."""
     gates = list[str]()
-    for index, gate in enumerate(document.gates):
+    for index, gate in told_gates(document):
         gates += ["" if gate.passed else "poor", *([""] if advice(document, index) else [])]
     return [*([""] if gates else []), *gates, *(["fair"] if document.other_warnings else [])]

@@ -110,6 +110,7 @@ OF_UNIT: dict[str, Callable[[float | None], str]] = {
     "ms": milliseconds,
     "fp32 / int8": times,
     "channels": lambda value: NOT_MEASURED if value is None else f"{value:.0f}",
+    "groups of channels": lambda value: NOT_MEASURED if value is None else f"{value:.0f}",
     "nodes": lambda value: NOT_MEASURED if value is None else f"{value:.0f}",
 }
 

@@ -15,7 +15,9 @@ PAGE = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
 # parts whose keys are names of the user's model
 NAMED = ("tensors", "weights", "outputs")
 # parts that other settings or other data bring
-ABSENT = {"data.padding.…", "runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…", "fusion.nodes[].residual"}
+ABSENT = {"data.padding.…", "runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…", "fusion.nodes[].residual"} | {
+    "outputs.NAME.decisions[].channels"
+}
 
 
 def documented(title: str) -> set[str]:

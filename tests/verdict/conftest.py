@@ -31,14 +31,17 @@ class Verdict:
 
     @property
     def sentences(self) -> list[str]:
-        """What it says of itself: errors and warnings on stderr, findings about data, and warnings of the report."""
-        return [*self.err.splitlines(), *self.warnings]
+        """What it says: errors and warnings on stderr, and all that the report complains of."""
+        return [*self.err.splitlines(), *self.complaints]
 
     @property
-    def warnings(self) -> list[str]:
+    def complaints(self) -> list[str]:
+        """Findings about the data, faults of outputs, and warnings."""
         if self.report is None:
             return []
-        return [*(finding["text"] for finding in self.report.get("findings", [])), *self.report["warnings"]]
+        faults = [fault for output in self.report["outputs"].values() for fault in output.get("faults", [])]
+        findings = [finding["text"] for finding in self.report.get("findings", [])]
+        return [*findings, *faults, *self.report["warnings"]]
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError
 from int8cal.evaluation.metric_run import MetricRun
+from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
 from int8cal.evaluation.result import Metrics, OutputMetrics, UserMetric  # noqa: TC001 - pydantic reads the fields of Figures
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Arrays
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
-FORMAT = "int8cal/search"
+FORMAT = "int8cal/search/2"  # 1 knew nothing of decisions on outputs
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class GateEvaluator:
     ) -> None:
         self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
         self._metric = metric
-        self._signature = signature_of(load_model(fp32) if isinstance(fp32, Path) else fp32)
+        model = load_model(fp32) if isinstance(fp32, Path) else fp32
+        self._signature, self._groups = signature_of(model), GroupFinder(model, threads=threads)
         self._kept: list[Arrays] | None = None
         self._fingerprint = ""
         self._measured: dict[str, Figures] | None = None
@@ -139,7 +141,7 @@ class GateEvaluator:
     def _measure(self, int8: onnx.ModelProto) -> Figures:
         signature = signature_of(int8)
         names = match_outputs(self._signature, signature)
-        comparison = OutputComparison(names)
+        comparison = OutputComparison(names, self._groups)
         own = None if self._metric is None else MetricRun(self._metric, names, self._signature)
         first, second = itertools.tee(self._samples())
         expected = self._kept if self._kept is not None else self._reference(self._samples())

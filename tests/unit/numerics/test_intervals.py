@@ -9,7 +9,9 @@ from int8cal.numerics.intervals import (
     Z95,
     paired_interval,
     proportion_interval,
+    quantile_interval,
     ratio_interval,
+    ratio_of_sums_interval,
     sqnr_interval,
     student_t95,
 )
@@ -212,3 +214,32 @@ def test_interval_keeps_its_coverage_where_a_wald_interval_loses_it(n):
     assert min(score) > 0.92
     assert np.mean(score) > 0.945
     assert min(wald) < 0.9
+
+
+def test_the_interval_of_a_mean_is_the_one_of_the_textbook():
+    # mean 5, standard deviation 2, t of 3 degrees of freedom 3.18245
+    low, high = ratio_of_sums_interval([3.0, 5.0, 4.0, 8.0], [1.0] * 4)
+    margin = 3.182446 * math.sqrt(14 / 3) / 2
+    assert (low, high) == pytest.approx((5 - margin, 5 + margin), rel=1e-6)
+    assert ratio_of_sums_interval([3.0, 5.0, 4.0, 8.0], [1.0] * 4, (4.0, 6.0)) == (4.0, 6.0)
+    assert ratio_of_sums_interval([3.0], [1.0]) is None
+    assert ratio_of_sums_interval([0.0, 3.0], [0.0, 1.0]) is None
+
+
+def test_the_interval_of_a_ratio_of_sums_covers_about_95_percent():
+    rng = np.random.default_rng(5)
+    covered = 0
+    for _ in range(1000):
+        bottoms = rng.integers(1, 30, 40)
+        low, high = ratio_of_sums_interval(rng.binomial(bottoms, 0.8).tolist(), bottoms.tolist())
+        covered += low <= 0.8 <= high
+    assert 925 <= covered <= 975
+
+
+def test_the_interval_of_a_percentile_needs_72_samples_and_covers_95_percent():
+    assert quantile_interval([], 0.05) is None
+    assert quantile_interval([float(at) for at in range(71)], 0.05) is None
+    low, high = quantile_interval([float(at) for at in range(72)], 0.05)
+    assert low == 0.0
+    covered = sum(binomial(below, 72, 0.05) for below in range(1, int(high) + 1))  # of 72, as many are below it
+    assert covered >= 0.95 > covered - binomial(int(high), 72, 0.05)

@@ -4,7 +4,8 @@ from made_reports import compared
 
 from int8cal.evaluation.figures import FIGURES, figure_of, interval_of, value_of
 from int8cal.numerics.intervals import difference_interval
-from int8cal.report.comparison import LayerChange, cells, value_in
+from int8cal.report.comparison import LayerChange, value_in
+from int8cal.report.comparison_views import cells
 from int8cal.report.document import document_from
 from int8cal.report.gate_changes import GateChange
 

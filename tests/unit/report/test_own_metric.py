@@ -11,7 +11,8 @@ from int8cal.evaluation.figures import full_name, metric_name
 from int8cal.evaluation.gates import check_gates, parse_gates
 from int8cal.evaluation.result import UserMetric
 from int8cal.gating import gate_failure
-from int8cal.report.comparison import cells, judge_limits, judge_regressions, parse_limit
+from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit
+from int8cal.report.comparison_views import cells
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report

@@ -1,0 +1,68 @@
+"""What is measured on a group of channels of an output, see `evaluation.output_groups`: a part of report.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
+
+
+@dataclass(frozen=True)
+class WorstChannel:
+    """The channel of a group with the lowest SQNR; channels of an output are counted from 0."""
+
+    channel: Count
+    sqnr_db: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupMetrics:
+    """Channels of one output that mean the same kind of thing.
+
+    Attributes:
+        kind: What their values are.
+        channels: First and last channel; None for all of an output without a channel axis.
+        source: Tensor that they come from.
+        dead: Channels whose values differ in the FP32 model and are all the same in the int8 model.
+        saturated: Share of the values that the int8 model holds at its largest or smallest, and the FP32 model surely
+            beyond it; 0 where that is no fault.
+        tied: Share of the rows whose highest score several channels share in the int8 model alone; 0 likewise.
+        levels, levels_of_8_bits: Different values of the int8 model where they are too few to keep the order of those
+            of the FP32 model, and what eight bits would give these; 0 where they are not.
+    """
+
+    kind: str
+    channels: tuple[Count, Count] | None
+    source: str = field(default="", metadata=LEFT_OUT)
+    sqnr_db: Number | None
+    cosine: Number | None
+    max_abs_error: Number | None
+    worst_channel: WorstChannel | None = field(default=None, metadata=LEFT_OUT)
+    dead: tuple[Count, ...] = field(default=(), metadata=LEFT_OUT)
+    saturated: Number = field(default=0.0, metadata=LEFT_OUT)
+    tied: Number = field(default=0.0, metadata=LEFT_OUT)
+    levels: Count = field(default=0, metadata=LEFT_OUT)
+    levels_of_8_bits: Count = field(default=0, metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionFigure:
+    """What became of the decisions that a group of an output's channels is for; no label is needed.
+
+    Attributes:
+        figure: Its name, as gates have it behind the output's.
+        kind: What the group's values are.
+        channels: First and last of the group, where it is not all of the output.
+        value: None where it could not be computed.
+        ci95: 95 % interval over the choice of samples.
+        samples: Those that it is over.
+        how: How it was measured, and what its interval is.
+    """
+
+    figure: str
+    kind: str
+    channels: tuple[Count, Count] | None = field(default=None, metadata=LEFT_OUT)
+    value: Number | None
+    ci95: Interval | None
+    samples: Count
+    how: str
