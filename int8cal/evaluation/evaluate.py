@@ -21,8 +21,18 @@ from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
-from int8cal.evaluation.result import Evaluation, Fusion, Latency, LayerMetrics, Metrics, Saturation, Size, UserMetric
+from int8cal.evaluation.result import (
+    Evaluation,
+    Fusion,
+    Latency,
+    LayerMetrics,
+    Metrics,
+    Saturation,
+    Size,
+    UserMetric,
+)
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
+from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
@@ -158,6 +168,9 @@ def evaluate_pair(
     with parts.part("layers"):
         layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         found |= layer_reasons
+    families: tuple[FamilyFinding, ...] = ()
+    with parts.part("families"):
+        families = weak_families(models[0], layers)
     saturation = Saturation(target, None)
     with parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
@@ -180,6 +193,7 @@ def evaluate_pair(
         failures=tuple(parts.failures),
         findings=(*near_chance(comparison.metrics().top1, comparison.classes), *drift(layers)),
         layer_samples=min(layerwise_samples, len(kept)),
+        families=families,
         warnings=(
             *exchanged,
             *other_weights(layers),

@@ -10,7 +10,7 @@ import numpy as np
 from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
 from int8cal.evaluation.decision_metrics import Decisions
-from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines
+from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
@@ -227,10 +227,10 @@ class OutputComparison:
         return reasons
 
     def warnings(self) -> tuple[str, ...]:
-        """Name the outputs that are of little use: constant in int8 only, mostly noise, or zero everywhere."""
-        found = []
+        """Name the outputs that are of little use: faults first, then what is mostly noise, or zero everywhere."""
         first, second = self._models
         outputs = self.outputs()
+        found = [line for output in outputs.values() for line in output.faults]
         for name, sums in self._sums.items():
             ratio = sums.total.sqnr_db
             if not sums.total.count:
@@ -244,6 +244,8 @@ class OutputComparison:
                 found.append(f"{still} (SQNR {ratio:.2f} dB)")
             elif not ratio >= POOR_DB:
                 found.append(f'output "{name}" has an SQNR of {ratio:.2f} dB: noise of more than a tenth of its signal')
+            else:
+                found += poor_groups(name, outputs[name].groups, POOR_DB)
         return tuple(found)
 
     def _worst(self, outputs: dict[str, OutputMetrics]) -> str | None:

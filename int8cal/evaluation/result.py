@@ -18,6 +18,7 @@ from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.data.checks import Finding
+    from int8cal.evaluation.weak_families import FamilyFinding
     from int8cal.quantization.table import StepResult, WeightEntry
 
 
@@ -454,6 +455,7 @@ class Evaluation(Measurements):
     warnings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     layer_samples: int = 0
+    families: tuple[FamilyFinding, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -125,8 +125,7 @@ class SecondRuntime:
 
     def warnings(self) -> tuple[str, ...]:
         """Name the outputs that are of little use there."""
-        faults = (line for each in self._of_fp32.outputs().values() for line in each.faults)
-        return (*faults, *self._of_fp32.warnings())
+        return self._of_fp32.warnings()
 
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""

@@ -90,24 +90,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "squeeze and excite",
         recognize.excitations,
-        "an error of a gate is an error of every place of its channel, and the pooled values are few and small",
+        "gates bring channels to different sizes, and one scale for all leaves the small ones few codes; the gates "
+        "themselves round well",
         treatments.excitations,
         "the gates in the table of layers; --exclude names them where they are worst",
     ),
     Rule(
         "swish",
         recognize.swishes,
-        "values from -0.28 to 0 take codes from a long positive side, and each op of the chain that runs on integers "
-        "rounds once more",
+        "what lies between -0.28 and 0 shares its steps with a long positive side, in channels of different sizes; the "
+        "gates themselves round well",
         treatments.swishes,
         "how many of them stand among the nodes in float, and the worst of the others in the table of layers",
     ),
     Rule(
         "vocoder",
         recognize.vocoders,
-        "rounding noise is spread over all frequencies and heard as hiss, at a level where pictures would look perfect",
+        "no decision lies behind the last layers: each of their rounding errors is a sample of the waveform, and heard "
+        "where it pauses",
         treatments.vocoders,
-        "SQNR of the waveform: 40 dB and more is quiet; and your own metric on the sound",
+        "SQNR of the waveform, and a metric of your own on the sound",
     ),
     Rule(
         "embedding tables",
@@ -119,15 +121,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "embedding output",
         recognize.embeddings,
-        "rows of different samples differ less than the rows of both models have in common: neighbours change places "
-        "while the cosine to FP32 stays high",
+        "what tells rows of different samples apart is less than what all rows have in common: neighbours change "
+        "places while the cosine to FP32 stays high",
         treatments.embeddings,
         "the share of samples whose nearest neighbour stays, not the cosine",
     ),
     Rule(
         "recurrent cells",
         recognize.recurrent,
-        "an error of the state is read again at every step, and long sequences add up what short ones hide",
+        "an error of the state is read again at every step: long sequences may add up what short ones hide",
         treatments.recurrent,
         "the lines on these nodes among the decisions; evaluate on sequences as long as those in use",
     ),

@@ -7,7 +7,7 @@ rather miss a family than see one where there is none: what it must not take for
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,12 +42,14 @@ class Part:
         what: What that node is there, a noun in the singular.
         tensors: Where an error of the kind that the family is prone to would show.
         figure: What its constants say: a ratio, a value, bytes; 0 where they say nothing.
+        mixed: One scale over these tensors is wrong whatever their SQNR: small values beside large ones that hide them.
     """
 
     node: str
     what: str
     tensors: tuple[str, ...] = ()
     figure: float = 0.0
+    mixed: bool = False
 
 
 def _part(node: onnx.NodeProto, what: str, figure: float = 0.0, tensor: str = "") -> Part:
@@ -71,7 +73,7 @@ def detection_heads(scope: Scope) -> Iterator[Part]:
         elif node.op_type == "Concat" and node.output[0] in scope.final and scope.index.rank(node.output[0]) != 2:
             what = _joined(scope, node)
             if what:
-                yield _part(node, what)
+                yield replace(_part(node, what), mixed="scores" in what)
 
 
 def _joined(scope: Scope, node: onnx.NodeProto) -> str:
@@ -145,7 +147,7 @@ def masks(scope: Scope) -> Iterator[Part]:
         elif node.op_type in ("Softmax", "LogSoftmax"):
             name, maker = scope.origin(node.input[0])
             if maker is not None and name in carried and name in scope.computed:
-                yield Part(maker.name, f"mask by {maker.op_type}", (name, *node.output), carried[name])
+                yield Part(maker.name, f"mask by {maker.op_type}", (name,), carried[name], mixed=True)
 
 
 def _masking(scope: Scope) -> dict[str, float]:
@@ -238,7 +240,7 @@ def depthwise(scope: Scope) -> Iterator[Part]:
             _, maker = scope.origin(node.input[0], _PASSES)
             stacked = maker is not None and is_depthwise(scope, maker)
             what = "depthwise convolution behind another" if stacked else "depthwise convolution"
-            end = scope.end(node.output[0], frozenset({"Relu", "Clip"}))
+            end = scope.end(node.output[0], frozenset({"BatchNormalization", "Relu", "Clip"}))
             yield Part(node.name, what, (node.output[0], end), _spread(scope, scope.weight(node)))
 
 

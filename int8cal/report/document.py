@@ -37,6 +37,7 @@ from int8cal.evaluation.result import (
     RuntimeAgreement,
     Saturation,
 )
+from int8cal.evaluation.weak_families import FamilyFinding  # noqa: TC001 - pydantic reads the fields of Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +52,18 @@ FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 _NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
 # Keys that only some reports have.
-_OPTIONAL = ("metric", "weights", "findings", "steps", "optimize", "mixed_precision", "runtimes", "measured", "origin")
+_OPTIONAL = (
+    "metric",
+    "weights",
+    "findings",
+    "families",
+    "steps",
+    "optimize",
+    "mixed_precision",
+    "runtimes",
+    "measured",
+    "origin",
+)
 # Parts in which each null has a reason.
 _MEASURED = ("metrics", "metric", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
 
@@ -122,6 +134,7 @@ class Document(Measurements):
     findings: tuple[Finding, ...] = ()
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
+    families: tuple[FamilyFinding, ...] = ()
     steps: tuple[StepGain, ...] = ()
     optimize: Optimization | None = None
     mixed_precision: MixedPrecision | None = None
@@ -132,8 +145,9 @@ class Document(Measurements):
 
     @property
     def other_warnings(self) -> tuple[str, ...]:
-        """Warnings without the findings, which lead them."""
-        return self.warnings[len(self.findings) :]
+        """Warnings without the findings, which lead them, and without the faults of outputs."""
+        faults = {line for output in self.outputs.values() for line in output.faults}
+        return tuple(line for line in self.warnings[len(self.findings) :] if line not in faults)
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""
@@ -256,6 +270,7 @@ def _json_of(report: Report) -> dict[str, Any]:
         "findings": report.findings,
         "warnings": report.warnings,
         "decisions": report.decisions,
+        "families": evaluation.families,
         "steps": [StepGain(step.name, step.before_db, step.after_db, step.kept) for step in report.steps],
         "optimize": report.optimize,
         "mixed_precision": report.mixed,

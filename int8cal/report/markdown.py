@@ -94,6 +94,7 @@ def report_to_markdown(report: Report) -> str:
                 bullets([escape(line) for line in document.other_warnings], most=_FLOAT_NODES),
             ),
             folded(_layers_summary(document), _worst_layers(document)),
+            folded("What models of this kind are prone to", _families(document)),
             folded("Left in float", _float_nodes(document)),
             folded("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
             folded("What each step gave, on the holdout", _steps(document)),
@@ -212,12 +213,17 @@ def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]
         sqnr = f"{wording.NOT_MEASURED}: {escape(document.why(f'layers.{index}.sqnr_db'))}"
     else:
         sqnr = wording.decibel(layer.sqnr_db)
-    return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_percent(layer.clipped)]
+    return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_fraction(layer.clipped)]
 
 
 def _runtimes(document: Document) -> str:
     rows = [[escape(cell) for cell in row] for row in runtime_rows(document)]
     return "### Runtimes\n\n" + long_table(HEADS, rows, most=_FLOAT_NODES) if rows else ""
+
+
+def _families(document: Document) -> str:
+    lines = [f"**{escape(each.family)}**: {escape(each.what)}. {escape(each.advice)}" for each in document.families]
+    return bullets(lines, most=_FLOAT_NODES)
 
 
 def _decisions(document: Document) -> str:

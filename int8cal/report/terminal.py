@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from int8cal.report.document import Document, WeightScales
 
 _Row = tuple[str, str]
+_FAMILIES = 2  # in a line
 WIDE = Screen()
 
 
@@ -65,6 +66,7 @@ def summary_lines(report: Report) -> list[str]:
             *decision_sentences(document),
             *runtime_sentences(document),
             (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
+            *_family_rows(document),
             *_float_rows(document),
             *_search_rows(document),
             *_verdict_rows(document),
@@ -96,7 +98,7 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     weights = weight_lines(document, screen)
     lines += ["", *weights] if weights else []
     fusion = document.fusion
-    lines += ["", *screen.aligned(_float_rows(document))]
+    lines += ["", *screen.aligned([*_family_rows(document), *_float_rows(document)])]
     if fusion:
         left = [f"  {printable(n.op_type)} {printable(n.node)}: {printable(n.reason)}" for n in fusion.nodes]
         lines += _wrapped(screen.cut(left, "node"), screen)
@@ -129,6 +131,13 @@ def _headline_rows(document: Document) -> list[_Row]:
         note = f" ({figure.note})" if figure.note else ""
         rows.append((figure.label, figure.text + (note if figure.measured else f": {figure.note}")))
     return rows
+
+
+def _family_rows(document: Document) -> list[_Row]:
+    """Name the families that show in the figures, in one line; the other views say what to look at."""
+    told = [f"{each.family}: {printable(each.what)}" for each in document.families[:_FAMILIES]]
+    more = len(document.families) - len(told)
+    return [("Kind of model", "; ".join(told) + (f"; and {more} more" if more else ""))] if told else []
 
 
 def _fault_rows(document: Document) -> list[_Row]:
@@ -200,7 +209,7 @@ def layer_lines(document: Document, screen: Screen) -> list[str]:
 
 def _layer(row: LayerRow, top: float, screen: Screen) -> str:
     layer, sqnr = row.layer, row.layer.sqnr_db
-    clipped = "-" if layer.clipped is None else wording.small_percent(layer.clipped)
+    clipped = "-" if layer.clipped is None else wording.small_fraction(layer.clipped)
     notes = [
         screen.paint(text, band)
         for text, band in (

@@ -15,8 +15,16 @@ PAGE = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
 # parts whose keys are names of the user's model
 NAMED = ("tensors", "weights", "outputs")
 # parts that other settings or other data bring
-ABSENT = {"data.padding.…", "runtimes.…", "steps[].…", "optimize.…", "mixed_precision.…", "fusion.nodes[].residual"} | {
-    "outputs.NAME.decisions[].channels"
+ABSENT = {
+    "data.padding.…",
+    "metric.…",
+    "runtimes.…",
+    "families[].…",
+    "steps[].…",
+    "optimize.…",
+    "mixed_precision.…",
+    "fusion.nodes[].residual",
+    "outputs.NAME.decisions[].channels",
 }
 
 
