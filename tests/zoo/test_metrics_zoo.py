@@ -111,5 +111,5 @@ def test_a_function_of_ones_own_gates_a_transformer_within_a_budget(zoo, tmp_pat
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert report["metric"]["drop_ci95"][0] <= report["metric"]["drop"] <= report["metric"]["drop_ci95"][1]
     assert report["metric"]["int8"] == pytest.approx(report["metrics"]["top1"]["int8"])
-    assert [gate["passed"] for gate in report["gates"]] == [True, True]
+    assert {gate["gate"] for gate in report["gates"] if gate["passed"]} >= {"right.drop<=0.03", "right.fp32>=0.5"}
     assert report["mixed_precision"]["curve"][0]["gates"]["right.drop<=0.03"]["value"] is not None
