@@ -38,6 +38,9 @@ _HALF = 0.5
 # Embeddings that are kept: a thousand samples tell a recall to 2 points, and all their pairs fit in 8 MB.
 _VECTORS, _VECTOR_VALUES = 1000, 1 << 23
 _DECIBEL = 10.0 / math.log(10.0)
+# Of nearest neighbours; with fewer, the interval's upper end included, an embedding is of no use for search. Right
+# models keep 0.92 (tests/verdict) and 0.95 (the zoo's text encoder); one with three to five values an entry keeps 0.22.
+_FEWEST_KEPT = 1 / 3
 
 
 class _Accumulator(Protocol):
@@ -103,6 +106,18 @@ class Decisions:
             if isinstance(part, _Boxes) and part.silent:
                 reasons |= {f"outputs.{group.output}.{name}": part.silent for name in BOX_FIGURES}
         return {name: tuple(each) for name, each in found.items()}, reasons
+
+
+def lost_neighbours(output: str, decisions: Sequence[DecisionFigure]) -> tuple[str, ...]:
+    """Say in one sentence, or none, whether an embedding has lost most of its nearest neighbours."""
+    for each in decisions:
+        if each.figure != "neighbour_recall1" or each.value is None or each.ci95 is None:
+            continue
+        low, high = each.ci95
+        if high is not None and low is not None and high < _FEWEST_KEPT:
+            what = f'output "{output}": the int8 model keeps {each.value:.2f} of the nearest neighbours'
+            return (f"{what} (95 % interval {low:.2f} to {high:.2f}): a search finds others",)
+    return ()
 
 
 def _missing(output: str, place: int, found: SampleFigure) -> dict[str, str]:

@@ -130,7 +130,8 @@ def evaluate_pair(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
         kept = _compare((first, second), models, stream, comparison, own, others, parts, keep=max(layerwise_samples, 1))
-        exchanged = exchanged_outputs((first, second), models, names, kept, comparison.outputs())
+        outputs = comparison.outputs()
+        exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
@@ -181,7 +182,7 @@ def evaluate_pair(
     return Evaluation(
         samples=comparison.samples,
         metrics=comparison.metrics(),
-        outputs=comparison.outputs(),
+        outputs=outputs,
         layers=layers,
         fusion=fusion,
         saturation=saturation,

@@ -9,7 +9,7 @@ import numpy as np
 
 from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
-from int8cal.evaluation.decision_metrics import Decisions
+from int8cal.evaluation.decision_metrics import Decisions, lost_neighbours
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
@@ -235,6 +235,7 @@ class OutputComparison:
             ratio = sums.total.sqnr_db
             if not sums.total.count:
                 continue
+            found += lost_neighbours(name, outputs[name].decisions)
             if ratio is None:
                 found.append(f"{self._why_no_error(name)}; nothing can be said of its error")
             elif any(each.changes.lost for each in self._groups[name]) and ratio < _ROUNDING_DB:

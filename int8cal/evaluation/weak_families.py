@@ -68,7 +68,7 @@ def _finding(family: Family, weak: Mapping[str, float], figures: Mapping[str, fl
     else:
         what = f"{len(tensors)} of the {WORST} worst layers, {tensors[0]} at {weak[tensors[0]]:.1f} dB"
     rule = family.rule
-    return FamilyFinding(rule.name, tuple(tensors), what, f"{rule.risk}. Look at {rule.look}")
+    return FamilyFinding(rule.name, tuple(tensors), what, f"{rule.risk[0].upper()}{rule.risk[1:]}. Look at {rule.look}")
 
 
 def _some(tensors: Sequence[str]) -> str:

@@ -228,15 +228,15 @@ def noise_picture(found: MixedPrecision) -> Picture | None:
     dots = [
         Dot(
             max(layer.estimated_percent, 0.0),
-            100 * layer.contribution,
+            layer.contribution,
             "",
-            f"{layer.node}: {100 * layer.contribution:.1f} % of the noise, "
+            f"{layer.node}: {layer.contribution:.3f} of the noise, "
             f"{layer.estimated_percent:+.1f} % estimated time, {layer.decision}",
         )
         for layer in found.layers
     ]
     label = "estimated time that float adds"
-    return picture(dots, x_label=label, y_label="share of the noise, %", x_text="+{:g} %") if len(dots) > 1 else None
+    return picture(dots, x_label=label, y_label="share of the noise", x_text="+{:g} %") if len(dots) > 1 else None
 
 
 def _told(point: MixedPoint) -> str:

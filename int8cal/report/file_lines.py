@@ -113,7 +113,7 @@ def _tensor(name: str, entry: TensorEntry, screen: Screen) -> str:
     if math.isfinite(low) and math.isfinite(high) and high > low:
         kept = screen.part((entry.low - low) / (high - low), (entry.high - low) / (high - low), _bar(screen))
     affine = "" if screen.narrow else f"{entry.dtype:<5}  {entry.scale:11.5g} {entry.zero_point:4d} "
-    numbers = f"{affine}{entry.low:10.4g} {entry.high:10.4g}  {kept}  {wording.small_percent(entry.clipped):>9}"
+    numbers = f"{affine}{entry.low:10.4g} {entry.high:10.4g}  {kept}  {wording.small_fraction(entry.clipped):>9}"
     line = f"{numbers}  {method:<10}  "
     return line + screen.name(name, len(line))
 

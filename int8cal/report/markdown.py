@@ -213,7 +213,7 @@ def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]
         sqnr = f"{wording.NOT_MEASURED}: {escape(document.why(f'layers.{index}.sqnr_db'))}"
     else:
         sqnr = wording.decibel(layer.sqnr_db)
-    return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_percent(layer.clipped)]
+    return [code(layer.tensor), escape(layer.op_type), sqnr, wording.small_fraction(layer.clipped)]
 
 
 def _runtimes(document: Document) -> str:

@@ -226,7 +226,7 @@ def mixed_layer_rows(found: MixedPrecision) -> list[tuple[str, ...]]:
         (
             row.node,
             row.op_type,
-            f"{100 * row.contribution:.1f} %",
+            f"{row.contribution:.3f}",
             f"{row.estimated_percent:+.1f} %",
             row.decision,
         )

@@ -209,7 +209,7 @@ def layer_lines(document: Document, screen: Screen) -> list[str]:
 
 def _layer(row: LayerRow, top: float, screen: Screen) -> str:
     layer, sqnr = row.layer, row.layer.sqnr_db
-    clipped = "-" if layer.clipped is None else wording.small_percent(layer.clipped)
+    clipped = "-" if layer.clipped is None else wording.small_fraction(layer.clipped)
     notes = [
         screen.paint(text, band)
         for text, band in (

@@ -36,14 +36,9 @@ def fraction(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.4f}"
 
 
-def small_percent(fraction: float | None) -> str:
-    """Show a fraction that is mostly near 0, in percent; tells a tiny one from none."""
-    if fraction is None:
-        return NOT_MEASURED
-    if 0 < fraction < 1e-6:
-        return "< 0.0001 %"
-    text = f"{100 * fraction:.4f}".rstrip("0").rstrip(".")
-    return f"{text} %"
+def small_fraction(value: float | None) -> str:
+    """Show a fraction of 1 that is mostly near 0, two significant digits: a tiny one can be told from none."""
+    return NOT_MEASURED if value is None else f"{value:.2g}"
 
 
 def points(value: float | None) -> str:

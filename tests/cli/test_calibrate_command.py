@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import onnx
 import pytest
+from small_models import photo_classifier
 
 import int8cal
 from int8cal.cli.main import main
@@ -32,7 +34,7 @@ def test_every_option_reaches_its_setting(here, pipeline):
         "fast", "x86-avx2", "s8", "s7", exclude=("/head/*", "op:Softmax"), include=("op:Conv",)
     )
     assert job.evaluation == EvaluationSettings(
-        DataSettings("v", labels="l.csv", skip_bad=True, seed=3), ("top1.drop<=1", "cosine>0.9"), latency=False
+        DataSettings("v", labels="l.csv", skip_bad=True, seed=3), gates=("top1.drop<=1", "cosine>0.9"), latency=False
     )
     assert (str(job.output.dir), job.output.overwrite, job.quiet) == ("out", True, True)
 
@@ -213,3 +215,37 @@ def test_a_pattern_that_matches_nothing_is_told_from_where_it_was_given(tmp_path
     assert "usage: --exclude: pattern 'op:Nothing'" in capsys.readouterr().err
     with pytest.raises(UsageError, match="usage: include: pattern"):
         int8cal.calibrate(sample / "model.onnx", sample / "calib", samples=2, include=["op:Nothing"])
+
+
+def test_what_differs_between_two_runs_stands_under_one_key_beside_durations(call, sample, tmp_path):
+    job = ("calibrate", sample / "model.onnx", "--data", sample / "calib", "--samples", 8, "--no-latency", "-q")
+    reports = []
+    for name, date in (("one", "0"), ("two", "86400")):
+        assert call(*job, "-o", name, SOURCE_DATE_EPOCH=date).code == 0
+        reports.append(json.loads((tmp_path / name / "report.json").read_text(encoding="utf-8")))
+    origins = [report.pop("origin") for report in reports]
+    assert [origin["date"] for origin in origins] == ["1970-01-01T00:00:00Z", "1970-01-02T00:00:00Z"]
+    assert origins[0]["command"].startswith(f"int8cal calibrate {sample / 'model.onnx'} --data ")
+    assert origins[0]["machine"] == origins[1]["machine"]
+    for report in reports:
+        del report["timing_s"]
+    assert reports[0] == reports[1]
+    for end in ("int8.onnx", "table.json", "stats.npz"):
+        assert (tmp_path / "one" / f"model.{end}").read_bytes() == (tmp_path / "two" / f"model.{end}").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("gates", "told"),
+    [
+        (["agreement>=99"], 'write "agreement>=0.99" or "agreement>=99%"'),
+        (["top1.drop<=1", "top1.drop>=2"], "no value passes both"),
+        (["top5.drop<=1"], "only 3 classes"),
+    ],
+)
+def test_a_gate_that_can_never_hold_ends_before_any_work(call, tmp_path, gates, told):
+    onnx.save(photo_classifier(), tmp_path / "net.onnx")
+    options = [word for gate in gates for word in ("--gate", gate)]
+    done = call("calibrate", "net.onnx", "--data", "nowhere", *options)
+    assert done.code == 2
+    assert told in done.message
+    assert not (tmp_path / "net-int8").exists()

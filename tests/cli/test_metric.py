@@ -38,7 +38,7 @@ def test_a_metric_is_a_gate_of_its_name(call, folder, sample, sample_run):
     gates = ("--gate", "right>=0.5", "--gate", "right.drop<=0.05", "--gate", "right>=1.5")
     done = call(*judged(sample, sample_run, "--metric", "mine:right", *gates, "-o", "out", "--junit", "out.xml"))
     assert done.code == 7, done.err
-    assert "1 of 3 failed: right>=1.5 (is " in done.err
+    assert "failed: right>=1.5 (is " in done.err
     assert done.out.startswith("right drop ")
     report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
     top1 = report["metrics"]["top1"]
@@ -91,7 +91,7 @@ def test_a_budget_is_spent_on_a_metrics_gate(call, folder, sample):
     done = call("calibrate", sample / "model.onnx", *data, *more)
     assert done.code == 0, done.err
     report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
-    assert report["gates"][0]["passed"]
+    assert {each["gate"]: each["passed"] for each in report["gates"]}[gate]
     curve = report["mixed_precision"]["curve"]
     kept = next(point for point in curve if point["kept"])
     assert kept["gates"][gate]["value"] == report["metric"]["drop"]

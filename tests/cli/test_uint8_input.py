@@ -167,4 +167,6 @@ def test_from_python_preprocess_says_how_feeds_were_made(here):
     assert table.tensors["image"].zero_point == 127
     model = int8cal.quantize(here / "net.onnx", table)
     report = int8cal.evaluate(here / "net.onnx", model, feeds, latency=False)
+    assert report.origin is not None
+    assert report.origin.command == "int8cal.evaluate(...)"
     assert report.evaluation.metrics.sqnr_db > 25

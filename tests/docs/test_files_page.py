@@ -17,6 +17,7 @@ NAMED = ("tensors", "weights", "outputs")
 # parts that other settings or other data bring
 ABSENT = {
     "data.padding.…",
+    "metric.…",
     "runtimes.…",
     "families[].…",
     "steps[].…",

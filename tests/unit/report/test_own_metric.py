@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from made_reports import compared, json_of
 
-from int8cal.errors import ConfigError
+from int8cal.errors import ConfigError, GateError
 from int8cal.evaluation.figures import full_name, metric_name
 from int8cal.evaluation.gates import check_gates, parse_gates
 from int8cal.evaluation.result import UserMetric
-from int8cal.gating import gate_failure
+from int8cal.gating import require_gates
 from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit
 from int8cal.report.comparison_views import cells
 from int8cal.report.document import document_of
@@ -91,7 +91,8 @@ def test_every_view_shows_it_first(judged):
         "samples": 400,
         "higher_is_better": True,
     }
-    assert "f1.drop<=0.01 (is 0.02, 95 % interval 0.005 to 0.035)" in str(gate_failure(report))
+    with pytest.raises(GateError, match=r"f1.drop<=0.01 \(is 0.02, 95 % interval 0.005 to 0.035\)"):
+        require_gates(report)
     assert "lower is better" in summary_lines(judged(ERROR))[0]
 
 

@@ -118,7 +118,7 @@ def test_a_name_cannot_break_out_of_its_table_cell(report):
         "<code>a&#124;b&#96;c&#96;&#96;d\N{REPLACEMENT CHARACTER}&#60;script&#62;alert&#40;1&#41;&#60;/script&#62;</code>",
         "Co\\|nv",
         "-1.00 dB",
-        "0 %",
+        "0",
     ]
 
 
