@@ -141,5 +141,8 @@ def test_a_batch_has_a_suite_per_job(call, sample, tmp_path):
     assert done.code == 7
     suites = list(ET.parse(tmp_path / "j.xml").iter("testsuite"))
     told = [[(case.get("name"), [part.tag for part in case]) for case in suite.iter("testcase")] for suite in suites]
-    assert [told[0][1], told[1]] == [("sqnr_db>=90", ["failure"]), [("run", ["error"]), ("outputs.dead<=0", ["skipped"])]]
+    assert [told[0][1], told[1]] == [
+        ("sqnr_db>=90", ["failure"]),
+        [("run", ["error"]), ("outputs.dead<=0", ["skipped"])],
+    ]
     assert [suite.get("errors") for suite in suites] == ["0", "1"]
