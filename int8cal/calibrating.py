@@ -11,7 +11,7 @@ import onnx
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.statistics_file import save_statistics
-from int8cal.data.checks import SampleWatch
+from int8cal.data.checks import SampleWatch, classes_of
 from int8cal.data.feeds import open_feeds
 from int8cal.evaluating import (
     class_count,
@@ -25,6 +25,7 @@ from int8cal.evaluating import (
 )
 from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
+from int8cal.evaluation.feeding import better_fed
 from int8cal.evaluation.gates import (
     check_gates,
     gates_of,
@@ -154,6 +155,8 @@ def _calibrate_into(
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
     findings = Findings(tell, strict=job.evaluation.strict)
     findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
+    threads, classes = job.calibration.threads, classes_of(signature)
+    findings.add(better_fed(planned.prepared.model, feeds, classes, threads=threads))
     findings.require_none()
 
     best = BestResult(

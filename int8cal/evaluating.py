@@ -12,7 +12,7 @@ import onnx
 from pydantic import TypeAdapter
 
 from int8cal.audit.worst_case import audit_saturation
-from int8cal.data.checks import Finding, SampleWatch
+from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
 from int8cal.data.sample import Sample
@@ -20,6 +20,7 @@ from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.data_checks import Findings, opened
 from int8cal.evaluation.evaluate import evaluate_pair
+from int8cal.evaluation.feeding import better_fed, fed
 from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import (
     check_gates,
@@ -182,6 +183,11 @@ def evaluate_models(
     data = replace(data, preprocess=feeds.preprocess) if used else data
     findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
     findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
+    if stream is None:  # an iterator in memory may give its samples only once
+        original = load_model(fp32) if isinstance(fp32, Path) else fp32
+        findings.add(fed(original, feeds, threads=threads))
+        findings.add(better_fed(original, feeds, classes_of(signature), threads=threads))
+        del original
     findings.require_none()
     with clock.station("evaluate"):
         evaluation = evaluate_pair(

@@ -12,6 +12,7 @@ from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
+from int8cal.evaluation.feeding import fed
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
@@ -97,7 +98,10 @@ def plan_job(
 
 def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
     """Say what is known of the calibration data before the pass over it."""
-    return one_sample(planned.feeds.count) if job.calibration.statistics is None else ()
+    few = one_sample(planned.feeds.count) if job.calibration.statistics is None else ()
+    if planned.stream is not None:  # an iterator in memory may give its samples only once
+        return few
+    return (*few, *fed(planned.prepared.model, planned.feeds, threads=job.calibration.threads))
 
 
 def after_calibration(calibrated: Calibrated) -> tuple[Finding, ...]:

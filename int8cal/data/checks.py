@@ -102,13 +102,16 @@ def classes_of(signature: Signature) -> int | None:
     return sizes[0] if len(sizes) == 1 and isinstance(sizes[0], int) else None
 
 
-def label_findings(labels: Sequence[int] | None, names: Sequence[str], classes: int | None) -> tuple[Finding, ...]:
+def label_findings(
+    labels: Sequence[int] | None, names: Sequence[str], classes: int | None, where: str
+) -> tuple[Finding, ...]:
     """Hold labels against the number of classes, before anything is run.
 
     Args:
         labels: One per sample; None without.
         names: Class names that were numbered by their sorted order; none where labels are numbers.
         classes: How many the model has; None where it does not say.
+        where: The source, for messages.
 
     Raises:
         DataError: A label beyond the classes.
@@ -130,6 +133,7 @@ def label_findings(labels: Sequence[int] | None, names: Sequence[str], classes: 
     elif max(labels) >= classes:
         raise DataError(
             f"label {max(labels)} is not a class: the model's output has {classes}, so labels are 0 to {classes - 1}",
+            where=where,
             do="check the label file or the order of the class folders",
             label=max(labels),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ class Feeds:
     """The samples of a source; every `iter` is a new pass in the same order, with one file in memory at a time.
 
     Attributes:
+        name: The source, for messages.
         count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
         labelled: Whether samples carry labels.
         labels: Those of files, known before any is read; None without, and of a function.
@@ -60,10 +62,18 @@ class Feeds:
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
         self.count, self.labelled, self.labels = stream.count, labelled, labels
-        self.images, self.preprocess = images, preprocess
+        self.images, self.preprocess, self.name = images, preprocess, stream.name
         self.skipped = list(skipped)
         self.padding: tuple[Padding, ...] = ()
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
+
+    def spread(self, count: int) -> list[Sample]:
+        """Read at most `count` samples, spread over all files; of a function the first ones."""
+        stream = self._stream
+        if isinstance(stream, FileStream):
+            stream = stream.spread(count)
+        samples = itertools.islice(stream.read([]), count)
+        return [sample if self._trim is None else self._trim(sample) for sample in samples]
 
     def __iter__(self) -> Iterator[Sample]:
         skipped = list(self._skipped_at_open)
@@ -101,6 +111,12 @@ class FileStream:
     def count(self) -> int:
         """Number of samples."""
         return len(self.chosen)
+
+    def spread(self, count: int) -> FileStream:
+        """Return at most `count` of them, spread evenly."""
+        kept = np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist()
+        labels = None if self.labels is None else tuple(self.labels[index] for index in kept)
+        return replace(self, chosen=tuple(self.chosen[index] for index in kept), labels=labels)
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:
         """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""

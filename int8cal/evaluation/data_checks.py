@@ -74,7 +74,7 @@ def opened(feeds: Feeds, signature: Signature) -> tuple[Finding, ...]:
         DataError: A label beyond the classes.
     """
     labels = feeds.labels
-    return () if labels is None else label_findings(labels.values, labels.names, classes_of(signature))
+    return () if labels is None else label_findings(labels.values, labels.names, classes_of(signature), feeds.name)
 
 
 def one_sample(samples: int | None) -> tuple[Finding, ...]:

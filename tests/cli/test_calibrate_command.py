@@ -34,7 +34,7 @@ def test_every_option_reaches_its_setting(here, pipeline):
         "fast", "x86-avx2", "s8", "s7", exclude=("/head/*", "op:Softmax"), include=("op:Conv",)
     )
     assert job.evaluation == EvaluationSettings(
-        DataSettings("v", labels="l.csv", skip_bad=True, seed=3), ("top1.drop<=1", "cosine>0.9"), latency=False
+        DataSettings("v", labels="l.csv", skip_bad=True, seed=3), gates=("top1.drop<=1", "cosine>0.9"), latency=False
     )
     assert (str(job.output.dir), job.output.overwrite, job.quiet) == ("out", True, True)
 

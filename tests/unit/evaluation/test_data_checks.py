@@ -1,0 +1,90 @@
+"""Findings of an evaluation, and of the samples that ranges come from."""
+
+import pytest
+
+from int8cal.data.checks import Finding
+from int8cal.errors import DataError
+from int8cal.evaluation.data_checks import Findings, drift, few_samples, near_chance, one_sample
+from int8cal.evaluation.result import Drop, LayerMetrics
+
+
+def accuracy(fp32, samples):
+    return Drop(fp32, fp32, 0.0, (-1.0, 1.0), samples)
+
+
+@pytest.mark.parametrize(
+    ("fp32", "samples", "classes"),
+    [(0.218, 400, 10), (0.11, 1000, 10), (0.0, 5, 10), (0.52, 1000, 2), (0.001, 500, 1000)],
+)
+def test_accuracy_near_chance_is_told(fp32, samples, classes):
+    (found,) = near_chance(accuracy(fp32, samples), classes)
+    assert found.check == "chance"
+    assert f"{samples} samples" in found.text
+
+
+@pytest.mark.parametrize(
+    ("fp32", "samples", "classes"),
+    # real models; few samples, which are no verdict; no classes
+    [(0.757, 400, 10), (0.713, 1000, 10), (0.3, 1000, 1000), (0.0, 3, 10), (0.5, 2, 10), (0.8, 50, 2), (0.1, 100, 0)],
+)
+def test_accuracy_above_chance_is_not_told(fp32, samples, classes):
+    assert near_chance(accuracy(fp32, samples), classes) == ()
+
+
+def test_without_labels_nothing_is_told():
+    assert near_chance(None, 10) == ()
+
+
+@pytest.mark.parametrize(("samples", "variation", "told"), [(5, 0.15, True), (64, 0.15, False), (5, None, False)])
+def test_ranges_of_few_samples_say_how_uncertain_they_are(samples, variation, told):
+    found = few_samples(samples, variation)
+    assert bool(found) == told
+    if told:
+        assert "with 5 samples ranges are uncertain by 13 %" in found[0].text
+        assert "15 further ones would halve it" in found[0].do
+
+
+@pytest.mark.parametrize(("samples", "told"), [(1, True), (2, False), (None, False)])
+def test_one_sample_is_told(samples, told):
+    assert [each.check for each in one_sample(samples)] == (["one-sample"] if told else [])
+
+
+def layer(op_type, outside, used):
+    return LayerMetrics("t", "n", op_type, 30.0, 0.0, outside=outside, used=used)
+
+
+RIGHT = (layer("Input", 0.0044, 1.0), layer("Conv", 0.001, 1.0), layer("Conv", 0.1, 1.0), layer("Add", 0.0, 0.9))
+
+
+def test_data_like_those_of_calibration_are_not_told():
+    assert drift(RIGHT) == ()
+    assert drift(()) == ()
+    assert drift((LayerMetrics("t", "n", "Conv", 30.0, None),)) == ()
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ((layer("Input", 0.18, 1.0), *RIGHT[1:]), '18.0 % of the values of input "t" lie outside'),
+        ((layer("Conv", 0.02, 1.0), *RIGHT[1:3]), "2.0 % of the values of half of the tensors"),
+        ((layer("Input", 0.0, 0.1), *RIGHT[1:]), 'input "t" uses only 10 %'),
+    ],
+)
+def test_drift_says_where_values_lie(layers, said):
+    (found,) = drift(layers)
+    assert found.check == "drift"
+    assert said in found.text
+
+
+def test_findings_are_told_once_and_stop_a_strict_job():
+    told = []
+    findings = Findings(told.append, strict=True)
+    findings.require_none()
+    finding = Finding("grey", "all are grey", "give colour")
+    findings.add([finding, finding])
+    findings.add([Finding("drift", "elsewhere", "look")], told=True)
+    assert told == ["warning: all are grey; give colour"]
+    assert [each.check for each in findings.found] == ["grey", "drift"]
+    with pytest.raises(DataError):
+        findings.require_none()
+    Findings(told.append).require_none()

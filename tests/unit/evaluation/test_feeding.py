@@ -1,0 +1,92 @@
+"""Whether images reach a model as it expects them: a made classifier of colours that takes values of -2 to 2."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from PIL import Image
+
+from int8cal.data.feeds import open_feeds
+from int8cal.evaluation.feeding import better_fed, fed
+from int8cal.graph.signature import signature_of
+from int8cal.job import DataSettings, Preprocess
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NORMALIZED = Preprocess(scale=1 / 255, mean=MEAN, std=STD)
+
+
+def colour_model(bias=0.5):
+    """Three classes: red, green and blue; tanh takes away what values far too large could still tell."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[N, 3, 8, 8] x) => (float[N, 3] y) '
+        "{ c = Conv (x, w, b) t = Tanh (c) p = GlobalAveragePool (t) y = Flatten (p) }"
+    )
+    weights = np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1)
+    for name, value in (("w", weights), ("b", np.full(3, -bias, np.float32))):
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    return model
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """60 noisy images, one folder per colour."""
+    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    for index in range(60):
+        pixels = rng.integers(40, 180, (8, 8, 3))
+        pixels[..., index % 3] += 60
+        place = folder / str(index % 3)
+        place.mkdir(exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
+    return folder
+
+
+def feeds(folder, preprocess):
+    return open_feeds(DataSettings(str(folder), preprocess=preprocess), signature_of(colour_model()))
+
+
+def found(folder, preprocess):
+    model, samples = colour_model(), feeds(folder, preprocess)
+    return [each.check for each in (*fed(model, samples, threads=1), *better_fed(model, samples, 3, threads=1))]
+
+
+def test_images_fed_right_are_not_told(photos):
+    assert found(photos, NORMALIZED) == []
+
+
+def test_images_without_preprocessing_are_told(photos):
+    assert found(photos, None) == ["no-preprocess", "input-variant"]
+
+
+def test_a_declared_preprocessing_without_scale_is_told_by_the_range(photos):
+    assert "input-range" in found(photos, Preprocess())
+
+
+def test_exchanged_colours_are_told_where_there_are_labels(photos):
+    exchanged = Preprocess(scale=1 / 255, mean=MEAN, std=STD, color="BGR")
+    (finding,) = better_fed(colour_model(), feeds(photos, exchanged), 3, threads=1)
+    assert finding.check == "input-variant"
+    assert "on 60 of the same images with red and blue exchanged" in finding.text
+
+
+def test_a_model_that_scales_by_itself_is_not_told(photos):
+    model = colour_model()
+    for name, value in (("scale", 1 / 64), ("shift", -1.8)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), name))
+    inner = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[N, 3, 8, 8] x) => (float[N, 3] y) '
+        "{ s = Mul (x, scale) z = Add (s, shift) c = Conv (z, w, b) t = Tanh (c) p = GlobalAveragePool (t) "
+        "y = Flatten (p) }"
+    )
+    inner.graph.initializer.extend(model.graph.initializer)
+    assert fed(inner, feeds(photos, None), threads=1) == ()
+
+
+def test_a_model_without_biases_that_decides_alike_is_not_told(photos):
+    model = colour_model(bias=0.0)
+    del model.graph.node[1]  # no tanh: the largest stays the largest
+    model.graph.node[1].input[0] = "c"
+    assert fed(model, feeds(photos, None), threads=1) == ()
+
+
+def test_samples_are_spread_over_the_classes(photos):
+    assert {sample.label for sample in feeds(photos, NORMALIZED).spread(6)} == {0, 1, 2}
