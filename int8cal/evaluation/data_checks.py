@@ -113,6 +113,20 @@ def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:
     )
 
 
+def one_answer(samples: int, *, still: bool) -> tuple[Finding, ...]:
+    """Say that the FP32 model gives the same outputs for all samples, if it does (`still`)."""
+    if not still:
+        return ()
+    return (
+        Finding(
+            "one-answer",
+            f"the FP32 model gives the same outputs for all {samples} samples: no figure tells how good the int8 model "
+            "is on others",
+            "check what the samples hold, and their preprocessing",
+        ),
+    )
+
+
 def drift(layers: Sequence[LayerMetrics]) -> tuple[Finding, ...]:
     """Say that the evaluation's values do not lie where those of the calibration did.
 
@@ -122,14 +136,14 @@ def drift(layers: Sequence[LayerMetrics]) -> tuple[Finding, ...]:
     told = [layer for layer in layers if layer.outside is not None and layer.used is not None]
     if not told:
         return ()
-    outside = statistics.median(layer.outside or 0.0 for layer in told)
+    outside = statistics.median(_beyond(layer) for layer in told)
     inputs = [layer for layer in told if layer.op_type == "Input"]
-    beyond = max(inputs, key=lambda layer: layer.outside or 0.0, default=None)
+    beyond = max(inputs, key=_beyond, default=None)
     within = min(inputs, key=lambda layer: layer.used or 0.0, default=None)
-    if beyond is not None and (beyond.outside or 0.0) > MOST_OUTSIDE_INPUT:
-        what = f'{100 * (beyond.outside or 0.0):.1f} % of the values of input "{beyond.tensor}" lie outside its'
+    if beyond is not None and _beyond(beyond) > MOST_OUTSIDE_INPUT:
+        what = f'{100 * _beyond(beyond):.1f} % of the values of input "{beyond.tensor}" lie outside its'
     elif outside > MOST_OUTSIDE:
-        what = f"{100 * outside:.1f} % of the values of half of the tensors, or more, lie outside their"
+        what = f"in half of the tensors {100 * outside:.1f} % of the values or more lie outside the"
     elif within is not None and (within.used or 0.0) < LEAST_USED:
         what = f'input "{within.tensor}" uses only {100 * (within.used or 0.0):.0f} % of its'
     else:
@@ -141,6 +155,11 @@ def drift(layers: Sequence[LayerMetrics]) -> tuple[Finding, ...]:
             "calibrate on data like those that the model will see, preprocessed alike",
         ),
     )
+
+
+def _beyond(layer: LayerMetrics) -> float:
+    """Return the share of values outside, less that of the calibration's own that its range cut off, where known."""
+    return max((layer.outside or 0.0) - (layer.clipped or 0.0), 0.0)
 
 
 def near_chance(drop: Drop | None, classes: int) -> tuple[Finding, ...]:

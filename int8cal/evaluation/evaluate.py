@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
-from int8cal.evaluation.data_checks import drift, near_chance
+from int8cal.evaluation.data_checks import drift, near_chance, one_answer
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
@@ -192,7 +192,11 @@ def evaluate_pair(
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
         failures=tuple(parts.failures),
-        findings=(*near_chance(comparison.metrics().top1, comparison.classes), *drift(layers)),
+        findings=(
+            *near_chance(comparison.metrics().top1, comparison.classes),
+            *one_answer(comparison.samples, still=comparison.still),
+            *drift(layers),
+        ),
         layer_samples=min(layerwise_samples, len(kept)),
         families=families,
         warnings=(

@@ -313,8 +313,10 @@ class _Outside:
         if part.scale is None or part.zero_point is None or not x.size:
             return
         ends = np.iinfo(codes[part.output].dtype)
-        low, high = (float(part.scale) * (code - int(part.zero_point)) for code in (ends.min, ends.max))
-        self.outside += int(np.count_nonzero((x < low) | (x > high)))
+        scale = float(part.scale)
+        low, high = (scale * (code - int(part.zero_point)) for code in (ends.min, ends.max))
+        # what rounds to the last code is not cut off
+        self.outside += int(np.count_nonzero((x < low - scale / 2) | (x > high + scale / 2)))
         self.values += x.size
         self.low, self.high = min(self.low, max(float(x.min()), low)), max(self.high, min(float(x.max()), high))
         self.width = high - low

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import LayerMetrics, OutputMetrics
     from int8cal.runtime.batching import Runs
 
-# Another output is nearer by so much. Outputs of the zoo's and the tests' models that have several stay within 1 dB of
-# 0 against each other's FP32 values, and above 20 dB against their own: what is exchanged differs by tens.
+# Another output is nearer by so much. Two outputs of one shape that were exchanged (tests/verdict) have 26 and 32 dB
+# against each other's FP32 values, 1 and -3 dB against their own.
 _NEARER_DB = 10.0
 # The work stays small: samples that are run again, and outputs that are compared with each other.
 _SAMPLES, _OUTPUTS = 4, 16
 # A tensor behind other weights: for two rectified Gaussians -1.3 dB, for the classifiers of tests/verdict -0.3 dB. The
-# least of the first layers of the zoo's int8 models, other tools' among them, is above 20 dB.
+# least of the computed first layers of seven real models that int8cal quantized is at 32.5 dB.
 _UNRELATED_DB = 3.0
 _INTACT_DB = 20.0
 

@@ -187,6 +187,11 @@ class Changes:
             self._flat[model] = self._flat[model] and bool((values == first.flat[0]).all())
 
     @property
+    def still(self) -> bool:
+        """Whether all samples have the same values in the reference model."""
+        return self._same[0]
+
+    @property
     def lost(self) -> bool:
         """Whether it is constant in the other model only: over samples, or over all values."""
         return any(other and not reference for reference, other in (self._same, self._flat))

@@ -163,6 +163,12 @@ class OutputComparison:
         """How many classes the first float output scores; 0 where it has no class scores."""
         return 0 if self._no_scores() else self._classes
 
+    @property
+    def still(self) -> bool:
+        """Whether the first model gives the same float outputs for all samples, of which there are several."""
+        groups = [each for found in self._groups.values() for each in found if each.sums.count]
+        return self.samples > 1 and bool(groups) and all(each.changes.still for each in groups)
+
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names."""
         return {name: self._figures(name) for name, _ in self._names}

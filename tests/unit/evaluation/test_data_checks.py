@@ -49,8 +49,8 @@ def test_one_sample_is_told(samples, told):
     assert [each.check for each in one_sample(samples)] == (["one-sample"] if told else [])
 
 
-def layer(op_type, outside, used):
-    return LayerMetrics("t", "n", op_type, 30.0, 0.0, outside=outside, used=used)
+def layer(op_type, outside, used, clipped=0.0):
+    return LayerMetrics("t", "n", op_type, 30.0, clipped, outside=outside, used=used)
 
 
 RIGHT = (layer("Input", 0.0044, 1.0), layer("Conv", 0.001, 1.0), layer("Conv", 0.1, 1.0), layer("Add", 0.0, 0.9))
@@ -59,6 +59,8 @@ RIGHT = (layer("Input", 0.0044, 1.0), layer("Conv", 0.001, 1.0), layer("Conv", 0
 def test_data_like_those_of_calibration_are_not_told():
     assert drift(RIGHT) == ()
     assert drift(()) == ()
+    # ranges that cut off as much of the calibration's own values
+    assert drift((layer("Input", 0.06, 1.0, 0.05), layer("Conv", 0.02, 1.0, 0.02))) == ()
     assert drift((LayerMetrics("t", "n", "Conv", 30.0, None),)) == ()
 
 
@@ -66,7 +68,7 @@ def test_data_like_those_of_calibration_are_not_told():
     ("layers", "said"),
     [
         ((layer("Input", 0.18, 1.0), *RIGHT[1:]), '18.0 % of the values of input "t" lie outside'),
-        ((layer("Conv", 0.02, 1.0), *RIGHT[1:3]), "2.0 % of the values of half of the tensors"),
+        ((layer("Conv", 0.02, 1.0), *RIGHT[1:3]), "in half of the tensors 2.0 % of the values or more lie outside"),
         ((layer("Input", 0.0, 0.1), *RIGHT[1:]), 'input "t" uses only 10 %'),
     ],
 )

@@ -102,6 +102,22 @@ def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_s
     assert theirs == tuple(replace(layer, outside=None, used=None) for layer in ours)
 
 
+def test_values_that_a_code_stands_for_are_not_outside(fp32, int8, make_samples):
+    (sample,) = make_samples(1)  # the range of x is 8 wide, in 255 steps around 0: -4.0157 to 3.9843
+    step = 8 / 255
+
+    def outside(value):
+        layers, _ = measure_layers(fp32, int8, [replace(sample, feed={"x": np.full_like(sample.feed["x"], value)})])
+        return layers[0].outside
+
+    assert [outside(127.4 * step), outside(127.6 * step), outside(-128.4 * step), outside(-128.6 * step)] == [
+        0,
+        1,
+        0,
+        1,
+    ]
+
+
 def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
     whole, _ = measure_layers(fp32, int8, samples)

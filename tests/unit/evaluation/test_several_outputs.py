@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import int8cal
+from int8cal.evaluation.data_checks import one_answer
 from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import Evaluation, Saturation, Size
@@ -45,6 +46,23 @@ def passed(comparison, gate):
     metrics, outputs = comparison.metrics(), comparison.outputs()
     evaluation = Evaluation(metrics, outputs, (), None, Saturation("portable", None), Size(1, 1), None, samples=4)
     return check_gates([parse_gate(gate)], evaluation)[0].passed
+
+
+@pytest.mark.parametrize(
+    ("reference", "still"),
+    [
+        ([1.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 2.0], False),
+        ([1.0], False),  # one sample tells nothing
+    ],
+)
+def test_outputs_that_never_change_are_known(reference, still):
+    comparison = OutputComparison((("a", "a"), ("b", "b")))
+    for index, value in enumerate(reference):
+        x = {"a": np.full((1, 6), value, np.float32), "b": np.zeros((1, 2), np.float32)}
+        comparison.add(Bare({}), x, {name: each + np.float32(index) for name, each in x.items()})
+    assert comparison.still == still
+    assert bool(one_answer(len(reference), still=comparison.still)) == still
 
 
 def test_the_figures_are_those_of_the_worst_output():
