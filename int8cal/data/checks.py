@@ -36,6 +36,7 @@ Check = Literal[
     "grey",
     "one-sample",
     "few-samples",  # ranges that would differ with other samples
+    "one-answer",
     "drift",  # evaluation values outside the calibrated ranges, or far inside
 ]
 

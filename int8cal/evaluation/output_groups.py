@@ -17,7 +17,15 @@ from int8cal.graph.index import Index, attribute, derived_constants
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
-from int8cal.probe.score_points import ending, joining_of
+from int8cal.probe.score_points import (
+    COORDINATES,
+    LEAST_OBJECTS,
+    OBJECTS_RANK,
+    SAME_RANGE,
+    boxes_and_scores,
+    ending,
+    joining_of,
+)
 from int8cal.runtime.batching import batch_size, make_feed
 from int8cal.runtime.sessions import Session
 
@@ -43,16 +51,11 @@ Kind = Literal[
     "values",  # anything else
 ]
 
-# Neighbouring parts whose ranges are within this factor share a fault if they have one: eight bits over both still
-# leave five for the smaller.
-_SAME_RANGE = 8.0
-_LEAST_OBJECTS = 16  # positions of an output of boxes
 _LEAST_WAVE = 2000  # samples of a waveform; a convolution may give as many as a thousand class scores
 _LEAST_VOCABULARY = 1000  # token logits; smaller alphabets are class scores a position
 _LEAST_EMBEDDING = 16
 _LEAST_CLASSES = 2
 _ROW_RANK = 2
-_COORDINATES, _OBJECTS_RANK = 4, 3  # of a box; axes of an output of boxes: batch, and objects and channels in any order
 _IMAGE_RANK, _PLANES = 4, (1, 3, 4)
 _SOFTMAX_OPSET = 13  # from which on the default axis is the last
 _ROUNDING = 1e-3  # how far from 1 the sum of a row of float32 probabilities, or its norm, may be
@@ -146,7 +149,7 @@ class GroupFinder:
             ModelError, StatisticsError: The parts of an output could not be run.
 
         Numerics: parts are told from the graph; which of them mean different things, by kind and by range (a factor of
-        _SAME_RANGE) on this sample.
+        SAME_RANGE) on this sample.
         """
         if self._graph is not None:
             self._found = self._graph.groups(sample, outputs)
@@ -310,26 +313,17 @@ def _merged(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _alike(first: float, second: float) -> bool:
-    return min(first, second) == 0.0 or max(first, second) <= _SAME_RANGE * min(first, second)
+    return min(first, second) == 0.0 or max(first, second) <= SAME_RANGE * min(first, second)
 
 
 def _boxes_and_scores(value: Values) -> list[list[_Part]]:
-    """Tell boxes in front of scores between 0 and 1 by values alone, where one node computed both; none elsewhere."""
-    for axis in (2, 1) if value.ndim == _OBJECTS_RANK else ():
-        count = value.shape[axis]
-        if count <= _COORDINATES or value.size // count < max(count, _LEAST_OBJECTS):
-            continue
-        ends = ((0, _COORDINATES), (_COORDINATES, count))
-        boxes, scores = (_taken(value, axis, *each) for each in ends)
-        if scores.min() >= 0.0 and 0.0 < scores.max() <= 1.0 and boxes.max() > _SAME_RANGE * scores.max():
-            kinds: tuple[Kind, Kind] = ("boxes", "probabilities")
-            return [
-                [
-                    _Part(axis, first, end, "", float(each.min()), float(each.max()), kind)
-                    for (first, end), each, kind in zip(ends, (boxes, scores), kinds, strict=True)
-                ]
-            ]
-    return []
+    """Return boxes and scores that one node computed as parts; none elsewhere."""
+    kinds: tuple[Kind, Kind] = ("boxes", "probabilities")
+    parts = []
+    for kind, (axis, first, end) in zip(kinds, boxes_and_scores(value), strict=False):
+        taken = _taken(value, axis, first, end)
+        parts.append(_Part(axis, first, end, "", float(taken.min()), float(taken.max()), kind))
+    return [parts] if parts else []
 
 
 def _taken(value: Values, axis: int, first: int, end: int) -> Values:
@@ -355,7 +349,7 @@ def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
         return "embedding"
     if op in _SOFTMAX or _sums_to_one(value, axis):
         return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"
-    if value.ndim == _OBJECTS_RANK and channels == _COORDINATES and positions >= _LEAST_OBJECTS:
+    if value.ndim == OBJECTS_RANK and channels == COORDINATES and positions >= LEAST_OBJECTS:
         return "boxes"
     low, high = float(value.min()), float(value.max())
     if op in _SIGMOID or (op in _BOUNDING and low >= 0.0 and high <= 1.0):

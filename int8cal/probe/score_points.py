@@ -47,6 +47,12 @@ _SHAPES = frozenset({"Shape", "Size"})  # nodes that read no values
 HIDDEN_WEIGHT = 0.01
 _MOST_PARTS = 64  # of a Concat; more are no groups of different meaning
 
+# Neighbouring parts whose ranges are within this factor share a fault if they have one: eight bits over both still
+# leave five for the smaller.
+SAME_RANGE = 8.0
+LEAST_OBJECTS = 16  # positions of an output of boxes
+COORDINATES, OBJECTS_RANK = 4, 3  # of a box; axes of an output of boxes: batch, and objects and channels in any order
+
 
 @dataclass(frozen=True)
 class ScorePoint:
@@ -221,6 +227,47 @@ def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
             if name
         ]
     return tuple(found.values())
+
+
+def split_points(points: Sequence[ScorePoint], found: Mapping[str, npt.NDArray[Any]]) -> tuple[ScorePoint, ...]:
+    """Score boxes and scores that one node computed apart, as values tell them.
+
+    Args:
+        points: See `score_points`.
+        found: The values of their tensors for a sample.
+
+    Returns:
+        The points, those of whole tensors in parts where these mean different things.
+    """
+    return tuple(
+        each
+        for point in points
+        for each in (
+            [replace(point, part=part) for part in boxes_and_scores(found[point.tensor])]
+            if point.part is None and point.centred is None
+            else []
+        )
+        or [point]
+    )
+
+
+def boxes_and_scores(value: npt.NDArray[Any]) -> tuple[tuple[int, int, int], ...]:
+    """Tell boxes in front of scores between 0 and 1, where one node computed both, by their values.
+
+    Args:
+        value: Of one sample, the batch axis included.
+
+    Returns:
+        Axis, first and end of the boxes, and of the scores; nothing where they are something else.
+    """
+    for axis in (2, 1) if value.ndim == OBJECTS_RANK else ():
+        count = value.shape[axis]
+        if count <= COORDINATES or value.size // count < max(count, LEAST_OBJECTS):
+            continue
+        boxes, scores = np.split(value, [COORDINATES], axis=axis)
+        if scores.min() >= 0.0 and 0.0 < scores.max() <= 1.0 and boxes.max() > SAME_RANGE * scores.max():
+            return (axis, 0, COORDINATES), (axis, COORDINATES, count)
+    return ()
 
 
 def output_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:

@@ -14,7 +14,7 @@ from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.probe.noise import ReferenceOutputs, relative
-from int8cal.probe.score_points import score_points, scored_int8, tensors_of
+from int8cal.probe.score_points import score_points, scored_int8, split_points, tensors_of
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
 
@@ -130,6 +130,8 @@ class Scorer:
         session = Session(tapped_model(self._fp32, tensors_of(self.points)), threads=self._threads)
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
+            if not self._reference:
+                self.points = split_points(self.points, outputs)
             self._reference.append(ReferenceOutputs.of(self.points, outputs, sample))
             held += sum(value.nbytes for value in self._reference[-1].values)
             if held > HELD_BYTES:

@@ -10,6 +10,7 @@ import pytest
 
 import int8cal
 from int8cal.data.sample import Sample
+from int8cal.graph.signature import signature_of
 from int8cal.search.recipes import PLAIN, RECIPES, Recipe
 from int8cal.search.scorer import Score, Scorer, gain_of, split_samples
 
@@ -187,3 +188,21 @@ def test_a_recipe_that_fits_more_leaves_about_as_many_to_score_on(count, fit):
     scored, fitted = split_samples(range(count), RECIPES["accurate"])
     assert len(fitted) == fit
     assert len(scored) >= 0.85 * len(split_samples(range(count), RECIPES["fast"])[0])
+
+
+def test_boxes_do_not_hide_the_scores_that_one_node_computes_with_them(bench):
+    rng = np.random.default_rng(4)
+    weights = rng.uniform(0.1, 0.2, size=(6, 9)).astype(np.float32)
+    weights[:, :4] *= 600
+
+    def model(share):
+        noisy = weights.copy()
+        noisy[:, 4:] *= 1 + share * np.float32([1, -1, 1, -1, 1])
+        return bench.text("net (float[1,32,6] x) => (float[1,32,9] y) { y = MatMul(x, W) }", W=noisy)
+
+    samples = [Sample({"x": rng.uniform(0, 0.8, size=(1, 32, 6)).astype(np.float32)}, str(at)) for at in range(3)]
+    fp32 = model(0)
+    scorer = Scorer(fp32, signature_of(fp32), samples, threads=1)
+    # the mean of noise over signal of boxes, which have none, and of scores
+    assert scorer(model(np.float32(0.1))).db == pytest.approx(20 + 10 * math.log10(2), abs=0.1)
+    assert [point.part for point in scorer.points] == [(2, 0, 4), (2, 4, 9)]
