@@ -68,7 +68,10 @@ def test_data_like_those_of_calibration_are_not_told():
     ("layers", "said"),
     [
         ((layer("Input", 0.18, 1.0), *RIGHT[1:]), '18.0 % of the values of input "t" lie outside'),
-        ((layer("Conv", 0.02, 1.0), *RIGHT[1:3]), "in half of the tensors 2.0 % of the values or more lie outside"),
+        (
+            (layer("Conv", 0.05, 1.0), layer("Conv", 0.03, 1.0), *RIGHT[1:2]),
+            "in half of the tensors 3.0 % of the values or more lie outside",
+        ),
         ((layer("Input", 0.0, 0.1), *RIGHT[1:]), 'input "t" uses only 10 %'),
     ],
 )
