@@ -146,8 +146,10 @@ def on_terminal(arguments, extra):
 
 
 def test_a_float_model_says_what_tends_to_go_wrong_with_its_kind(call, sample_run):
-    model = Path(int8cal.__file__).parents[1] / "sample_data" / "model.onnx"
-    lines = [line.strip() for line in call("inspect", model).out.splitlines()]
+    lines = [
+        line.strip()
+        for line in call("inspect", Path(__file__).parents[2] / "sample_data" / "model.onnx").out.splitlines()
+    ]
     start = lines.index("families")
     assert lines[start + 1].startswith("depthwise convolutions: 5 × depthwise convolution (/block1/depthwise/Conv, ")  # noqa: RUF001
     said = [line.partition(":")[0] for line in lines[start + 2 : start + 5]]
