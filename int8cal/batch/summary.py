@@ -151,7 +151,7 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
         # the status of a gate that failed says what the error begins with
         station = f"{result.station}: " if result.status == "gate failed" else ""
         ending = ": ".join(filter(None, (result.status, result.error.removeprefix(station))))
-        passed = gates_passed([gate.passed for gate in result.gates])
+        passed = gates_passed(result.gates)
         lines.append(_row((result.name, *figure_cells(result.metrics), passed, time, ending)))
     return "\n".join([*lines, "", describe_counts(results) + ".", ""])
 

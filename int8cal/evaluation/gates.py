@@ -387,6 +387,11 @@ def figure_named(text: str, metric: str = "") -> str:
         return re.split(r"[<>=!]", text, maxsplit=1)[0].strip()
 
 
+def is_told(gate: Gate) -> bool:
+    """Whether people are told of a gate: one of the user's, or one that is always on and failed."""
+    return not gate.passed or gate.gate not in STANDING
+
+
 def check_gates(gates: Iterable[ParsedGate], evaluation: Evaluation) -> tuple[Gate, ...]:
     """Hold every gate against the evaluation, in order; a figure that could not be computed fails the user's gate.
 

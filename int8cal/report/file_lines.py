@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
 from int8cal.errors import ConfigError, printable
+from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
 from int8cal.numerics.loglinear import linear_histogram
@@ -235,8 +236,9 @@ def figure_cells(figures: Mapping[str, float | None]) -> tuple[str, ...]:
     )
 
 
-def gates_passed(verdicts: Sequence[bool]) -> str:
-    """Say how many of a job's gates hold; "" where it has none."""
+def gates_passed(gates: Sequence[Gate]) -> str:
+    """Say how many of a job's gates hold; "" where it has none to tell of."""
+    verdicts = [gate.passed for gate in gates if is_told(gate)]
     return f"{sum(verdicts)} of {len(verdicts)} passed" if verdicts else ""
 
 
@@ -306,7 +308,7 @@ def _summary(name: str, content: Summary, screen: Screen) -> list[str]:
 def _row(job: SummaryJob) -> tuple[str, ...]:
     time = "" if job.seconds is None else wording.seconds(job.seconds)
     again = ", up to date" if job.status == "gate failed" and not job.ran else ""
-    passed = gates_passed([gate.passed for gate in job.gates])
+    passed = gates_passed(job.gates)
     return (job.name, *figure_cells(job.metrics), passed, time, f"{job.status}{again}")
 
 

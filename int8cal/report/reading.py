@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.evaluation.figures import FIGURES, interval_of
-from int8cal.evaluation.gates import STANDING
+from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
 
@@ -127,8 +127,8 @@ def faults(document: Document) -> list[str]:
 
 
 def told_gates(document: Document) -> list[tuple[int, Gate]]:
-    """Return the gates to show, by place: the user's, and of those that are always on the ones that failed."""
-    return [(at, gate) for at, gate in enumerate(document.gates) if not gate.passed or gate.gate not in STANDING]
+    """Return the gates to show, by place."""
+    return [(at, gate) for at, gate in enumerate(document.gates) if is_told(gate)]
 
 
 def verdict(document: Document) -> str:
