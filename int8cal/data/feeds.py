@@ -71,7 +71,7 @@ class Feeds:
         """Read at most `count` samples, spread over all files; of a function the first ones."""
         stream = self._stream
         if isinstance(stream, FileStream):
-            stream = stream.spread(count)
+            stream = stream.thinned(count)
         samples = itertools.islice(stream.read([]), count)
         return [sample if self._trim is None else self._trim(sample) for sample in samples]
 
@@ -112,7 +112,7 @@ class FileStream:
         """Number of samples."""
         return len(self.chosen)
 
-    def spread(self, count: int) -> FileStream:
+    def thinned(self, count: int) -> FileStream:
         """Return at most `count` of them, spread evenly."""
         kept = np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist()
         labels = None if self.labels is None else tuple(self.labels[index] for index in kept)

@@ -50,7 +50,7 @@ LEAST_VALUES = 8
 
 
 class GroupComparison:
-    """Sums over samples of one group of channels; `add` each, then read `metrics`."""
+    """Sums over samples of one group of channels; `add` each, then read `result`."""
 
     def __init__(self, group: OutputGroup) -> None:
         self.group = group
@@ -109,7 +109,7 @@ class GroupComparison:
             return ()
         return tuple((self.group.first + np.flatnonzero(dead)).tolist())
 
-    def metrics(self, *, judged: bool) -> GroupMetrics:
+    def result(self, *, judged: bool) -> GroupMetrics:
         """Return the figures; faults only where there are enough samples to judge."""
         group, channels = self.group, self._channels
         worst = None if channels is None or group.axis is None else channels.worst

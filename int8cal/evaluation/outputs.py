@@ -181,7 +181,7 @@ class OutputComparison:
         if not total.count:
             return plain
         judged = sums.samples >= LEAST_SAMPLES
-        groups = tuple(each.metrics(judged=judged) for each in self._groups[name])
+        groups = tuple(each.result(judged=judged) for each in self._groups[name])
         last = self._groups[name][-1].group
         faults = fault_lines(name, last.end, groups, self._models)
         if judged:

@@ -24,7 +24,7 @@ ON_DATA = OnData(
 def test_an_audit_is_a_table_with_totals_and_a_verdict():
     lines = audit_lines(AUDIT)
     assert lines[2].split()[:4] == ["unsafe", "channels", "pairs", "worst"]
-    assert lines[3].split() == ["3", "16", "7", "254/128", "-127..127", "25.00", "%", "conv|1", "(Conv)"]
+    assert lines[3].split() == ["3", "16", "7", "254/128", "-127..127", "0.2500", "conv|1", "(Conv)"]
     text = "\n".join(lines)
     assert "3 of 26 channels can saturate, in 1 of 2 integer layers; 7 pairs" in text
     assert "1 (1 LSTM); they cannot saturate" in text

@@ -26,7 +26,7 @@ def group(pairs, kind="values", axis=1):
     comparison = GroupComparison(OutputGroup("y", kind, axis, 0, end))
     for x, y in pairs:
         comparison.add(x, y)
-    return comparison.metrics(judged=True)
+    return comparison.result(judged=True)
 
 
 def samples(change, *, count=40, channels=6, seed=0):
