@@ -26,6 +26,18 @@ from int8cal.evaluation.result import (
 from int8cal.report.comparison import Comparison, compare_documents
 from int8cal.report.document import document_from, report_to_json
 
+# an evaluation in which nothing was measured
+NOTHING = Evaluation(
+    Metrics(**dict.fromkeys(("sqnr_db", "cosine", "max_abs_error", "agreement", "top1", "top5"))),
+    {},
+    (),
+    None,
+    Saturation("portable", None),
+    Size(0, 0),
+    None,
+    samples=0,
+)
+
 
 def json_of(report: Report) -> dict[str, Any]:
     """What report.json holds, for tests that change it."""

@@ -57,6 +57,7 @@ class OutputComparison:
         self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
+        self._summed_up: dict[str, OutputMetrics] | None = None
         self._find = groups
         self._decisions = Decisions(())
         self._groups: dict[str, list[GroupComparison]] = {}
@@ -81,6 +82,7 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
+        self._summed_up = None
         self._find_groups(sample, fp32)
         floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
         for name, other in self._names:
@@ -170,8 +172,10 @@ class OutputComparison:
         return self.samples > 1 and bool(groups) and all(each.changes.still for each in groups)
 
     def outputs(self) -> dict[str, OutputMetrics]:
-        """Return the figures of each output, under the FP32 model's names."""
-        return {name: self._figures(name) for name, _ in self._names}
+        """Return the figures of each output, under the FP32 model's names; summed up once, whoever asks."""
+        if self._summed_up is None:
+            self._summed_up = {name: self._figures(name) for name, _ in self._names}
+        return self._summed_up
 
     def _figures(self, name: str) -> OutputMetrics:
         sums = self._sums.get(name, SampleSums())

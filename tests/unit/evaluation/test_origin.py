@@ -2,24 +2,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from made_reports import NOTHING
 
 from int8cal.errors import UsageError
 from int8cal.evaluation.measured import how_measured
 from int8cal.evaluation.origin import origin_of
-from int8cal.evaluation.result import Drop, Evaluation, Latency, Metrics, Saturation, Size
+from int8cal.evaluation.result import Drop, Latency
 from int8cal.runtime import machine
 from int8cal.runtime.sessions import cpu_count
 
-NOTHING = Evaluation(
-    Metrics(**dict.fromkeys(("sqnr_db", "cosine", "max_abs_error", "agreement", "top1", "top5"))),
-    {},
-    (),
-    None,
-    Saturation("portable", None),
-    Size(0, 0),
-    None,
-    samples=0,
-)
 CPUINFO = """processor\t: 0
 model name\t: Fast  CPU 9000
 physical id\t: 0
