@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from int8cal.graph.index import Index
+from int8cal.graph.index import Index, walk
 from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
+from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
+    from int8cal.graph.bodies import Body
     from int8cal.graph.select import Selection
 
 
@@ -64,6 +66,7 @@ class Plan:
 
     Attributes:
         ops: The op table that it was made with.
+        bodies: Bodies of If, Loop and Scan that hold a layer, by path; one comes behind the one that it is in.
     """
 
     tensors: tuple[QuantizedTensor, ...]
@@ -72,6 +75,7 @@ class Plan:
     unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
+    bodies: Mapping[str, PlannedBody] = field(default_factory=dict, repr=False)
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -113,6 +117,14 @@ class Plan:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class PlannedBody:
+    """The body of an If, Loop or Scan, and what is quantized in it; bodies inside it are not part of its plan."""
+
+    body: Body
+    plan: Plan
+
+
 def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
     """Return the positions of a node's data inputs under its rule."""
     if rule.inputs is None:
@@ -139,7 +151,8 @@ class _Planner:
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
-        self.allowed = selection.resolve(self.nodes)
+        inside = (each for node in self.nodes for graph in subgraphs(node) for each in walk(graph))
+        self.allowed = selection.resolve(self.nodes, inside)
         self.unquantized: list[Unquantized] = []
         self.layers: dict[str, Layer] = {}
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul

@@ -26,23 +26,31 @@ class Selection:
     Attributes:
         left: Exact names of further nodes that stay float, and why: what measuring decided.
         target: Where the model will run (see graph.ops).
+        partial: The nodes are those of one body of a model, so that a pattern may match none of them.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
     target: str = DEFAULT_TARGET
+    partial: bool = False
 
-    def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    def resolve(self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.
+
+        Args:
+            nodes: Of a graph.
+            inside: Those of the graphs inside it, which a pattern may be about.
 
         Raises:
             UsageError: a pattern matches no node; names the pattern and the nearest name.
             TableError: `left` names a node that the model does not have.
         """
         named = [(node.name, node.op_type) for node in nodes]
-        included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
-        return frozenset(included - self._matching(self.exclude, "--exclude", named) - self._left(named))
+        names = {name for name, _ in named}
+        known = [*named, *((node.name, node.op_type) for node in inside)]
+        included = self._matching(self.include, "--include", known) & names if self.include else names
+        return frozenset(included - self._matching(self.exclude, "--exclude", known) - self._left(named))
 
     def reason(self, node: str) -> str:
         """Say why a node that is not allowed stays float."""
@@ -68,7 +76,7 @@ class Selection:
             else:
                 matches = {name for name, _ in named if name == pattern or fnmatchcase(name, pattern)}
                 known = {name for name, _ in named}
-            if not matches:
+            if not matches and not self.partial:
                 near = difflib.get_close_matches(pattern, sorted(known), 1)
                 hint = f"did you mean {near[0]!r}?" if near else "int8cal inspect lists the nodes"
                 raise UsageError(f"pattern {pattern!r} matches no node", where=option, do=hint, pattern=pattern)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError
+from int8cal.graph.bodies import put_back
 from int8cal.graph.index import Index
+from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
@@ -57,11 +59,29 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     Args:
         prepared: The prepared model.
         plan: The plan made with the table's settings.
-        table: Activation entries for every planned tensor; weight entries are optional (computed where absent).
+        table: Activation entries for every planned tensor; weight entries are optional (computed where absent). A body
+            of the plan that it has no part for stays float.
 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
+    built = _build_graph(prepared, plan, table)
+    inside = [
+        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path]))
+        for path, each in plan.bodies.items()
+        if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
+    ]
+    if not inside:
+        return built
+    put_back(built.model, [(body, each.model) for body, each in inside])
+    digests = [str(metadata_of(each.model, TABLE_KEY)) for each in (built, *(each for _, each in inside))]
+    set_metadata(built.model, TABLE_KEY, hashlib.sha256("\n".join(digests).encode()).hexdigest())
+    told = (f"{body.path}: {warning}" for body, each in inside for warning in each.warnings)
+    return replace(built, warnings=(*built.warnings, *told))
+
+
+def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
+    """Build one graph, the bodies inside it as they are; see `build_model`."""
     recurrent = quantize_recurrent(prepared, plan, table)
     chained = rescaling_plan(prepared, plan, table)
     draft = Draft(prepared, plan, chained, table, _entries(prepared, plan, table))

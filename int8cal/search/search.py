@@ -328,7 +328,8 @@ def left_in_float(
         TableError: No layer is left in int8.
     """
     selection = whole.table.settings.selection
-    smaller = require_layers(prepared, replace(selection, left=(*selection.left, *left.items())))
+    selection = replace(selection, left=(*selection.left, *left.items()))
+    smaller = require_layers(prepared, selection, whole.table.body_selections)
     table = cut_down((whole.plan, smaller))
     built = build_model(prepared.model, smaller, table)
     tensors = {name: value for name, value in whole.tensors.items() if name in table.tensors}

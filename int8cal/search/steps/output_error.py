@@ -64,7 +64,7 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
         left: Node -> why.
     """
     settings = state.table.settings.with_left("left_for_accuracy", left)
-    smaller = make_plan(inputs.prepared, settings.selection)
+    smaller = replace(make_plan(inputs.prepared, settings.selection), bodies=state.plan.bodies)
     # without factors on either side: no chain of the smaller plan may have lost one
     lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
     lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}
