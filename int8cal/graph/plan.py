@@ -12,7 +12,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.graph.index import Index
-from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
+from int8cal.graph.layers import (
+    GATES,
+    Layer,
+    Recurrent,
+    activated,
+    are_scores,
+    layer_of,
+    recurrent_of,
+    unranged_layer_of,
+)
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
 
@@ -60,9 +69,11 @@ class Unquantized:
 class Plan:
     """Everything that is quantized, in graph order.
 
-    Recurrent nodes are apart: their inputs get no Q and DQ, and the table says how each is quantized.
+    Recurrent nodes are apart, and so are layers without a calibrated range: their inputs get no Q and DQ, and the table
+    says how each is quantized.
 
     Attributes:
+        unranged: Layers with int8 weights whose input has no calibrated range; `Layer.form` says what it has.
         ops: The op table that it was made with.
     """
 
@@ -72,6 +83,7 @@ class Plan:
     unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
+    unranged: tuple[Layer, ...] = ()
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -84,6 +96,11 @@ class Plan:
     def weight_key(self, node: str, weight: str) -> str:
         """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
         return weight if self._readers.get(weight) == [node] else f"{weight}@{node}"
+
+    @cached_property
+    def weighted(self) -> tuple[Layer, ...]:
+        """All layers with int8 weights, those without a calibrated range last."""
+        return (*self.layers, *self.unranged)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -105,7 +122,7 @@ class Plan:
     def _readers(self) -> dict[str, list[str]]:
         """The nodes that read each weight."""
         found: dict[str, list[str]] = {}
-        for layer in self.layers:
+        for layer in self.weighted:
             found.setdefault(layer.weight, []).append(layer.node)
         for each in self.recurrent:
             for weight in dict.fromkeys(each.tensors):
@@ -141,7 +158,9 @@ class _Planner:
         self.selection = selection
         self.allowed = selection.resolve(self.nodes)
         self.unquantized: list[Unquantized] = []
+        self.forms = selection.layer_forms(self.nodes)
         self.layers: dict[str, Layer] = {}
+        self.unranged: list[Layer] = []
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
@@ -173,7 +192,13 @@ class _Planner:
 
     def _linear(self, node: onnx.NodeProto) -> None:
         found: Layer | str = self.selection.reason(node.name)
-        if node.name in self.allowed:
+        form = self.forms.get(node.name)
+        if node.name in self.allowed and form is not None:
+            found = unranged_layer_of(self.index, node, self.rules[node.op_type], form, self.allowed)
+            if isinstance(found, Layer):
+                self.unranged.append(found)
+                return
+        elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
@@ -297,7 +322,15 @@ class _Planner:
             elif found is not None:
                 unquantized.append(found)
         layers = tuple(self.layers.values())
-        return Plan(tuple(tensors), layers, frozenset(self.integer), tuple(unquantized), tuple(recurrent), self.ops)
+        return Plan(
+            tuple(tensors),
+            layers,
+            frozenset(self.integer),
+            tuple(unquantized),
+            tuple(recurrent),
+            self.ops,
+            tuple(self.unranged),
+        )
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
         """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""

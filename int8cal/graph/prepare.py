@@ -235,7 +235,7 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
     """
     index = Index(prepared.model)
     plan = make_plan(index, selection)
-    if plan.layers or plan.recurrent:
+    if plan.layers or plan.unranged or plan.recurrent:
         return plan
     if selection.left and make_plan(index, replace(selection, left=())).layers:
         raise TableError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from int8cal.calibration.ranges import TYPES, TensorEntry
 from int8cal.errors import Int8calError, TableError
-from int8cal.graph.layers import KernelForm
+from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
 from int8cal.numerics.affine import affine_from_range, positive_scale
@@ -138,6 +138,13 @@ def _settings(settings: Any, where: str) -> TableSettings:
     sound = isinstance(forms, dict) and all(form in get_args(KernelForm) for form in forms.values())
     advice = "correct it; a node that is left out stays float"
     require("recurrent", "node names with kernel or weights", sound, advice)
+    forms = result.get("forms", {})
+    sound = isinstance(forms, dict) and all(form in get_args(LayerForm) for form in forms.values())
+    require("forms", "node names with dynamic or weights", sound, "correct it; a layer that is left out is static")
+    only = result.get("weights_only")
+    patterns = isinstance(only, list) and all(isinstance(each, str) for each in only)
+    sound = only is None or isinstance(only, bool) or patterns
+    require("weights_only", "true, false, null or a list of patterns", sound)
     for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
         require(key, " or ".join(known), key not in result or result[key] in known)
     return TableSettings(result)

@@ -9,6 +9,7 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
+    dynamic,
     equalization,
     measured_equalization,
     output_error,
@@ -41,7 +42,14 @@ class Recipe:
 
 
 _FAST = Recipe(
-    (widest_ranges.propose, equalization.propose, recurrent.propose, output_error.propose, bias.propose),
+    (
+        widest_ranges.propose,
+        equalization.propose,
+        recurrent.propose,
+        dynamic.propose,
+        output_error.propose,
+        bias.propose,
+    ),
     validation_samples=512,
     fit_samples=64,
     sweep_s=3.0,
