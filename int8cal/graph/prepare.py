@@ -17,10 +17,11 @@ from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, r
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import biased_products, unit_gemms
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.signature import Signature, signature_of
-from int8cal.protos import outline, without_weights
+from int8cal.protos import metadata_of, outline, set_metadata, without_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,8 @@ def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto]
     signature, header = signature_of(original), without_weights(original)
     _require_tensors(original, where)
     normal = normalize(original, where)
+    if metadata_of(normal, CONVERTED):
+        set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
     folded = simplify(normal)
     del normal
@@ -85,8 +88,8 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         where: What error messages call it.
 
     Returns:
-        A copy at opset >= 13 whose initializers are no longer graph inputs and whose nodes have unique names.
-        Tensor names are untouched.
+        A copy at opset >= 13 whose initializers are no longer graph inputs, whose nodes have unique names, and which
+        computes in float32 (`in_float32` says what of that stands in its metadata). Tensor names are untouched.
 
     Raises:
         ModelError: it is already quantized, or its opset cannot be raised.
@@ -97,10 +100,15 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         raise ModelError("imports no ONNX operator set", where=where, do="export it again")
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
     initialized = {tensor.name for tensor in copy.graph.initializer}
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    _name_nodes(copy.graph)
+    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    if opset < MIN_OPSET:
+        copy = _raise_opset(copy, opset, where)
+        initialized = {tensor.name for tensor in copy.graph.initializer}
+        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    plain_casts(copy)
     copy.ir_version = max(copy.ir_version, 7)
     _name_nodes(copy.graph)
     return copy

@@ -201,13 +201,14 @@ def test_local_functions_are_inlined_and_quantized(bench):
 
 
 @pytest.mark.parametrize("kind", ["float16", "double"])
-def test_other_float_types_are_refused_with_the_reason(bench, kind):
+def test_models_of_other_float_types_are_quantized_and_keep_their_types(bench, kind):
     model = bench.text(f"g ({kind}[N,4] x) => ({kind}[N,6] y) {{ y = MatMul(x, W) }}")
     dtype = np.float16 if kind == "float16" else np.float64
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 6), dtype), "W"))
-    with pytest.raises(ModelError, match="its weights are not float32") as caught:
-        require(prepare(model, simplify), Selection())
-    assert caught.value.exit_code == 3
+    prepared = prepare(model, simplify)
+    (layer,) = require(prepared, Selection()).layers
+    assert (layer.node, layer.op_type) == ("MatMul_y", "MatMul")
+    assert [spec.dtype for spec in (*prepared.signature.inputs, *prepared.signature.outputs)] == [dtype, dtype]
 
 
 @pytest.mark.parametrize(
