@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from int8cal.errors import TableError
 from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS
+from int8cal.graph.passes.float32 import in_their_types, told
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
@@ -81,8 +82,8 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
-    model = emit_unranged(model, draft, layers)
-    return BuiltModel(model, draft, layers, recurrent, _warnings(layers, draft.entries))
+    model = in_their_types(emit_unranged(model, draft, layers))
+    return BuiltModel(model, draft, layers, recurrent, (*told(prepared), *_warnings(layers, draft.entries)))
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
