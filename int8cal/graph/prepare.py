@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import shape_inference, version_converter
+from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.edit import Names, apply, refill, separate
-from int8cal.graph.index import Index, walk
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import NO_KERNEL
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
@@ -21,7 +21,7 @@ from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import biased_products, unit_gemms
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.signature import Signature, signature_of
-from int8cal.protos import metadata_of, outline, set_metadata, without_weights
+from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
 MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
+_RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
 
 @dataclass(frozen=True)
@@ -212,13 +213,35 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
 
 def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
     try:
-        return version_converter.convert_version(model, MIN_OPSET)
+        raised = version_converter.convert_version(model, MIN_OPSET)
     except Exception as error:  # the converter raises RuntimeError and ValidationError of several kinds
         raise ModelError(
             f"opset {opset} cannot be raised to {MIN_OPSET}: {str(error).splitlines()[0][:200]}",
             where=where,
             do=f"export it with opset {MIN_OPSET} or higher",
         ) from error
+    if opset < _RESIZE_MODES:
+        _resize_as_before(raised)
+    return raised
+
+
+def _resize_as_before(model: onnx.ModelProto) -> None:
+    """Let Resize, once an Upsample or a Resize of opset 10, find its pixels as these do; the converter forgets it.
+
+    Source: onnxruntime's kernels, which divide the position by the scale, and of two pixels take the one before, or
+    behind where the image gets smaller.
+    """
+    for graph in graphs_within(model.graph):
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant":
+                constants |= {str(name): attribute(node, "value", None) for name in node.output}
+            if node.op_type != "Resize" or attribute(node, "coordinate_transformation_mode", None):
+                continue
+            scales = constants.get(node.input[2]) if len(node.input) > 2 else None
+            smaller = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
+            modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if smaller else "floor"}
+            node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
 def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:

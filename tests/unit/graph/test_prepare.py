@@ -130,6 +130,21 @@ def test_descriptions_metadata_and_dynamic_axes_survive(net):
     assert prepared.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
 
 
+@pytest.mark.parametrize("scale", [3.0, 1.5, 0.75])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("op_type", "given"), [("Upsample", 9), ("Resize", 10)])
+def test_images_are_resized_as_before_the_opset_was_raised(bench, op_type, given, mode, scale):
+    if op_type == "Upsample" and scale < 1:
+        return  # it only makes images larger
+    model = bench.text(
+        f'g (float[1,2,8,8] x) => (float[1,2,C,D] y) {{ y = {op_type} <mode = "{mode}"> (x, scales) }}', opset=given
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, scale, scale], np.float32), "scales"))
+    prepared = prepare(model, simplify)
+    assert opset(prepared.model) == 13
+    same_outputs(bench, model, prepared)
+
+
 def test_opsets_that_no_node_uses_are_not_imported(net):
     assert [item.domain for item in prepare(net, simplify).model.opset_import] == [""]
 
