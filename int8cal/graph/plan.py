@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.index import Index
 from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
 
 
@@ -60,7 +62,7 @@ class Unquantized:
 class Plan:
     """Everything that is quantized, in graph order.
 
-    Recurrent nodes are apart: their inputs get no Q and DQ, and the table says how each is quantized.
+    Recurrent nodes and embeddings are apart: they get no Q and DQ, and the table says how each is quantized.
 
     Attributes:
         ops: The op table that it was made with.
@@ -72,6 +74,7 @@ class Plan:
     unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
+    embeddings: tuple[Embedding, ...] = ()
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -110,6 +113,8 @@ class Plan:
         for each in self.recurrent:
             for weight in dict.fromkeys(each.tensors):
                 found.setdefault(weight, []).append(each.node)
+        for table in self.embeddings:
+            found.setdefault(table.weight, []).append(table.node)
         return found
 
 
@@ -297,7 +302,31 @@ class _Planner:
             elif found is not None:
                 unquantized.append(found)
         layers = tuple(self.layers.values())
-        return Plan(tuple(tensors), layers, frozenset(self.integer), tuple(unquantized), tuple(recurrent), self.ops)
+        embeddings, floats = self._embeddings(recurrent)
+        return Plan(
+            tuple(tensors),
+            layers,
+            frozenset(self.integer),
+            (*unquantized, *floats),
+            tuple(recurrent),
+            self.ops,
+            embeddings,
+        )
+
+    def _embeddings(self, recurrent: list[Recurrent]) -> tuple[tuple[Embedding, ...], list[Unquantized]]:
+        """Return the tables that become int8, and those that stay float."""
+        coded = {layer.weight for layer in self.layers.values()} | {name for each in recurrent for name in each.tensors}
+        found, floats = [], []
+        for table, why in find_embeddings(self.index, coded):
+            excluded = [node for node in (*table.gathers, *table.readers) if node not in self.allowed]
+            reason = why or ("" if self.ops.embeddings else f"{self.selection.target} takes no int8 table")
+            if not reason and excluded:
+                reason = self.selection.reason(excluded[0])
+            if reason:
+                floats.append(Unquantized(table.node, table.op_type, reason))
+            else:
+                found.append(table)
+        return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
         """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from int8cal.calibration.ranges import TYPES, TensorEntry
 from int8cal.errors import Int8calError, TableError
+from int8cal.graph.embeddings import EmbeddingForm
 from int8cal.graph.layers import KernelForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
@@ -134,10 +135,11 @@ def _settings(settings: Any, where: str) -> TableSettings:
         left = result.get(key, {})
         sound = isinstance(left, dict) and all(isinstance(why, str) for why in left.values())
         require(key, "node names with reasons", sound)
-    forms = result.get("recurrent", {})
-    sound = isinstance(forms, dict) and all(form in get_args(KernelForm) for form in forms.values())
     advice = "correct it; a node that is left out stays float"
-    require("recurrent", "node names with kernel or weights", sound, advice)
+    for key, known_forms in (("recurrent", get_args(KernelForm)), ("embeddings", get_args(EmbeddingForm))):
+        forms = result.get(key, {})
+        sound = isinstance(forms, dict) and all(form in known_forms for form in forms.values())
+        require(key, f"node names with {' or '.join(known_forms)}", sound, advice)
     for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
         require(key, " or ".join(known), key not in result or result[key] in known)
     return TableSettings(result)
