@@ -299,15 +299,19 @@ def activated(index: Index, node: onnx.NodeProto) -> str:
 
 
 def clip_bounds(index: Index, node: onnx.NodeProto) -> tuple[float, float]:
-    """Return the bounds of a Relu or a Clip with constant min and max (opset 6 attributes or inputs)."""
+    """Return the bounds of a Relu or a Clip (opset 6 attributes or inputs); NaN for one that the graph computes."""
     if node.op_type == "Relu":
         return 0.0, float("inf")
     low, high = attribute(node, "min", -np.inf), attribute(node, "max", np.inf)
     if len(node.input) > 1 and node.input[1]:
-        low = index.constant(node.input[1]).item()
+        low = _scalar(index, node.input[1])
     if len(node.input) > 2 and node.input[2]:
-        high = index.constant(node.input[2]).item()
+        high = _scalar(index, node.input[2])
     return float(low), float(high)
+
+
+def _scalar(index: Index, name: str) -> float:
+    return float(index.constant(name).item()) if index.is_constant(name) else float("nan")
 
 
 def _weight_layout(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | None, int, int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.index import Index
 from int8cal.graph.layers import (
     GATES,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
 
 
@@ -69,8 +71,8 @@ class Unquantized:
 class Plan:
     """Everything that is quantized, in graph order.
 
-    Recurrent nodes are apart, and so are layers without a calibrated range: their inputs get no Q and DQ, and the table
-    says how each is quantized.
+    Recurrent nodes and embeddings are apart, and so are layers without a calibrated range: their inputs get no Q and
+    DQ, and the table says how each is quantized.
 
     Attributes:
         unranged: Layers with int8 weights whose input has no calibrated range; `Layer.form` says what it has.
@@ -83,6 +85,7 @@ class Plan:
     unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
+    embeddings: tuple[Embedding, ...] = ()
     unranged: tuple[Layer, ...] = ()
 
     def tensor(self, name: str) -> QuantizedTensor | None:
@@ -127,6 +130,8 @@ class Plan:
         for each in self.recurrent:
             for weight in dict.fromkeys(each.tensors):
                 found.setdefault(weight, []).append(each.node)
+        for table in self.embeddings:
+            found.setdefault(table.weight, []).append(table.node)
         return found
 
 
@@ -322,15 +327,33 @@ class _Planner:
             elif found is not None:
                 unquantized.append(found)
         layers = tuple(self.layers.values())
+        embeddings, floats = self._embeddings(recurrent)
         return Plan(
             tuple(tensors),
             layers,
             frozenset(self.integer),
-            tuple(unquantized),
+            (*unquantized, *floats),
             tuple(recurrent),
             self.ops,
+            embeddings,
             tuple(self.unranged),
         )
+
+    def _embeddings(self, recurrent: list[Recurrent]) -> tuple[tuple[Embedding, ...], list[Unquantized]]:
+        """Return the tables that become int8, and those that stay float."""
+        coded = {layer.weight for layer in (*self.layers.values(), *self.unranged)}
+        coded |= {name for each in recurrent for name in each.tensors}
+        found, floats = [], []
+        for table, why in find_embeddings(self.index, coded):
+            excluded = [node for node in (*table.gathers, *table.readers) if node not in self.allowed]
+            reason = why or ("" if self.ops.embeddings else f"{self.selection.target} takes no int8 table")
+            if not reason and excluded:
+                reason = self.selection.reason(excluded[0])
+            if reason:
+                floats.append(Unquantized(table.node, table.op_type, reason))
+            else:
+                found.append(table)
+        return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
         """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""

@@ -16,6 +16,7 @@ from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
 from int8cal.quantization.corrections.uint8_fold import take_codes
 from int8cal.quantization.corrections.uint8_input import Uint8Input
+from int8cal.quantization.embeddings import embedding_entries, emit_embeddings, quantize_embeddings
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.embeddings import QuantizedEmbedding
     from int8cal.quantization.recurrent import QuantizedRecurrent
 
 TABLE_KEY = "int8cal.table"
@@ -43,8 +45,8 @@ class BuiltModel:
     Attributes:
         model: The QDQ model.
         draft: The float model that its integers stand for, corrections applied, and its plan.
-        layers, recurrent: The integers of its layers, those without a range included, and of its recurrent nodes, by
-            node.
+        layers, recurrent, embeddings: The integers of its layers (those without a range included), recurrent nodes and
+            embeddings, by node.
         warnings: What the user should know.
     """
 
@@ -52,6 +54,7 @@ class BuiltModel:
     draft: Draft
     layers: dict[str, QuantizedLayer]
     recurrent: dict[str, QuantizedRecurrent]
+    embeddings: dict[str, QuantizedEmbedding]
     warnings: tuple[str, ...]
 
 
@@ -68,6 +71,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     """
     _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
+    embeddings = quantize_embeddings(prepared, plan, table)
     chained = rescaling_plan(prepared, plan, table)
     draft = Draft(prepared, plan, chained, table, _entries(prepared, plan, table))
     for kind in CORRECTIONS:
@@ -77,13 +81,14 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     activations = draft.table.affines(draft.plan)
     _check_symmetric(draft.plan, activations)
     layers = quantize_layers(draft, activations)
-    metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent)}
+    metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent, embeddings)}
     if table.settings.steps:
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
-    model = in_their_types(emit_unranged(model, draft, layers))
-    return BuiltModel(model, draft, layers, recurrent, (*told(prepared), *_warnings(layers, draft.entries)))
+    model = in_their_types(emit_embeddings(emit_unranged(model, draft, layers), embeddings))
+    warnings = (*told(prepared), *_warnings(layers, draft.entries))
+    return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
@@ -156,8 +161,9 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, W
 
 
 def with_weights(table: CalibrationTable, plan: Plan, built: BuiltModel) -> CalibrationTable:
-    """Return the table with the scales that its layers and recurrent nodes were built with."""
-    return replace(table, weights=weight_entries(plan, built.layers) | gate_entries(plan, built.recurrent))
+    """Return the table with the scales that its layers, recurrent nodes and embeddings were built with."""
+    entries = weight_entries(plan, built.layers) | gate_entries(plan, built.recurrent)
+    return replace(table, weights=entries | embedding_entries(plan, built.embeddings))
 
 
 def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, WeightEntry]) -> tuple[str, ...]:
@@ -201,6 +207,7 @@ def _digest(
     activations: dict[str, Affine],
     layers: dict[str, QuantizedLayer],
     recurrent: dict[str, QuantizedRecurrent],
+    embeddings: dict[str, QuantizedEmbedding],
 ) -> str:
     digest = hashlib.sha256()
     rounding = draft.rounding
@@ -214,4 +221,6 @@ def _digest(
         digest.update(f"{node}\n{each.form}\n".encode())
         for gates in each.gates.values():
             digest.update(gates.scales.tobytes())
+    for node, table in embeddings.items():
+        digest.update(f"{node}\n{table.form}\n".encode() + table.scales.tobytes())
     return digest.hexdigest()

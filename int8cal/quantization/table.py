@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import Statistics
+    from int8cal.graph.embeddings import EmbeddingForm
     from int8cal.graph.layers import KernelForm, LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
@@ -141,6 +142,11 @@ class TableSettings:
         return dict(self.recorded.get("forms", {}))
 
     @property
+    def embeddings(self) -> dict[str, EmbeddingForm]:
+        """How embeddings are quantized, by the node that reads them first; one that is missing stays float."""
+        return dict(self.recorded.get("embeddings", {}))
+
+    @property
     def steps(self) -> list[dict[str, object]]:
         """What each step of the recipe gave, as JSON; empty unless it was to be explained."""
         return list(self.recorded.get("steps", ()))
@@ -168,6 +174,11 @@ class TableSettings:
     def with_forms(self, forms: Mapping[str, LayerForm]) -> TableSettings:
         """Return the settings with other forms of layers."""
         return TableSettings({**self.recorded, "forms": dict(forms)})
+
+    def with_embeddings(self, forms: Mapping[str, EmbeddingForm]) -> TableSettings:
+        """Return the settings with other forms of embeddings; without the part where none is quantized."""
+        rest = {key: value for key, value in self.recorded.items() if key != "embeddings"}
+        return TableSettings({**rest, "embeddings": dict(forms)} if forms else rest)
 
     def with_steps(self, steps: Iterable[StepResult]) -> TableSettings:
         """Return the settings with what each step gave."""

@@ -10,6 +10,7 @@ from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
     dynamic,
+    embeddings,
     equalization,
     measured_equalization,
     output_error,
@@ -47,6 +48,7 @@ _FAST = Recipe(
         equalization.propose,
         recurrent.propose,
         dynamic.propose,
+        embeddings.propose,
         output_error.propose,
         bias.propose,
     ),
@@ -65,7 +67,7 @@ _ACCURATE = replace(
     fit_samples=128,
     sweep_s=30.0,
 )
-PLAIN = Recipe((recurrent.propose,), validation_samples=0)  # ranges and weights alone
+PLAIN = Recipe((recurrent.propose, embeddings.propose), validation_samples=0)  # ranges and weights alone
 RECIPES: dict[str, Recipe] = {"fast": _FAST, "balanced": _BALANCED, "accurate": _ACCURATE}
 
 
