@@ -98,11 +98,15 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     plans = [("", plan), *((f"{path}: ", each.plan) for path, each in bodies.items())]
     layers = sum(len(each.layers) + len(each.recurrent) for _, each in plans)
     lines += [f"would be quantized: {layers} layers, {sum(len(each.tensors) for _, each in plans)} tensors"]
+    count = sum(len(each.embeddings) for _, each in plans)
+    if count:
+        lines[-1] += f", {count} embedding{'s' if count > 1 else ''}"
     nodes, left = [], [(each.op_type, each.node, f": {each.reason}") for each in apart]
-    for where, each in plans:
-        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in each.layers]
-        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in each.recurrent]
-        left += [(found.op_type, f"{where}{found.node}", f": {found.reason}") for found in each.unquantized]
+    for where, found in plans:
+        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.layers]
+        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.recurrent]
+        nodes += [(each.op_type, f"{where}{each.node}", f": its table {each.weight}") for each in found.embeddings]
+        left += [(each.op_type, f"{where}{each.node}", f": {each.reason}") for each in found.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)
     if left:

@@ -85,7 +85,6 @@ def _extracted(
     formals = tuple(value.name for value in item.g.input)
     model = without_weights(parent)
     model.graph.Clear()
-    del model.metadata_props[:]
     model.graph.CopyFrom(item.g)
     model.graph.name = own
     refill(model.graph.input, [*_formals(index, node, item.g), *(_outer(index, name) for name in outer)])

@@ -199,7 +199,7 @@ def propose_layers(
         table: With the corrections.
         kinds: Of corrections; the table may have others too, which are not looked at.
     """
-    layers = state.plan.layers
+    layers = state.plan.weighted
     offered = [(kind.of(state.table), kind.of(table)) for kind in kinds]
     changed = [
         layer.node
@@ -256,7 +256,8 @@ def scored(built: BuiltModel, inputs: Inputs) -> Score:
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
-    plan = proposal.plan or state.plan
+    # a proposal's plan is one of the main graph's nodes; bodies are planned before
+    plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
     built = build_model(inputs.prepared, plan, proposal.table)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
