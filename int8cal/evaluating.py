@@ -39,6 +39,7 @@ from int8cal.evaluation.result import Report
 from int8cal.evaluation.runtimes import further
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
+from int8cal.graph.passes.float32 import float32_reference, told
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of, stored_preprocess
@@ -172,7 +173,8 @@ def evaluate_models(
             do="give the float model first, then the int8 model",
         )
     del original
-    trim = trimmer(signature, fp32, int8, threads=threads)
+    reference = float32_reference(fp32)
+    trim = trimmer(signature, reference, int8, threads=threads)
     header = _header(int8)
     stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None)
     feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
@@ -184,7 +186,7 @@ def evaluate_models(
     findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
     findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
     if stream is None:  # an iterator in memory may give its samples only once
-        original = load_model(fp32) if isinstance(fp32, Path) else fp32
+        original = load_model(reference) if isinstance(reference, Path) else reference
         findings.add(fed(original, feeds, threads=threads))
         findings.add(better_fed(original, feeds, classes_of(signature), threads=threads))
         del original
@@ -225,6 +227,7 @@ def evaluate_models(
         timing_s=clock.seconds,
         warnings=(
             *map(str, findings.found),
+            *(() if isinstance(reference, Path) else told(reference)),
             *evaluation.warnings,
             *(mixed_with(int8) if isinstance(int8, Path) else ()),
             *skipped_warnings(feeds.skipped),

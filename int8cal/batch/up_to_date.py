@@ -187,7 +187,7 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
 def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
     """Hold the settings and the data's headers against the model; count samples for calibration and evaluation."""
     quantization = job.quantization
-    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
+    plan = require_layers(prepared, Selection.of(quantization))
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
     feeds = open_feeds(job.data, prepared.signature)

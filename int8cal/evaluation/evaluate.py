@@ -34,6 +34,7 @@ from int8cal.evaluation.result import (
 from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import external_files, load_model
+from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.protos import weight_bytes, without_weights
@@ -73,7 +74,7 @@ def evaluate_pair(
     """Measure what quantization did to a model.
 
     Args:
-        fp32: The model before quantization.
+        fp32: The model before quantization; one of 16 bits is run in float32, see `float32_reference`.
         int8: The quantized model; any tool's, as long as inputs and outputs correspond.
         samples: Read once, streaming; leading dimension 1 where the model has a batch axis.
         audit: Audits the int8 model for the target, given what the runtime fuses: `audit.worst_case.audit_saturation`.
@@ -105,6 +106,7 @@ def evaluate_pair(
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
     """
+    given, fp32 = fp32, float32_reference(fp32)
     models = (_loaded(fp32), _loaded(int8))
     signatures = (signature_of(models[0]), signature_of(models[1]))
     require_same_inputs(*models)
@@ -186,7 +188,7 @@ def evaluate_pair(
         layers=layers,
         fusion=fusion,
         saturation=saturation,
-        size=Size(model_bytes(fp32), model_bytes(int8)),
+        size=Size(model_bytes(given), model_bytes(int8)),
         latency=times.get(_FIRST),
         metric=figures,
         reasons=found | dict(reasons or {}) | parts.reasons,

@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import shape_inference, version_converter
+from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.edit import Names, apply, refill, separate
-from int8cal.graph.index import Index, walk
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import NO_KERNEL
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.signature import Signature, signature_of
-from int8cal.protos import outline, without_weights
+from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from int8cal.graph.select import Selection
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
+MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
+_RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto]
     signature, header = signature_of(original), without_weights(original)
     _require_tensors(original, where)
     normal = normalize(original, where)
+    if metadata_of(normal, CONVERTED):
+        set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
     folded = simplify(normal)
     del normal
@@ -86,23 +91,47 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         where: What error messages call it.
 
     Returns:
-        A copy at opset >= 13 whose initializers are no longer graph inputs and whose nodes have unique names.
-        Tensor names are untouched.
+    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
+    initialized = {tensor.name for tensor in copy.graph.initializer}
+    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    _name_nodes(copy.graph)
+    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    if opset < MIN_OPSET:
+        copy = _raise_opset(copy, opset, where)
+        initialized = {tensor.name for tensor in copy.graph.initializer}
+        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    elif opset > MAX_OPSET:
+        _lower_opset(copy, opset, where)
+    plain_casts(copy)
 
     Raises:
-        ModelError: it is already quantized, or its opset cannot be raised.
+        ModelError: it is already quantized, or its opset can be neither kept nor changed.
     """
     require_float(model, where)
     opset = next((item.version for item in model.opset_import if item.domain in STANDARD), None)
     if opset is None:
-        raise ModelError("imports no ONNX operator set", where=where, do="export it again")
+        if any(node.domain in STANDARD for node in model.graph.node):
+            raise ModelError("imports no ONNX operator set", where=where, do="export it again")
+        domains = ", ".join(sorted({item.domain for item in model.opset_import}))
+        raise ModelError(
+            f"has ops of {domains} only, none of ONNX's own operator set, and so none that can be quantized",
+            where=where,
+            do="run the model in float",
+        )
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
+    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
     initialized = {tensor.name for tensor in copy.graph.initializer}
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
-    copy.ir_version = max(copy.ir_version, 7)
+    _name_nodes(copy.graph)
+    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    if opset < MIN_OPSET:
+        copy = _raise_opset(copy, opset, where)
+        initialized = {tensor.name for tensor in copy.graph.initializer}
+        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    elif opset > MAX_OPSET:
+        _lower_opset(copy, opset, where)
+    plain_casts(copy)
     _name_nodes(copy.graph)
     return copy
 
@@ -185,13 +214,57 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
 
 def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
     try:
-        return version_converter.convert_version(model, MIN_OPSET)
+        raised = version_converter.convert_version(model, MIN_OPSET)
     except Exception as error:  # the converter raises RuntimeError and ValidationError of several kinds
         raise ModelError(
             f"opset {opset} cannot be raised to {MIN_OPSET}: {str(error).splitlines()[0][:200]}",
             where=where,
             do=f"export it with opset {MIN_OPSET} or higher",
         ) from error
+    if opset < _RESIZE_MODES:
+        _resize_as_before(raised)
+    return raised
+
+
+def _resize_as_before(model: onnx.ModelProto) -> None:
+    """Let Resize, once an Upsample or a Resize of opset 10, find its pixels as these do; the converter forgets it.
+
+    Source: onnxruntime's kernels, which divide the position by the scale, and of two pixels take the one before, or
+    behind where the image gets smaller.
+    """
+    for graph in graphs_within(model.graph):
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant":
+                constants |= {str(name): attribute(node, "value", None) for name in node.output}
+            if node.op_type != "Resize" or attribute(node, "coordinate_transformation_mode", None):
+                continue
+            scales = constants.get(node.input[2]) if len(node.input) > 2 else None
+            smaller = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
+            modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if smaller else "floor"}
+            node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
+
+
+def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:
+    """Call an opset MAX_OPSET, in place, where none of the model's ops has changed since."""
+    inside = (node for function in model.functions for node in function.node)
+    ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
+    changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
+    if changed:
+        raise ModelError(
+            f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: it "
+            f"has another {', '.join(changed)}",
+            where=where,
+            do=f"export it with opset {MAX_OPSET} or lower",
+        )
+    for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
+        for item in imports:
+            if item.domain in STANDARD:
+                item.version = min(item.version, MAX_OPSET)
+
+
+def _since(op: str, opset: int) -> int:
+    return int(onnx.defs.get_schema(op, max_inclusive_version=opset).since_version)
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
@@ -236,7 +309,7 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
     """
     index = Index(prepared.model)
     plan = make_plan(index, selection)
-    if plan.layers or plan.recurrent:
+    if plan.layers or plan.unranged or plan.recurrent:
         return plan
     if selection.left and make_plan(index, replace(selection, left=())).layers:
         raise TableError(

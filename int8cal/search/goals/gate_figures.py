@@ -24,6 +24,7 @@ from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
 from int8cal.evaluation.result import Metrics, OutputMetrics, UserMetric  # noqa: TC001 - pydantic reads the fields of Figures
 from int8cal.graph.load import load_model, model_sha256
+from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
 from int8cal.runtime.batching import run_each
@@ -82,6 +83,7 @@ class GateEvaluator:
         threads: int = 0,
         metric: Metric | None = None,
     ) -> None:
+        fp32 = float32_reference(fp32)
         self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
         self._metric = metric
         model = load_model(fp32) if isinstance(fp32, Path) else fp32

@@ -5,7 +5,7 @@ from onnx import numpy_helper
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import Index
-from int8cal.graph.prepare import normalize, prepare
+from int8cal.graph.prepare import MAX_OPSET, normalize, prepare
 from int8cal.graph.prepare import require_layers as require
 from int8cal.graph.select import Selection
 from int8cal.runtime.sessions import simplify
@@ -74,6 +74,26 @@ def test_clip_attributes_of_opset_9_become_inputs(bench):
     same_outputs(bench, model, prepared)
 
 
+def test_an_old_model_whose_weights_are_no_inputs_is_raised(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { y = MatMul(x, W) }", opset=11, W=(4, 6))
+    model.ir_version = 3
+    assert opset(prepare(model, simplify).model) == 13
+
+
+def test_an_opset_that_the_runtime_has_no_quantize_linear_of_is_lowered(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = Relu(h) }", opset=28, W=(4, 6))
+    prepared = prepare(model, simplify)
+    assert opset(prepared.model) == MAX_OPSET
+    same_outputs(bench, model, prepared)
+
+
+@pytest.mark.newest  # older versions of onnx do not know this opset
+def test_it_is_not_lowered_where_an_op_has_changed(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = Celu(h) }", opset=28, W=(4, 6))
+    with pytest.raises(ModelError, match=r"opset 28 cannot be lowered to 27.* has another Celu; export it"):
+        prepare(model, simplify)
+
+
 def test_initializers_listed_as_inputs_are_no_inputs_afterwards(bench, net):
     net.graph.input.append(onnx.helper.make_tensor_value_info("W", 1, [8, 4, 3, 3]))
     prepared = prepare(net, simplify)
@@ -108,6 +128,21 @@ def test_descriptions_metadata_and_dynamic_axes_survive(net):
     assert [(item.key, item.value) for item in prepared.metadata_props] == [("labels", "cat,dog")]
     assert prepared.graph.input[0] == net.graph.input[0]
     assert prepared.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
+
+
+@pytest.mark.parametrize("scale", [3.0, 1.5, 0.75])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("op_type", "given"), [("Upsample", 9), ("Resize", 10)])
+def test_images_are_resized_as_before_the_opset_was_raised(bench, op_type, given, mode, scale):
+    if op_type == "Upsample" and scale < 1:
+        return  # it only makes images larger
+    model = bench.text(
+        f'g (float[1,2,8,8] x) => (float[1,2,C,D] y) {{ y = {op_type} <mode = "{mode}"> (x, scales) }}', opset=given
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, scale, scale], np.float32), "scales"))
+    prepared = prepare(model, simplify)
+    assert opset(prepared.model) == 13
+    same_outputs(bench, model, prepared)
 
 
 def test_opsets_that_no_node_uses_are_not_imported(net):
@@ -178,6 +213,15 @@ def test_a_model_without_any_operator_set_is_refused(net):
         prepare(net, simplify)
 
 
+def test_a_model_of_other_domains_alone_has_nothing_to_quantize():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["ai.onnx.ml" : 3]>
+        g (float[N,4] x) => (float[N,4] y) { y = ai.onnx.ml.Normalizer(x) }"""
+    )
+    with pytest.raises(ModelError, match=r"ops of ai.onnx.ml only, none of ONNX's own .*; run the model in float"):
+        prepare(model, simplify)
+
+
 def test_an_operator_that_the_runtime_does_not_know_is_a_model_error(bench):
     model = bench.text(
         "g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = mine.Secret(h) }", domains=', "mine" : 1', W=(4, 6)
@@ -201,13 +245,14 @@ def test_local_functions_are_inlined_and_quantized(bench):
 
 
 @pytest.mark.parametrize("kind", ["float16", "double"])
-def test_other_float_types_are_refused_with_the_reason(bench, kind):
+def test_models_of_other_float_types_are_quantized_and_keep_their_types(bench, kind):
     model = bench.text(f"g ({kind}[N,4] x) => ({kind}[N,6] y) {{ y = MatMul(x, W) }}")
     dtype = np.float16 if kind == "float16" else np.float64
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 6), dtype), "W"))
-    with pytest.raises(ModelError, match="its weights are not float32") as caught:
-        require(prepare(model, simplify), Selection())
-    assert caught.value.exit_code == 3
+    prepared = prepare(model, simplify)
+    (layer,) = require(prepared, Selection()).layers
+    assert (layer.node, layer.op_type) == ("MatMul_y", "MatMul")
+    assert [spec.dtype for spec in (*prepared.signature.inputs, *prepared.signature.outputs)] == [dtype, dtype]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,275 @@
+"""Models of float16, bfloat16 or float64 as float32 models that take and give what they did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper, shape_inference
+
+from int8cal.errors import ModelError
+from int8cal.graph.edit import Builder, Names, constant, instead, refill
+from int8cal.graph.index import walk
+from int8cal.graph.load import is_quantized, load_model
+from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+# Metadata of a model that was converted: the types that it had, "float16" or "bfloat16, float16".
+CONVERTED = "int8cal.converted_from"
+HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+_NAMES: dict[int, str] = {
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+}
+_SMALLEST_STORED = 1024  # bytes in float32
+# Attributes that hold an element type.
+_TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
+# Ops whose weights can become int8: a model that multiplies float64 only elsewhere stays as it is.
+_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"})
+
+
+def in_float32(model: onnx.ModelProto, where: str) -> None:
+    """Make a model compute in float32, with a Cast behind each input and in front of each output of another type.
+
+    Weights keep their values where they were float16 or bfloat16; float64 is rounded, and is converted only where a
+    product has float64 weights. Must not touch a tensor that is made by a Cast to 16 bits and read by Casts alone: it
+    is there to be rounded. The inner tensors of an input or output "x" are called "x_float32". The entry `CONVERTED` of
+    the model's metadata says what was converted.
+
+    Args:
+        model: Not quantized; no initializer is a graph input. Changed in place.
+        where: What messages call it.
+
+    Raises:
+        ModelError: An input or output is bfloat16, for which numpy and onnxruntime's Python interface have no type.
+    """
+    kept = _rounded(model)
+    types = _types_of(model, kept)
+    if not types:
+        return
+    _require_feedable(model, where)
+    for tensor in all_tensors(model.graph):
+        _convert(tensor, types)
+    functions = [node for function in model.functions for node in function.node]
+    for node in (*walk(model.graph), *(each for outer in functions for each in _with_inner(outer))):
+        if not kept & set(node.output):
+            _convert_attributes(node, types)
+    for number, graph in enumerate(graphs_within(model.graph)):
+        # inference knows better than what is declared of inner tensors
+        refill(graph.value_info, [value for value in graph.value_info if _element(value.type) not in types])
+        for value in (*graph.input, *graph.output) if number else ():
+            _convert_type(value.type, types)
+    _cast_ends(model.graph, types)
+    set_metadata(model, CONVERTED, ", ".join(sorted(_NAMES[each] for each in types)))
+
+
+def plain_casts(model: onnx.ModelProto) -> None:
+    """Turn each CastLike of the main graph into the Cast that it is, which the runtime folds; its types must be known.
+
+    The runtime itself makes a Cast of it, but only after constants are folded.
+    """
+    found = [node for node in model.graph.node if node.op_type == "CastLike"]
+    if not found:
+        return
+    graph = shape_inference.infer_shapes(outline(model)).graph
+    types = {value.name: _element(value.type) for value in (*graph.input, *graph.value_info, *graph.output)}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    for node in found:
+        if types.get(node.input[1]):
+            node.CopyFrom(instead(node, "Cast", node.input[:1], to=types[node.input[1]]))
+
+
+def float32_reference(model: Path | onnx.ModelProto) -> Path | onnx.ModelProto:
+    """Return what a float model is run as: itself, or its copy in float32.
+
+    onnxruntime's CPU provider computes in float32 too, between Casts of its own; but of some models of 16 bits that it
+    cannot load it says so, and of others it ends the process.
+
+    Args:
+        model: A file or a model in memory; one that is quantized is run as it is.
+
+    Raises:
+        ModelError: It cannot be loaded, or has bfloat16 inputs or outputs.
+    """
+    loaded = load_model(model) if isinstance(model, Path) else model
+    if is_quantized(loaded) or not _types_of(loaded, _rounded(loaded)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(loaded)
+    initialized = {tensor.name for tensor in copy.graph.initializer}
+    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    in_float32(copy, str(model) if isinstance(model, Path) else copy.graph.name)
+    return copy
+
+
+def told(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Say of a model that was converted what it was, for warnings."""
+    types = metadata_of(model, CONVERTED)
+    if types is None:
+        return ()
+    return (f"the model is {types}: it was calibrated, and is compared, with its weights in float32",)
+
+
+def in_their_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Store the weights of a converted model that are still float as they were: in 16 bits, behind a Cast to float32.
+
+    The runtime computes these Casts when it loads the model. Must not touch a constant that 16 bits do not hold
+    exactly, or so small that the node would be larger than what it saves.
+
+    Args:
+        model: Has the entry `CONVERTED` if it was converted; otherwise it is given back as it is. Changed in place.
+    """
+    types = [each for each in HALVES if _NAMES[each] in (metadata_of(model, CONVERTED) or "").split(", ")]
+    if not types:
+        return model
+    built = Builder(Names(model.graph))
+    for tensor in model.graph.initializer:
+        if tensor.data_type != onnx.TensorProto.FLOAT or tensor_bytes(tensor) < _SMALLEST_STORED:
+            continue
+        values = numpy_helper.to_array(tensor)
+        for each in types:
+            with np.errstate(over="ignore"):
+                half = values.astype(helper.tensor_dtype_to_np_dtype(each))
+            if np.array_equal(half.astype(np.float32), values):
+                name = tensor.name
+                tensor.CopyFrom(constant(built.names.tensor(f"{name}_{_NAMES[each]}"), half))
+                built.node("Cast", [tensor.name], name, to=onnx.TensorProto.FLOAT)
+                break
+    refill(model.graph.node, [*built.nodes, *model.graph.node])
+    return model
+
+
+def _require_feedable(model: onnx.ModelProto, where: str) -> None:
+    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+        for value in values:
+            if _element(value.type) == onnx.TensorProto.BFLOAT16:
+                raise ModelError(
+                    f"{kind} {value.name!r} is bfloat16, and onnxruntime's Python interface takes and gives none",
+                    where=where,
+                    do="export it with float32 or float16 inputs and outputs; its weights may be bfloat16",
+                    tensor=value.name,
+                )
+
+
+def _types_of(model: onnx.ModelProto, kept: Collection[str]) -> set[int]:
+    """Return the element types of a model that are to become float32; tensors that are kept do not count."""
+    found = {tensor.data_type for tensor in all_tensors(model.graph)}
+    found |= {_element(value.type) for value in (*model.graph.input, *model.graph.output)}
+    for node in walk(model.graph):
+        if not (node.output and node.output[0] in kept):
+            found |= {item.i for item in node.attribute if item.name in _TYPE_ATTRIBUTES}
+    for function in model.functions:
+        for outer in function.node:
+            for node in _with_inner(outer):
+                found |= {item.t.data_type for item in node.attribute if item.type == onnx.AttributeProto.TENSOR}
+    types = found & set(HALVES)
+    if onnx.TensorProto.DOUBLE in found and _multiplies_float64(model):
+        types.add(onnx.TensorProto.DOUBLE)
+    return types
+
+
+def _multiplies_float64(model: onnx.ModelProto) -> bool:
+    """Whether a product reads a float64 constant, as it is or behind nodes that keep its type."""
+    double = {
+        tensor.name
+        for graph in graphs_within(model.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.DOUBLE
+    }
+    for node in walk(model.graph):
+        values = [item.t for item in node.attribute if item.name == "value"]
+        made = bool(node.input) and node.input[0] in double and node.op_type != "Cast"
+        if made and node.op_type in _PRODUCTS:
+            return True
+        if any(name in double for name in node.input[1:3]) and node.op_type in _PRODUCTS:
+            return True
+        if made or any(value.data_type == onnx.TensorProto.DOUBLE for value in values):
+            double.update(node.output)
+    return False
+
+
+def _rounded(model: onnx.ModelProto) -> set[str]:
+    """Name the tensors that a Cast rounds to 16 bits, and that only Casts to other types read."""
+    halves = {
+        str(node.output[0])
+        for node in walk(model.graph)
+        if node.op_type == "Cast" and any(item.name == "to" and item.i in HALVES for item in node.attribute)
+    }
+    for node in walk(model.graph):
+        if node.op_type != "Cast" or node.output[0] in halves:
+            halves.difference_update(node.input)
+    for graph in graphs_within(model.graph):
+        halves.difference_update(value.name for value in graph.output)
+    constants = {tensor.name for graph in graphs_within(model.graph) for tensor in graph.initializer}
+    read = {name for node in walk(model.graph) for name in node.input}
+    sources = {str(node.output[0]): node.input[0] for node in walk(model.graph) if node.output and node.input}
+    return {name for name in halves if name in read and sources[name] not in constants}
+
+
+def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
+    if tensor.data_type not in types:
+        return
+    values = numpy_helper.to_array(tensor)
+    if tensor.data_type == onnx.TensorProto.DOUBLE:
+        # bounds such as 1.8e308 stand for no bound
+        largest = float(np.finfo(np.float32).max)
+        values = np.where(np.isfinite(values), np.clip(values, -largest, largest), values)
+    tensor.CopyFrom(constant(tensor.name, values.astype(np.float32)))
+
+
+def _convert_attributes(node: onnx.NodeProto, types: Collection[int]) -> None:
+    for item in node.attribute:
+        if item.type == onnx.AttributeProto.TENSOR:
+            _convert(item.t, types)
+        elif item.type == onnx.AttributeProto.INT and item.name in _TYPE_ATTRIBUTES and item.i in types:
+            item.i = onnx.TensorProto.FLOAT
+        elif item.type == onnx.AttributeProto.TYPE_PROTO:
+            _convert_type(item.tp, types)
+
+
+def _convert_type(kind: onnx.TypeProto, types: Collection[int]) -> None:
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = getattr(kind, kind.WhichOneof("value")).elem_type
+    if _element(kind) in types:
+        kind.tensor_type.elem_type = onnx.TensorProto.FLOAT
+
+
+def _element(kind: onnx.TypeProto) -> int:
+    return int(kind.tensor_type.elem_type) if kind.HasField("tensor_type") else 0
+
+
+def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    yield node
+    for graph in subgraphs(node):
+        yield from walk(graph)
+
+
+def _cast_ends(graph: onnx.GraphProto, types: Collection[int]) -> None:
+    """Let inputs and outputs keep their types: what is computed from and for them is float32, behind a Cast."""
+    names, first, last, renamed = Names(graph), [], [], dict[str, str]()
+    inputs = {value.name for value in graph.input}
+    for value in (*graph.input, *graph.output):
+        element, name = _element(value.type), value.name
+        if element not in types or name in renamed:
+            continue
+        renamed[name] = names.tensor(f"{name}_float32")
+        node = names.node(f"{name}_Cast")
+        if name in inputs:
+            first.append(helper.make_node("Cast", [name], [renamed[name]], name=node, to=onnx.TensorProto.FLOAT))
+        else:
+            last.append(helper.make_node("Cast", [renamed[name]], [name], name=node, to=element))
+    for number, each in enumerate(graphs_within(graph)):
+        hidden = {value.name for value in each.input} if number else set()
+        for inner in each.node:
+            inner.input[:] = [name if name in hidden else renamed.get(name, name) for name in inner.input]
+            inner.output[:] = [name if number else renamed.get(name, name) for name in inner.output]
+        for value in each.output if number else ():
+            value.name = renamed.get(value.name, value.name)
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    refill(graph.node, [*first, *graph.node, *last])
