@@ -251,7 +251,7 @@ def are_scores(index: Index, rules: Mapping[str, OpRule], tensor: str) -> bool:
                 return True
             rule = rules.get(use.node.op_type)
             if rule is not None and rule.kind == "pass" and use.slot == 0:
-                waiting.append(use.node.output[0])
+                waiting.extend(use.node.output)
     return False
 
 

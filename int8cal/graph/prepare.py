@@ -20,6 +20,7 @@ from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import biased_products, unit_gemms
+from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
@@ -228,7 +229,7 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (fold_clips, fold_affine):
+        for each in (pool_means, fold_clips, fold_affine):
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:
