@@ -57,6 +57,7 @@ def calibrate(
     weights: WeightRange | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    weights_only: bool | Sequence[str] | None = None,
     uint8_input: bool = False,
     optimize: Goal | None = None,
     explain: bool = False,

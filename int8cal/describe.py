@@ -95,8 +95,11 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     plan = make_plan(model, Selection())
     lines = [] if screen.only else _family_lines(model, plan)
     lines += [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
+    if plan.embeddings:
+        lines[-1] += f", {len(plan.embeddings)} embedding{'s' if plan.embeddings[1:] else ''}"
     nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
     nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
+    nodes += [(each.op_type, each.node, f": its table {each.weight}") for each in plan.embeddings]
     left = [(each.op_type, each.node, f": {each.reason}") for each in plan.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)

@@ -87,8 +87,7 @@ def plan_job(
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
         prepared = prepare(source, simplify)
-        selection = Selection(job.quantization.include, job.quantization.exclude, target=job.quantization.target)
-        plan = require_layers(prepared, selection)
+        plan = require_layers(prepared, Selection.of(job.quantization))
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)

@@ -191,7 +191,7 @@ def _require_fit(job: Job, prepared: Prepared, *, recorded: bool) -> tuple[int |
     Samples that will be `recorded` from other models are not there yet.
     """
     quantization = job.quantization
-    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
+    plan = require_layers(prepared, Selection.of(quantization))
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
     if recorded:

@@ -32,7 +32,7 @@ _INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
 _COMMAND_LINE = "command line"
 _RECORDED = "(recorded)"  # until it is known where, the path of data that other models of the chain give
 _GATES = "evaluation.gates"
-PATTERN_KEYS = ("quantization.exclude", "quantization.include")
+PATTERN_KEYS = ("quantization.exclude", "quantization.include", "quantization.weights_only")
 
 
 @dataclass(frozen=True)
@@ -265,6 +265,12 @@ def _require_sense_of_target(job: Job) -> None:
             where=job.name,
             do="leave activations out, or choose another target",
         )
+    if settings.weights_only and target.name == "tensorrt":
+        raise UsageError(
+            "target tensorrt takes weights of 8 bits only beside activations of 8 bits",
+            where=job.name,
+            do="leave weights_only out, or choose another target",
+        )
     if settings.optimize is not None and not target.onnxruntime:
         raise UsageError(
             f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
@@ -308,7 +314,7 @@ def placed_patterns(place: Callable[[str], str | None]) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        key = f"quantization.{error.where.removeprefix('--')}"
+        key = f"quantization.{error.where.removeprefix('--').replace('-', '_')}"
         where = place(key) if key in PATTERN_KEYS and "pattern" in error.fields else None
         if where is None:
             raise

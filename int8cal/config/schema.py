@@ -194,6 +194,7 @@ _FORMS: dict[str, Any] = {
     "nonzero": _Nonzero,
     "size": _Size,
     "range": _Range,
+    "nodes": bool | list[str],
 }
 
 

@@ -105,11 +105,18 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
 
 
 def weight_only_nodes(model: onnx.ModelProto) -> frozenset[str]:
-    """Name the nodes with int8 constants behind Cast and Mul: the runtime folds both, so nothing of them shows."""
+    """Name the nodes with int8 constants behind Cast and Mul: the runtime folds both, so nothing of them shows.
+
+    Where a Gather looks up rows of codes, Cast and Mul are behind it, and the Mul is named.
+    """
+    nodes = model.graph.node
     codes = {tensor.name for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.INT8}
-    casts = {node.output[0] for node in model.graph.node if node.op_type == "Cast" and node.input[0] in codes}
-    values = {node.output[0] for node in model.graph.node if node.op_type == "Mul" and casts.intersection(node.input)}
-    return frozenset(node.name for node in model.graph.node if values.intersection(node.input))
+    rows = {node.output[0] for node in nodes if node.op_type == "Gather" and node.input[0] in codes}
+    real = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Cast" and node.input[0] in codes | rows}
+    scaled = [node for node in nodes if node.op_type == "Mul" and not real.keys().isdisjoint(node.input)]
+    looked_up = [node for node in scaled if any(real.get(name) in rows for name in node.input)]
+    values = {node.output[0] for node in scaled} - {node.output[0] for node in looked_up}
+    return frozenset(node.name for node in (*looked_up, *(each for each in nodes if values.intersection(each.input))))
 
 
 class _Optimized:

@@ -68,6 +68,9 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
     for layer in plan.layers:
         per_product = INT8_MAC_US * (DEPTHWISE if layer.depthwise else 1.0) if integer else FLOAT_MAC_US
         total += products(layer, elements[layer.input]) * per_product
+    for layer in plan.unranged:
+        made = products(layer, elements.get(layer.input, 0.0))
+        total += made * (INT8_MAC_US if integer and layer.form == "dynamic" else FLOAT_MAC_US)
     return total
 
 

@@ -89,6 +89,11 @@ class Index:
         kind = self.types.get(name)
         return kind.tensor_type.elem_type if kind is not None else 0
 
+    def may_be_tensor(self, name: str) -> bool:
+        """Whether the value is a tensor, as far as is known, and no sequence, optional or map of them."""
+        kind = self.types.get(name)
+        return kind is None or kind.WhichOneof("value") in (None, "tensor_type")
+
     def rank(self, name: str) -> int | None:
         """Return the number of dimensions, None where unknown."""
         dims = self.dims(name)

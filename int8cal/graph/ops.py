@@ -204,6 +204,7 @@ class OpTable:
         recurrent: Weights of LSTM, GRU and RNN become int8, one way or another (see graph.layers).
         symmetric: Activations are int8 with zero point 0, nothing else.
         float_bias: A bias stays float: there is no DequantizeLinear of int32.
+        embeddings: Gather, Cast and Mul take int8 constants (see graph.embeddings).
         looks_behind: The runtime takes what reads a product into it before it looks for an integer kernel, see
             quantization.products.
     """
@@ -212,6 +213,7 @@ class OpTable:
     recurrent: bool = True
     symmetric: bool = False
     float_bias: bool = False
+    embeddings: bool = True
     looks_behind: bool = False
 
 
@@ -229,7 +231,7 @@ _BY_TARGET: dict[str, OpTable] = {
     "openvino": OpTable(
         _INPUTS_ONLY | {"ConvTranspose": replace(_INPUTS_ONLY["ConvTranspose"], grouped=False)}, recurrent=False
     ),
-    "tensorrt": OpTable(_TENSORRT, recurrent=False, symmetric=True, float_bias=True),
+    "tensorrt": OpTable(_TENSORRT, recurrent=False, symmetric=True, float_bias=True, embeddings=False),
 }
 
 

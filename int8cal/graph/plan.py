@@ -11,8 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.index import Index
-from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
+from int8cal.graph.layers import (
+    GATES,
+    Layer,
+    Recurrent,
+    activated,
+    are_scores,
+    layer_of,
+    recurrent_of,
+    unranged_layer_of,
+)
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
 
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
 
 
@@ -60,9 +71,11 @@ class Unquantized:
 class Plan:
     """Everything that is quantized, in graph order.
 
-    Recurrent nodes are apart: their inputs get no Q and DQ, and the table says how each is quantized.
+    Recurrent nodes and embeddings are apart, and so are layers without a calibrated range: their inputs get no Q and
+    DQ, and the table says how each is quantized.
 
     Attributes:
+        unranged: Layers with int8 weights whose input has no calibrated range; `Layer.form` says what it has.
         ops: The op table that it was made with.
     """
 
@@ -72,6 +85,8 @@ class Plan:
     unquantized: tuple[Unquantized, ...]
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
+    embeddings: tuple[Embedding, ...] = ()
+    unranged: tuple[Layer, ...] = ()
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -84,6 +99,11 @@ class Plan:
     def weight_key(self, node: str, weight: str) -> str:
         """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
         return weight if self._readers.get(weight) == [node] else f"{weight}@{node}"
+
+    @cached_property
+    def weighted(self) -> tuple[Layer, ...]:
+        """All layers with int8 weights, those without a calibrated range last."""
+        return (*self.layers, *self.unranged)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -105,11 +125,13 @@ class Plan:
     def _readers(self) -> dict[str, list[str]]:
         """The nodes that read each weight."""
         found: dict[str, list[str]] = {}
-        for layer in self.layers:
+        for layer in self.weighted:
             found.setdefault(layer.weight, []).append(layer.node)
         for each in self.recurrent:
             for weight in dict.fromkeys(each.tensors):
                 found.setdefault(weight, []).append(each.node)
+        for table in self.embeddings:
+            found.setdefault(table.weight, []).append(table.node)
         return found
 
 
@@ -141,7 +163,9 @@ class _Planner:
         self.selection = selection
         self.allowed = selection.resolve(self.nodes)
         self.unquantized: list[Unquantized] = []
+        self.forms = selection.layer_forms(self.nodes)
         self.layers: dict[str, Layer] = {}
+        self.unranged: list[Layer] = []
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
@@ -173,7 +197,13 @@ class _Planner:
 
     def _linear(self, node: onnx.NodeProto) -> None:
         found: Layer | str = self.selection.reason(node.name)
-        if node.name in self.allowed:
+        form = self.forms.get(node.name)
+        if node.name in self.allowed and form is not None:
+            found = unranged_layer_of(self.index, node, self.rules[node.op_type], form, self.allowed)
+            if isinstance(found, Layer):
+                self.unranged.append(found)
+                return
+        elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
@@ -297,7 +327,33 @@ class _Planner:
             elif found is not None:
                 unquantized.append(found)
         layers = tuple(self.layers.values())
-        return Plan(tuple(tensors), layers, frozenset(self.integer), tuple(unquantized), tuple(recurrent), self.ops)
+        embeddings, floats = self._embeddings(recurrent)
+        return Plan(
+            tuple(tensors),
+            layers,
+            frozenset(self.integer),
+            (*unquantized, *floats),
+            tuple(recurrent),
+            self.ops,
+            embeddings,
+            tuple(self.unranged),
+        )
+
+    def _embeddings(self, recurrent: list[Recurrent]) -> tuple[tuple[Embedding, ...], list[Unquantized]]:
+        """Return the tables that become int8, and those that stay float."""
+        coded = {layer.weight for layer in (*self.layers.values(), *self.unranged)}
+        coded |= {name for each in recurrent for name in each.tensors}
+        found, floats = [], []
+        for table, why in find_embeddings(self.index, coded):
+            excluded = [node for node in (*table.gathers, *table.readers) if node not in self.allowed]
+            reason = why or ("" if self.ops.embeddings else f"{self.selection.target} takes no int8 table")
+            if not reason and excluded:
+                reason = self.selection.reason(excluded[0])
+            if reason:
+                floats.append(Unquantized(table.node, table.op_type, reason))
+            else:
+                found.append(table)
+        return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
         """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""

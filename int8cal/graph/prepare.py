@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from int8cal.graph.select import Selection
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
+MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
 _RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
 
@@ -89,18 +90,7 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         where: What error messages call it.
 
     Returns:
-        A copy at opset >= 13 whose initializers are no longer graph inputs, whose nodes have unique names, and which
-        computes in float32 (`in_float32` says what of that stands in its metadata). Tensor names are untouched.
-
-    Raises:
-        ModelError: it is already quantized, or its opset cannot be raised.
-    """
-    require_float(model, where)
-    opset = next((item.version for item in model.opset_import if item.domain in STANDARD), None)
-    if opset is None:
-        raise ModelError("imports no ONNX operator set", where=where, do="export it again")
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
     initialized = {tensor.name for tensor in copy.graph.initializer}
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     _name_nodes(copy.graph)
@@ -109,8 +99,38 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         copy = _raise_opset(copy, opset, where)
         initialized = {tensor.name for tensor in copy.graph.initializer}
         refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    elif opset > MAX_OPSET:
+        _lower_opset(copy, opset, where)
     plain_casts(copy)
-    copy.ir_version = max(copy.ir_version, 7)
+
+    Raises:
+        ModelError: it is already quantized, or its opset can be neither kept nor changed.
+    """
+    require_float(model, where)
+    opset = next((item.version for item in model.opset_import if item.domain in STANDARD), None)
+    if opset is None:
+        if any(node.domain in STANDARD for node in model.graph.node):
+            raise ModelError("imports no ONNX operator set", where=where, do="export it again")
+        domains = ", ".join(sorted({item.domain for item in model.opset_import}))
+        raise ModelError(
+            f"has ops of {domains} only, none of ONNX's own operator set, and so none that can be quantized",
+            where=where,
+            do="run the model in float",
+        )
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
+    initialized = {tensor.name for tensor in copy.graph.initializer}
+    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    _name_nodes(copy.graph)
+    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    if opset < MIN_OPSET:
+        copy = _raise_opset(copy, opset, where)
+        initialized = {tensor.name for tensor in copy.graph.initializer}
+        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    elif opset > MAX_OPSET:
+        _lower_opset(copy, opset, where)
+    plain_casts(copy)
     _name_nodes(copy.graph)
     return copy
 
@@ -224,6 +244,28 @@ def _resize_as_before(model: onnx.ModelProto) -> None:
             node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
+def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:
+    """Call an opset MAX_OPSET, in place, where none of the model's ops has changed since."""
+    inside = (node for function in model.functions for node in function.node)
+    ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
+    changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
+    if changed:
+        raise ModelError(
+            f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: it "
+            f"has another {', '.join(changed)}",
+            where=where,
+            do=f"export it with opset {MAX_OPSET} or lower",
+        )
+    for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
+        for item in imports:
+            if item.domain in STANDARD:
+                item.version = min(item.version, MAX_OPSET)
+
+
+def _since(op: str, opset: int) -> int:
+    return int(onnx.defs.get_schema(op, max_inclusive_version=opset).since_version)
+
+
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give nodes without a name, or with another's name, one made of op type and first output."""
     seen = collections.Counter(node.name for node in graph.node)
@@ -266,7 +308,7 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
     """
     index = Index(prepared.model)
     plan = make_plan(index, selection)
-    if plan.layers or plan.recurrent:
+    if plan.layers or plan.unranged or plan.recurrent:
         return plan
     if selection.left and make_plan(index, replace(selection, left=())).layers:
         raise TableError(

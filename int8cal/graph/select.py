@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.layers import LayerForm
+    from int8cal.job import QuantizationSettings
+
 
 EXCLUDED = "excluded by the user"
+
+
+def patterns_of(weights_only: bool | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the setting `weights_only` as patterns: true stands for all nodes."""
+    if isinstance(weights_only, bool):
+        return ("*",) if weights_only else ()
+    return tuple(weights_only or ())
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,23 @@ class Selection:
     Attributes:
         left: Exact names of further nodes that stay float, and why: what measuring decided.
         target: Where the model will run (see graph.ops).
+        weights_only: Patterns of nodes of which only the weights become int8.
+        forms: Exact names of layers without a calibrated range, and the form of each (see graph.layers); they win over
+            `weights_only`.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
     target: str = DEFAULT_TARGET
+    weights_only: tuple[str, ...] = ()
+    forms: tuple[tuple[str, LayerForm], ...] = ()
+
+    @staticmethod
+    def of(settings: QuantizationSettings) -> Selection:
+        """Return what a job's settings allow."""
+        weights_only = patterns_of(settings.weights_only)
+        return Selection(settings.include, settings.exclude, target=settings.target, weights_only=weights_only)
 
     def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.
@@ -43,6 +64,27 @@ class Selection:
         named = [(node.name, node.op_type) for node in nodes]
         included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
         return frozenset(included - self._matching(self.exclude, "--exclude", named) - self._left(named))
+
+    def layer_forms(self, nodes: Iterable[onnx.NodeProto]) -> dict[str, LayerForm]:
+        """Return the form of every node whose input gets no calibrated range, allowed or not, layer or not.
+
+        Raises:
+            UsageError: A pattern matches no node.
+            TableError: `forms` names a node that the model does not have.
+        """
+        named = [(node.name, node.op_type) for node in nodes]
+        known = {name for name, _ in named}
+        unknown = next((name for name, _ in self.forms if name not in known), None)
+        if unknown is not None:
+            raise TableError(
+                f"names the node {unknown!r}, which the model does not have",
+                where="settings.forms",
+                do="remove it, or calibrate again",
+            )
+        found: dict[str, LayerForm] = dict.fromkeys(
+            self._matching(self.weights_only, "--weights-only", named), "weights"
+        )
+        return found | dict(self.forms)
 
     def reason(self, node: str) -> str:
         """Say why a node that is not allowed stays float."""

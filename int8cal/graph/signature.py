@@ -30,8 +30,8 @@ class Signature:
 
     Attributes:
         batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
-            input; None when the inputs have no common batch axis, so that a feed is one indivisible sample. Vectors of
-            a fixed size have none: their only axis holds features.
+            input, and in an output where it is above 1; None when the inputs have no common batch axis, so that a feed
+            is one indivisible sample. Vectors of a fixed size have none: their only axis holds features.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -39,7 +39,7 @@ class Signature:
 
     @property
     def batch(self) -> int | Literal["dynamic"] | None:
-        """The batch rule of this model, from the shapes of its inputs alone."""
+        """The batch rule of this model, from the shapes of its inputs; a size above 1 that no output has is none."""
         shapes = [spec.shape for spec in self.inputs if spec.shape]
         if not shapes or len(shapes) < len(self.inputs):
             return None
@@ -48,6 +48,10 @@ class Signature:
         if not sizes:
             return "dynamic"
         if len(leading) > 1 or all(len(shape) == 1 for shape in shapes):
+            return None
+        # inputs of unlike meaning may begin with the same size by chance; then no output has it
+        results = [spec.shape[0] for spec in self.outputs if spec.shape]
+        if sizes[0] > 1 and results and all(isinstance(size, int) and size != sizes[0] for size in results):
             return None
         return sizes[0]
 

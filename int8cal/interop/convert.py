@@ -195,6 +195,8 @@ def _model(table: CalibrationTable, prepared: Prepared, plan: Plan, model: str) 
         )
     if plan.recurrent:
         losses.append(f"{counted(len(plan.recurrent), 'recurrent layer stays', 'recurrent layers stay')} float")
+    if table.settings.embeddings:
+        losses.append(f"{counted(len(table.settings.embeddings), 'embedding stays', 'embeddings stay')} float")
     tensors = {each.tensor: fakequantize_of(table.tensors[each.tensor].affine) for each in plan.tensors}
     written = fake_quantized(prepared.model, Operations(tensors, weights), model)
     if written.absent:

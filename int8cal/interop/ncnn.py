@@ -97,7 +97,7 @@ def to_ncnn(table: CalibrationTable, layers: Sequence[NcnnLayer], where: str = "
             f"not 2-D) are left out: {named(left)}"
         )
     if gates:
-        losses.append(f"scales of {counted(gates, 'other weight')} (recurrent layers, say) are left out")
+        losses.append(f"scales of {counted(gates, 'other weight')} (recurrent layers and embeddings, say) are left out")
     losses += _winograd_losses(takes) + _group_losses(takes, table)
     losses.append("observed ranges, clipped fractions, methods and settings have no place in ncnn's table")
     text = "".join(f"{line}\n" for line in (*weights, *inputs))

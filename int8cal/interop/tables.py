@@ -196,8 +196,9 @@ def _entries(plan: Plan, ranges: Mapping[str, Affine], source: str, losses: list
 
 def _known_weights(plan: Plan, weights: dict[str, WeightEntry], losses: list[str]) -> dict[str, WeightEntry]:
     layers = {plan.weight_key(layer.node, layer.weight): layer for layer in plan.layers}
-    recurrent = {plan.weight_key(each.node, name) for each in plan.recurrent for name in each.tensors}
-    unknown = [key for key in weights if key not in layers and key not in recurrent]
+    others = {plan.weight_key(each.node, name) for each in plan.recurrent for name in each.tensors}
+    others |= {plan.weight_key(each.node, each.weight) for each in plan.embeddings}
+    unknown = [key for key in weights if key not in layers and key not in others]
     if unknown:
         losses.append(
             f"scales of {counted(len(unknown), 'weight')} are left out, the model has no such layer in int8: "

@@ -103,6 +103,15 @@ def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool 
     return Affine(scale, zero_point, dtype)
 
 
+def affine_of_values(values: npt.NDArray[Any]) -> Affine:
+    """Choose the uint8 affine of a tensor's own range, as DynamicQuantizeLinear does.
+
+    Args:
+        values: Finite float32, any shape; an empty array counts as zeros.
+    """
+    return affine_from_range(float(values.min(initial=0.0)), float(values.max(initial=0.0)), U8)
+
+
 def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> Float32:
     """Quantize and dequantize: return scale * (q - zero_point) as the runtime does in float32.
 

@@ -352,7 +352,9 @@ def _hiding(index: Index, point: ScorePoint, loose: set[str]) -> tuple[onnx.Node
 
 def _comparable(index: Index, tensor: str, loose: set[str]) -> bool:
     """Whether a tensor can be compared element by element, and has an error to speak of."""
-    return tensor not in loose and index.elem_type(tensor) in _REAL_OR_UNKNOWN
+    if tensor in loose or not index.may_be_tensor(tensor):
+        return False
+    return index.elem_type(tensor) in _REAL_OR_UNKNOWN
 
 
 def _is_input(index: Index, tensor: str) -> bool:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError
 from int8cal.graph.index import Index
+from int8cal.graph.layers import KERNEL_TARGETS
 from int8cal.graph.passes.float32 import in_their_types, told
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
 from int8cal.quantization.corrections.uint8_fold import take_codes
 from int8cal.quantization.corrections.uint8_input import Uint8Input
+from int8cal.quantization.embeddings import embedding_entries, emit_embeddings, quantize_embeddings
 from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.table import CalibrationTable, WeightEntry
+from int8cal.quantization.unranged import emit_unranged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.quantization.embeddings import QuantizedEmbedding
     from int8cal.quantization.recurrent import QuantizedRecurrent
 
 TABLE_KEY = "int8cal.table"
@@ -41,7 +45,8 @@ class BuiltModel:
     Attributes:
         model: The QDQ model.
         draft: The float model that its integers stand for, corrections applied, and its plan.
-        layers, recurrent: The integers of its layers and of its recurrent nodes, by node.
+        layers, recurrent, embeddings: The integers of its layers (those without a range included), recurrent nodes and
+            embeddings, by node.
         warnings: What the user should know.
     """
 
@@ -49,6 +54,7 @@ class BuiltModel:
     draft: Draft
     layers: dict[str, QuantizedLayer]
     recurrent: dict[str, QuantizedRecurrent]
+    embeddings: dict[str, QuantizedEmbedding]
     warnings: tuple[str, ...]
 
 
@@ -63,7 +69,9 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
+    _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
+    embeddings = quantize_embeddings(prepared, plan, table)
     chained = rescaling_plan(prepared, plan, table)
     draft = Draft(prepared, plan, chained, table, _entries(prepared, plan, table))
     for kind in CORRECTIONS:
@@ -73,12 +81,14 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     activations = draft.table.affines(draft.plan)
     _check_symmetric(draft.plan, activations)
     layers = quantize_layers(draft, activations)
-    metadata = {**draft.metadata, TABLE_KEY: _digest(activations, layers, recurrent, draft.rounding)}
+    metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent, embeddings)}
     if table.settings.steps:
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
     model = emit(draft, activations, layers, metadata)
-    model = in_their_types(emit_recurrent(take_codes(model, draft.pixels), recurrent))
-    return BuiltModel(model, draft, layers, recurrent, (*told(prepared), *_warnings(layers, draft.entries)))
+    model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
+    model = in_their_types(emit_embeddings(emit_unranged(model, draft, layers), embeddings))
+    warnings = (*told(prepared), *_warnings(layers, draft.entries))
+    return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:
@@ -103,6 +113,24 @@ def unknown_tensor_warnings(prepared: onnx.ModelProto, table: CalibrationTable) 
     return (f"the model has no tensor {odd[0]!r}" + (f", nor {len(odd) - 1} more of the table's" if odd[1:] else ""),)
 
 
+def _check_forms(plan: Plan, table: CalibrationTable) -> None:
+    """Refuse a form that a layer cannot have.
+
+    Raises:
+        TableError: Names the node, and says why.
+    """
+    reasons = {each.node: each.reason for each in plan.unquantized}
+    given = {layer.node for layer in plan.unranged}
+    for node, form in table.settings.forms.items():
+        if form == "dynamic" and table.settings.target not in KERNEL_TARGETS:
+            why = f"the target {table.settings.target} has no kernel for it"
+        elif node in given:
+            continue
+        else:
+            why = reasons.get(node, "it has no weights")
+        raise TableError(f"is {form} for node {node!r}, but {why}", where="settings.forms", do="remove the node")
+
+
 def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:
     """Refuse codes that the target does not take.
 
@@ -124,7 +152,7 @@ def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:
 def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, WeightEntry]:
     """Return the table's weight entries for built layers."""
     entries = {}
-    for layer in plan.layers:
+    for layer in plan.weighted:
         integers = layers[layer.node]
         scales = tuple(integers.scales.tolist())
         key = plan.weight_key(layer.node, layer.weight)
@@ -133,8 +161,9 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, W
 
 
 def with_weights(table: CalibrationTable, plan: Plan, built: BuiltModel) -> CalibrationTable:
-    """Return the table with the scales that its layers and recurrent nodes were built with."""
-    return replace(table, weights=weight_entries(plan, built.layers) | gate_entries(plan, built.recurrent))
+    """Return the table with the scales that its layers, recurrent nodes and embeddings were built with."""
+    entries = weight_entries(plan, built.layers) | gate_entries(plan, built.recurrent)
+    return replace(table, weights=entries | embedding_entries(plan, built.embeddings))
 
 
 def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, WeightEntry]) -> tuple[str, ...]:
@@ -163,7 +192,7 @@ def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> 
     """Return the table's weight entries by node, after a look at their shapes."""
     index = Index(prepared)
     result = {}
-    for layer in plan.layers:
+    for layer in plan.weighted:
         key = plan.weight_key(layer.node, layer.weight)
         entry = table.weights.get(key)
         if entry is not None:
@@ -174,18 +203,24 @@ def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> 
 
 
 def _digest(
+    draft: Draft,
     activations: dict[str, Affine],
     layers: dict[str, QuantizedLayer],
     recurrent: dict[str, QuantizedRecurrent],
-    rounding: Mapping[str, str],
+    embeddings: dict[str, QuantizedEmbedding],
 ) -> str:
     digest = hashlib.sha256()
+    rounding = draft.rounding
     for name, affine in activations.items():
         digest.update(f"{name}\0{affine.scale!r}\0{affine.zero_point}\0{affine.dtype.name}\n".encode())
     for node, layer in layers.items():
         digest.update(f"{node}\n".encode() + layer.scales.tobytes() + rounding.get(node, "").encode())
+    for unranged in draft.plan.unranged:
+        digest.update(f"{unranged.node}\n{unranged.form}\n".encode())
     for node, each in recurrent.items():
         digest.update(f"{node}\n{each.form}\n".encode())
         for gates in each.gates.values():
             digest.update(gates.scales.tobytes())
+    for node, table in embeddings.items():
+        digest.update(f"{node}\n{table.form}\n".encode() + table.scales.tobytes())
     return digest.hexdigest()

@@ -57,7 +57,7 @@ class LayerWeights:
 
 
 def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, QuantizedLayer]:
-    """Quantize the weights and biases of all planned layers, on all CPUs.
+    """Quantize the weights and biases of all planned layers, on all CPUs; a layer without a range keeps a float bias.
 
     Args:
         draft: Its table names the range of the codes, and the target, which decides what weights meet in one
@@ -76,12 +76,23 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
     index = Index(draft.model)
 
     def quantized(layer: Layer) -> QuantizedLayer:
+        if layer.form is not None:
+            return _unranged(index, layer, draft)
         return _quantized(index, layer, draft, activations[layer.input].scale)
 
+    layers = draft.plan.weighted
     with ThreadPoolExecutor(cpu_count()) as pool:
-        return dict(
-            zip((layer.node for layer in draft.plan.layers), pool.map(quantized, draft.plan.layers), strict=True)
-        )
+        return dict(zip((layer.node for layer in layers), pool.map(quantized, layers), strict=True))
+
+
+def _unranged(index: Index, layer: Layer, draft: Draft) -> QuantizedLayer:
+    """Quantize the weights of a layer whose input has no calibrated range."""
+    source = layer_weights(index, layer, draft)
+    entry = draft.entries.get(layer.node)
+    given = None if entry is None else entry.scales_for(source.span)
+    chosen = choose_scales(source.rows, source.dtype, source.links) if given is None else given
+    codes = round_codes(source.rows, chosen, source.dtype, source.links)
+    return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, None, 0, source.span)
 
 
 def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> QuantizedLayer:
@@ -181,6 +192,8 @@ def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: TargetNam
         "s7" where any two may.
     """
     none = link((), rows.positions, rows.channels)
+    if layer.form == "weights":
+        return "s8", none  # their products are of floats, or summed exactly
     if weights != "paired":
         return weights, none
     per_group = rows.values.shape[0] * rows.values.shape[1] // layer.group

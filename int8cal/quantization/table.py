@@ -13,7 +13,7 @@ import numpy as np
 from int8cal.data.padding import record
 from int8cal.declared import declared
 from int8cal.errors import TableError
-from int8cal.graph.select import Selection
+from int8cal.graph.select import Selection, patterns_of
 from int8cal.job import DEFAULT_TARGET, Preprocess
 from int8cal.runtime.targets import TARGETS, weight_range
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import Statistics
-    from int8cal.graph.layers import KernelForm
+    from int8cal.graph.embeddings import EmbeddingForm
+    from int8cal.graph.layers import KernelForm, LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.job import Job, TargetName, WeightRange
@@ -136,6 +137,16 @@ class TableSettings:
         return dict(self.recorded.get("recurrent", {}))
 
     @property
+    def forms(self) -> dict[str, LayerForm]:
+        """How layers are quantized whose input has no calibrated range, beside those of `weights_only`."""
+        return dict(self.recorded.get("forms", {}))
+
+    @property
+    def embeddings(self) -> dict[str, EmbeddingForm]:
+        """How embeddings are quantized, by the node that reads them first; one that is missing stays float."""
+        return dict(self.recorded.get("embeddings", {}))
+
+    @property
     def steps(self) -> list[dict[str, object]]:
         """What each step of the recipe gave, as JSON; empty unless it was to be explained."""
         return list(self.recorded.get("steps", ()))
@@ -145,7 +156,8 @@ class TableSettings:
         """Which nodes may be quantized: the user's patterns, and what measuring, or the want of a range, left float."""
         left = tuple(item for key in LEFT for item in self.left(key).items())
         include, exclude = (tuple(self.recorded.get(key, ())) for key in ("include", "exclude"))
-        return Selection(include, exclude, left, self.target)
+        weights_only = tuple(patterns_of(self.recorded.get("weights_only")))
+        return Selection(include, exclude, left, self.target, weights_only, tuple(self.forms.items()))
 
     def left(self, key: LeftKey) -> dict[str, str]:
         """Return nodes that stay float, each with the reason."""
@@ -158,6 +170,15 @@ class TableSettings:
     def with_recurrent(self, forms: Mapping[str, KernelForm]) -> TableSettings:
         """Return the settings with other forms of recurrent nodes."""
         return TableSettings({**self.recorded, "recurrent": dict(forms)})
+
+    def with_forms(self, forms: Mapping[str, LayerForm]) -> TableSettings:
+        """Return the settings with other forms of layers."""
+        return TableSettings({**self.recorded, "forms": dict(forms)})
+
+    def with_embeddings(self, forms: Mapping[str, EmbeddingForm]) -> TableSettings:
+        """Return the settings with other forms of embeddings; without the part where none is quantized."""
+        rest = {key: value for key, value in self.recorded.items() if key != "embeddings"}
+        return TableSettings({**rest, "embeddings": dict(forms)} if forms else rest)
 
     def with_steps(self, steps: Iterable[StepResult]) -> TableSettings:
         """Return the settings with what each step gave."""

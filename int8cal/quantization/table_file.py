@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from int8cal.calibration.ranges import TYPES, TensorEntry
 from int8cal.errors import Int8calError, TableError
-from int8cal.graph.layers import KernelForm
+from int8cal.graph.embeddings import EmbeddingForm
+from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
 from int8cal.numerics.affine import affine_from_range, positive_scale
@@ -134,10 +135,20 @@ def _settings(settings: Any, where: str) -> TableSettings:
         left = result.get(key, {})
         sound = isinstance(left, dict) and all(isinstance(why, str) for why in left.values())
         require(key, "node names with reasons", sound)
-    forms = result.get("recurrent", {})
-    sound = isinstance(forms, dict) and all(form in get_args(KernelForm) for form in forms.values())
     advice = "correct it; a node that is left out stays float"
-    require("recurrent", "node names with kernel or weights", sound, advice)
+    static = "correct it; a layer that is left out is static"
+    for key, known_forms, do in (
+        ("recurrent", get_args(KernelForm), advice),
+        ("embeddings", get_args(EmbeddingForm), advice),
+        ("forms", get_args(LayerForm), static),
+    ):
+        forms = result.get(key, {})
+        sound = isinstance(forms, dict) and all(form in known_forms for form in forms.values())
+        require(key, f"node names with {' or '.join(known_forms)}", sound, do)
+    only = result.get("weights_only")
+    patterns = isinstance(only, list) and all(isinstance(each, str) for each in only)
+    sound = only is None or isinstance(only, bool) or patterns
+    require("weights_only", "true, false, null or a list of patterns", sound)
     for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
         require(key, " or ".join(known), key not in result or result[key] in known)
     return TableSettings(result)

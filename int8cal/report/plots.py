@@ -58,11 +58,12 @@ def tensor_histograms(
 
 
 def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
-    """Return the scales of every weight that the int8 model was built with, layers first, then recurrent nodes."""
-    named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.layers]
+    """Return the scales of every weight that the int8 model was built with: of layers, recurrent nodes, embeddings."""
+    named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.weighted]
     named += [(each.node, each.op_type, name, "") for each in plan.recurrent for name in each.tensors]
     keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
-    # a recurrent node whose weights stay float has no entry
+    named += [(each.node, each.op_type, each.weight, "") for each in plan.embeddings]
+    # a recurrent node or an embedding that stays float has no entry
     return tuple(LayerScales(*row, table.weights[key]) for row, key in keyed if key in table.weights)
 
 

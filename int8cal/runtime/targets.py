@@ -38,7 +38,7 @@ class Target:
     what: str
     orders: tuple[Order, ...]
     weights: WeightRange
-    activations: tuple[ActivationType, ...] = ("u8", "s8")
+    activations: tuple[ActivationType, ...] = ("u8", "s8", "auto")
     onnxruntime: bool = True
 
 
@@ -50,7 +50,7 @@ TARGETS: dict[str, Target] = {
         Target("x86-vnni", "x86 with VNNI (AVX512-VNNI, AVX-VNNI, AMX)", (), "s8"),
         Target("arm64", "64-bit ARM", (), "s8"),
         # with groups oneDNN pairs as onnxruntime does
-        Target("openvino", "OpenVINO on every CPU", ONNXRUNTIME + ONEDNN, "paired", onnxruntime=False),
+        Target("openvino", "OpenVINO on every CPU", ONNXRUNTIME + ONEDNN, "paired", ("u8", "s8"), onnxruntime=False),
         Target("tensorrt", "NVIDIA GPUs under TensorRT", (), "s8", ("s8",), onnxruntime=False),
     )
 }

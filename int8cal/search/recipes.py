@@ -9,6 +9,8 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
+    dynamic,
+    embeddings,
     equalization,
     measured_equalization,
     output_error,
@@ -41,7 +43,15 @@ class Recipe:
 
 
 _FAST = Recipe(
-    (widest_ranges.propose, equalization.propose, recurrent.propose, output_error.propose, bias.propose),
+    (
+        widest_ranges.propose,
+        equalization.propose,
+        recurrent.propose,
+        dynamic.propose,
+        embeddings.propose,
+        output_error.propose,
+        bias.propose,
+    ),
     validation_samples=512,
     fit_samples=64,
     sweep_s=3.0,
@@ -57,7 +67,7 @@ _ACCURATE = replace(
     fit_samples=128,
     sweep_s=30.0,
 )
-PLAIN = Recipe((recurrent.propose,), validation_samples=0)  # ranges and weights alone
+PLAIN = Recipe((recurrent.propose, embeddings.propose), validation_samples=0)  # ranges and weights alone
 RECIPES: dict[str, Recipe] = {"fast": _FAST, "balanced": _BALANCED, "accurate": _ACCURATE}
 
 

@@ -199,7 +199,7 @@ def propose_layers(
         table: With the corrections.
         kinds: Of corrections; the table may have others too, which are not looked at.
     """
-    layers = state.plan.layers
+    layers = state.plan.weighted
     offered = [(kind.of(state.table), kind.of(table)) for kind in kinds]
     changed = [
         layer.node

@@ -5,7 +5,7 @@ from onnx import numpy_helper
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import Index
-from int8cal.graph.prepare import normalize, prepare
+from int8cal.graph.prepare import MAX_OPSET, normalize, prepare
 from int8cal.graph.prepare import require_layers as require
 from int8cal.graph.select import Selection
 from int8cal.runtime.sessions import simplify
@@ -72,6 +72,26 @@ def test_clip_attributes_of_opset_9_become_inputs(bench):
     prepared = prepare(model, simplify)
     assert [len(node.input) for node in prepared.model.graph.node] == [2, 3]
     same_outputs(bench, model, prepared)
+
+
+def test_an_old_model_whose_weights_are_no_inputs_is_raised(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { y = MatMul(x, W) }", opset=11, W=(4, 6))
+    model.ir_version = 3
+    assert opset(prepare(model, simplify).model) == 13
+
+
+def test_an_opset_that_the_runtime_has_no_quantize_linear_of_is_lowered(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = Relu(h) }", opset=28, W=(4, 6))
+    prepared = prepare(model, simplify)
+    assert opset(prepared.model) == MAX_OPSET
+    same_outputs(bench, model, prepared)
+
+
+@pytest.mark.newest  # older versions of onnx do not know this opset
+def test_it_is_not_lowered_where_an_op_has_changed(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = Celu(h) }", opset=28, W=(4, 6))
+    with pytest.raises(ModelError, match=r"opset 28 cannot be lowered to 27.* has another Celu; export it"):
+        prepare(model, simplify)
 
 
 def test_initializers_listed_as_inputs_are_no_inputs_afterwards(bench, net):
@@ -191,6 +211,15 @@ def test_a_model_without_any_operator_set_is_refused(net):
     del net.opset_import[:]
     with pytest.raises(ModelError, match="imports no ONNX operator set"):
         prepare(net, simplify)
+
+
+def test_a_model_of_other_domains_alone_has_nothing_to_quantize():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["ai.onnx.ml" : 3]>
+        g (float[N,4] x) => (float[N,4] y) { y = ai.onnx.ml.Normalizer(x) }"""
+    )
+    with pytest.raises(ModelError, match=r"ops of ai.onnx.ml only, none of ONNX's own .*; run the model in float"):
+        prepare(model, simplify)
 
 
 def test_an_operator_that_the_runtime_does_not_know_is_a_model_error(bench):

@@ -7,9 +7,10 @@ from onnx import helper
 from int8cal.graph.signature import signature_of
 
 
-def batch(**shapes):
+def batch(outputs=(), **shapes):
     values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in shapes.items()]
-    return signature_of(helper.make_model(helper.make_graph([], "g", values, []))).batch
+    results = [helper.make_tensor_value_info(f"y{index}", 1, shape) for index, shape in enumerate(outputs)]
+    return signature_of(helper.make_model(helper.make_graph([], "g", values, results))).batch
 
 
 @pytest.mark.parametrize("shapes", [{"x": (64,)}, {"x": (64,), "h": (64,)}, {"x": (64,), "h": (3,)}])
@@ -31,3 +32,14 @@ def test_an_axis_that_a_product_sums_over_is_no_batch(weights):
 def test_one_number_per_row_is_a_batch_axis():
     assert batch(x=("N",)) == "dynamic"
     assert batch(x=(8, 3), lengths=(8,)) == 8
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"), [([(8, 5)], 8), ([(5, 8)], None), ([(5,), (8,)], 8), ([("N", 5)], 8), ([()], 8), ([], 8)]
+)
+def test_a_size_that_no_output_begins_with_is_no_batch(outputs, expected):
+    assert batch(outputs, x=(8, 3), shape=(8,)) == expected
+
+
+def test_a_batch_of_one_is_one_whatever_comes_out():
+    assert batch([(5, 4)], x=(1, 3)) == 1

@@ -90,3 +90,8 @@ def test_both_models_show_the_same_tensors(bench, nodes):
     for tensor, name in names.items():
         error = np.abs(exact[tensor] - rounded[name]).max()
         assert 0 < error < 0.1 * np.abs(exact[tensor]).max()
+
+
+def test_a_sequence_is_not_scored_but_what_it_was_made_of(bench):
+    _, found = points(bench, "int64 y", "s = SplitToSequence <axis = 1> (z) y = SequenceLength(s)")
+    assert [name for name, *_ in found] == ["z"]

@@ -206,3 +206,17 @@ def test_weights_that_are_not_finite_are_refused_by_name(bench):
     prepared.model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "W"))
     with pytest.raises(NonFiniteError, match="weight 'W' of node 'Gemm_y'"):
         build_model(prepared.model, plan, table)
+
+
+@pytest.mark.parametrize("bounds", ["low, high", "low", ", high"])
+def test_a_clip_whose_bounds_the_graph_is_given_stays_behind_a_layer(bench, bounds):
+    given = "".join(f", float {name}" for name in ("low", "high") if name in bounds)
+    model = bench.text(
+        f"g (float[N,4] x{given}) => (float[N,6] y) {{ m = MatMul(x, W) c = Clip(m, {bounds}) y = MatMul(c, V) }}",
+        W=(4, 8),
+        V=(8, 6),
+    )
+    built = bench.quantized(model)[3].model
+    feed = bench.samples(model)[0].feed  # it was calibrated on
+    exact, found = (bench.run(each, feed, "all")["y"] for each in (model, built))
+    np.testing.assert_allclose(found, exact, atol=0.1)

@@ -1,0 +1,63 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from int8cal.search.candidate import plain_candidate
+from int8cal.search.search import first_state, search
+from int8cal.search.steps import embeddings
+
+TEXT = """g (float[N,4] x) => (float[N,16] y) {
+    r = Relu (x) i = ArgMax <axis = 1, keepdims = 0> (x) e = Gather (W, i) h = MatMul (x, V) y = Add (e, h)
+}"""
+WORDS = np.random.default_rng(3).normal(size=(200, 16)).astype(np.float32)
+
+
+def searched(inputs):
+    return search(first_state(inputs, plain_candidate(inputs)), (embeddings.propose,), inputs)
+
+
+@pytest.fixture
+def weights():
+    return {"W": WORDS, "V": 20 * np.random.default_rng(4).normal(size=(4, 16)).astype(np.float32)}
+
+
+def test_the_form_that_is_closer_to_the_values_is_taken(search_inputs, weights):
+    outlier = np.where(np.arange(16) == 5, 100, WORDS).astype(np.float32)
+    for table, form in ((WORDS * np.linspace(1, 40, 200, dtype=np.float32)[:, None], "rows"), (outlier, "columns")):
+        inputs = search_inputs(TEXT, **{**weights, "W": table})
+        state = searched(inputs)
+        assert list(state.table.settings.embeddings.values()) == [form]
+        assert f"is int8: a scale for each of its {form}" in state.notes[-1]
+        assert "dB with float tables, on the holdout" in state.notes[-1]
+
+
+def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeypatch):
+    monkeypatch.setattr(embeddings, "LOSS_DB", -100.0)
+    monkeypatch.setattr(embeddings, "ENOUGH_DB", np.inf)
+    inputs = search_inputs(TEXT, **weights)
+    state = searched(inputs)
+    assert state.table.settings.embeddings == {}
+    assert "stays float: its codes cost too much" in state.notes[-1]
+    first = first_state(inputs, plain_candidate(inputs))
+    assert state.built.model.SerializeToString() == first.built.model.SerializeToString()
+
+
+def test_without_a_scorer_the_values_decide(search_inputs, weights):
+    inputs = search_inputs(TEXT, **weights)
+    blind = replace(inputs, holdout=replace(inputs.holdout, scorer=None))
+    assert list(searched(blind).table.settings.embeddings.values()) == ["rows"]
+    spiky = np.where(np.eye(128), 50, np.random.default_rng(5).normal(scale=0.1, size=(128, 128))).astype(np.float32)
+    wide = {"W": spiky, "V": np.ones((4, 128), np.float32)}
+    inputs = search_inputs(TEXT.replace("16", "128"), **wide)
+    state = searched(replace(inputs, holdout=replace(inputs.holdout, scorer=None)))
+    assert list(state.table.settings.embeddings.values()) == []
+    assert "nothing can be scored, and" in state.notes[-1]
+
+
+def test_values_that_are_not_finite_keep_the_table_in_float(search_inputs, weights):
+    odd = WORDS.copy()
+    odd[150, 3] = -np.inf
+    state = searched(search_inputs(TEXT, **{**weights, "W": odd}))
+    assert state.table.settings.embeddings == {}
+    assert "stays float: its values cannot be told in codes" in state.notes[-1]
