@@ -57,6 +57,12 @@ def chains_of(tasks: Sequence[Task]) -> tuple[tuple[Task, ...], ...]:
     return tuple(tuple(task for task in tasks if task.config == config) for config in configs)
 
 
+def row_names(task: Task) -> tuple[str, ...]:
+    """Name the rows of a job: its own, and that of its model in a chain."""
+    linked = task.chain is not None and task.chain.links
+    return (task.job.name, f"{task.job.name}{_IN_CHAIN}") if linked else (task.job.name,)
+
+
 def require_links(chain: Sequence[Task]) -> None:
     """Hold what models of a chain read of each other against the models.
 
@@ -260,7 +266,7 @@ def with_chains(
             compared = compare_chain(chain)
         except Int8calError as error:
             compared = (_failed(chain[-1], error),)
-        owners = {f"{task.job.name}{_IN_CHAIN}": task for task in chain}
+        owners = {name: task for task in chain for name in row_names(task)}
         for result in compared:
             report(result, "")
             jobs.append(owners[result.name])

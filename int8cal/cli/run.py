@@ -94,7 +94,7 @@ def command(
 
     tasks = load_tasks(configs, values, flags)
     selected = select_tasks(tasks, only)
-    from int8cal.batch.chain import chains_of, record_samples, require_links, with_chains
+    from int8cal.batch.chain import chains_of, record_samples, require_links, row_names, with_chains
 
     for chain in chains_of(tasks):
         require_links(chain)
@@ -118,7 +118,7 @@ def command(
     if path is not None:
         require_summary(path, tasks, overwrite=overwrite)
     quiet = bool(values.get("quiet", False))
-    width = max(len(task.job.name) for task in selected)
+    width = max(len(name) for task in selected for name in row_names(task))
     for chain in chains_of(tasks):
         if any(task in selected for task in chain):
             record_samples(chain, None if quiet else tell)
