@@ -17,9 +17,11 @@ from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, r
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
-from int8cal.graph.passes.gemm import biased_products, unit_gemms
+from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
+from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.plan import Plan, make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
@@ -145,7 +147,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
 
     Returns:
         The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant;
-        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name.
+        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name. Products have their
+        constant operand on the right, as a matrix, where that pays, and Einsums that are one product are MatMuls.
     """
     used = {node.domain for node in walk(simplified.graph)} | {""}
     for function in simplified.functions:
@@ -161,6 +164,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     _name_nodes(simplified.graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
+    _form_products(simplified)
     if fold(simplified):
         _infer_shapes(simplified)
     index = Index(simplified)
@@ -168,6 +172,17 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     if products:
         apply(simplified, index, products)
     return simplified
+
+
+def _form_products(model: onnx.ModelProto) -> None:
+    """Write products with a constant operand in the forms that have integer kernels; shapes are inferred before."""
+    names = Names(model.graph)
+    for each in (einsum_products, placed_operands, apart_biases):
+        index = Index(model)
+        rewrites = separate(each(index, names))
+        if rewrites:
+            apply(model, index, rewrites)
+            _infer_shapes(model)
 
 
 def fold(model: onnx.ModelProto) -> bool:
