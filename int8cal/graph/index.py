@@ -142,13 +142,17 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
+    return {name for graph in subgraphs(node) for name in references_of(graph)}
+
+
+def references_of(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors of the graphs around it that a subgraph reads."""
     names: set[str] = set()
-    for graph in subgraphs(node):
-        known = {"", *(value.name for value in (*graph.input, *graph.initializer))}
-        for inner in graph.node:
-            names.update({*inner.input, *outer_references(inner)} - known)
-            known.update(inner.output)
-        names.update({value.name for value in graph.output} - known)
+    known = {"", *(value.name for value in (*graph.input, *graph.initializer))}
+    for inner in graph.node:
+        names.update({*inner.input, *outer_references(inner)} - known)
+        known.update(inner.output)
+    names.update({value.name for value in graph.output} - known)
     return names
 
 
