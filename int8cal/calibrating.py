@@ -287,6 +287,11 @@ def _report(
     if job.evaluation.data is not None:
         warnings += padding_lines(paddings, counted=True)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
+    left += [
+        f"{path}: not quantized: {item.op_type} {item.node}: {item.reason}"
+        for path, body in calibrated.result.plan.bodies.items()
+        for item in body.plan.unquantized
+    ]
     return Report(
         model={
             **table.model,

@@ -53,7 +53,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             where=where,
             do="calibrate this model, or give --force if only its bytes differ",
         )
-    plan = require_layers(prepared, table.settings.selection)
+    plan = require_layers(prepared, table.settings.selection, table.body_selections)
     try:
         built = build_model(prepared.model, plan, table)
     except TableError as error:

@@ -32,7 +32,7 @@ class Names:
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self._given = frozenset(_tensor_names(graph))
+        self._given = frozenset(tensor_names(graph))
         self._tensors = set(self._given)
         self._nodes = {node.name for node in graph.node}
 
@@ -116,7 +116,8 @@ def refill(values: Any, items: Iterable[Any]) -> None:
     values.extend(wanted)
 
 
-def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Iterate over the names of tensors in a graph and in the graphs inside it, some of them several times."""
     for each in graphs_within(graph):
         yield from (value.name for value in (*each.input, *each.output, *each.value_info, *each.initializer))
         for node in each.node:

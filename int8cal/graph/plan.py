@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.graph.embeddings import find_embeddings
-from int8cal.graph.index import Index, attribute
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
     GATES,
     Layer,
@@ -26,12 +26,14 @@ from int8cal.graph.layers import (
 )
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
+from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
+    from int8cal.graph.bodies import Body
     from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
 
@@ -78,6 +80,7 @@ class Plan:
     Attributes:
         unranged: Layers with int8 weights whose input has no calibrated range; `Layer.form` says what it has.
         ops: The op table that it was made with.
+        bodies: Bodies of If, Loop and Scan that hold a layer, by path; one comes behind the one that it is in.
     """
 
     tensors: tuple[QuantizedTensor, ...]
@@ -88,6 +91,7 @@ class Plan:
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
     embeddings: tuple[Embedding, ...] = ()
     unranged: tuple[Layer, ...] = ()
+    bodies: Mapping[str, PlannedBody] = field(default_factory=dict, repr=False)
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -136,6 +140,14 @@ class Plan:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class PlannedBody:
+    """The body of an If, Loop or Scan, and what is quantized in it; bodies inside it are not part of its plan."""
+
+    body: Body
+    plan: Plan
+
+
 def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
     """Return the positions of a node's data inputs under its rule."""
     if rule.inputs is None:
@@ -162,9 +174,10 @@ class _Planner:
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
-        self.allowed = selection.resolve(self.nodes)
+        inside = [each for node in self.nodes for graph in subgraphs(node) for each in walk(graph)]
+        self.allowed = selection.resolve(self.nodes, inside)
         self.unquantized: list[Unquantized] = []
-        self.forms = selection.layer_forms(self.nodes)
+        self.forms = selection.layer_forms(self.nodes, inside)
         self.layers: dict[str, Layer] = {}
         self.unranged: list[Layer] = []
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul

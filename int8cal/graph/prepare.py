@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError, TableError
+from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import NO_KERNEL
@@ -20,12 +21,13 @@ from int8cal.graph.passes.clips import fold_clips
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
-from int8cal.graph.plan import Plan, make_plan
+from int8cal.graph.passes.sizes import fold_sizes
+from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from int8cal.graph.select import Selection
@@ -47,6 +49,7 @@ class Prepared:
         sha256: Hash of the user's file (or of the model in memory).
         name: File name, for tables and reports.
         where: What messages call it.
+        bodies: Of If, Loop and Scan, at any depth, prepared likewise; one comes behind the one that it is in.
     """
 
     model: onnx.ModelProto
@@ -54,6 +57,7 @@ class Prepared:
     sha256: str
     name: str
     where: str
+    bodies: tuple[Body, ...] = ()
 
 
 def prepare(
@@ -79,7 +83,8 @@ def prepare(
         watched = Watched(source)
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
         watched.require_same()  # the hash is of what was loaded
-    signature, header = signature_of(original), without_weights(original)
+    signature = signature_of(original)
+    header = without_weights(original)
     _require_tensors(original, where)
     normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)
     if metadata_of(normal, CONVERTED):
@@ -87,7 +92,44 @@ def prepare(
     del original  # a model of several GB should not stay in memory three times
     folded = simplify(normal)
     del normal
-    return Prepared(finish(folded, header), signature, sha, name, where)
+    model = _decided(finish(folded, header), header, simplify)
+    return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
+
+
+def _decided(
+    model: onnx.ModelProto, header: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]
+) -> onnx.ModelProto:
+    """Let branches on sizes that are known take the place of their Ifs."""
+    while fold_sizes(model):  # every round takes a node away
+        model = finish(simplify(model), header)
+    return model
+
+
+def _bodies(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[Body, ...]:
+    """Prepare the bodies of If, Loop and Scan, those inside them behind them; one that cannot be stays float."""
+    found, waiting = list[Body](), [("", model)]
+    while waiting:
+        path, parent = waiting.pop(0)
+        for each in extracted(parent, path):
+            body = each if each.reason else _prepared_body(each, simplify)
+            found.append(body)
+            if not body.reason:
+                waiting.append((body.path, body.model))
+    return tuple(found)
+
+
+def _prepared_body(body: Body, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Body:
+    try:
+        _require_tensors(body.model, body.path)
+        header = without_weights(body.model)
+        model = _decided(finish(simplify(normalize(body.model, body.path)), header), header, simplify)
+    except ModelError as error:
+        return replace(body, model=onnx.ModelProto(), reason=error.what)
+    signature = signature_of(model)
+    inputs, outputs = (
+        tuple(replace(spec, shape=None) for spec in specs) for specs in (signature.inputs, signature.outputs)
+    )
+    return replace(body, model=model, signature=Signature(inputs, outputs))
 
 
 def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onnx.ModelProto:
@@ -130,7 +172,8 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     elif opset > MAX_OPSET:
         _lower_opset(copy, opset, where)
     plain_casts(copy)
-    _name_nodes(copy.graph)
+    for graph in graphs_within(copy.graph):
+        _name_nodes(graph)
     return copy
 
 
@@ -156,7 +199,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     simplified.graph.name, simplified.graph.doc_string = original.graph.name, original.graph.doc_string
     _restore_values(simplified.graph.input, original.graph.input)
     _restore_values(simplified.graph.output, original.graph.output)
-    _name_nodes(simplified.graph)
+    for graph in graphs_within(simplified.graph):
+        _name_nodes(graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
     if fold(simplified):
@@ -299,8 +343,44 @@ def _require_tensors(model: onnx.ModelProto, where: str) -> None:
                 )
 
 
-def require_layers(prepared: Prepared, selection: Selection) -> Plan:
+def plan_bodies(
+    prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None
+) -> tuple[dict[str, PlannedBody], tuple[Unquantized, ...]]:
+    """Plan the bodies of If, Loop and Scan that hold a layer, at any depth; see `Plan.bodies`.
+
+    Args:
+        prepared: The prepared model.
+        selection: Which nodes the user allows.
+        bodies: What holds instead in single bodies, by path.
+
+    Returns:
+        The planned bodies by path, and those that could not be taken out of their model.
+    """
+    plans: dict[str, PlannedBody] = {}
+    left = []
+    for body in prepared.bodies:
+        own = (bodies or {}).get(body.path, replace(selection, left=(), forms=()))
+        if body.reason:
+            left.append(Unquantized(body.path, "body", body.reason))
+        else:
+            plans[body.path] = PlannedBody(body, make_plan(body.model, replace(own, partial=True)))
+    wanted: set[str] = set()
+    for body in reversed(prepared.bodies):  # one inside another comes behind it
+        planned = plans.get(body.path)
+        if planned is not None and (
+            body.path in wanted or planned.plan.layers or planned.plan.unranged or planned.plan.recurrent
+        ):
+            wanted |= {body.path, body.parent}
+    return {path: each for path, each in plans.items() if path in wanted}, tuple(left)
+
+
+def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None) -> Plan:
     """Make the plan, and insist that something is quantized.
+
+    Args:
+        prepared: The prepared model.
+        selection: Which nodes the user allows, and what measuring left in float.
+        bodies: Likewise for single bodies of If, Loop and Scan, by path.
 
     Raises:
         ModelError: No layer can be; says why for up to three candidates.
@@ -309,7 +389,9 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
     """
     index = Index(prepared.model)
     plan = make_plan(index, selection)
-    if plan.layers or plan.unranged or plan.recurrent:
+    planned, left = plan_bodies(prepared, selection, bodies)
+    plan = replace(plan, bodies=planned, unquantized=(*plan.unquantized, *left))
+    if plan.layers or plan.unranged or plan.recurrent or planned:
         return plan
     if selection.left and make_plan(index, replace(selection, left=())).layers:
         raise TableError(
