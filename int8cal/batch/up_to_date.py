@@ -164,7 +164,7 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
         rerun: Whether those would run whose results are up to date.
     """
     files = FileCache()
-    last: tuple[Path, Prepared] | None = None  # jobs of a matrix follow each other with one model
+    last: tuple[tuple[Path, bool], Prepared] | None = None  # jobs of a matrix follow each other with one model
     for task in tasks:
         decision = decide(task, files, rerun=rerun)
         job = job_to_run(task, decision)
@@ -175,8 +175,9 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
                 if decision.error is not None:
                     raise decision.error
                 require_writable(job)
-                if last is None or last[0] != job.model:
-                    last = (job.model, prepare(job.model, simplify))
+                kind = (job.model, job.quantization.activations == "u16")  # whose opset is another
+                if last is None or last[0] != kind:
+                    last = (kind, prepare(job.model, simplify, job.quantization.activations))
                 with placed_patterns(task.places.get):
                     linked = task.chain is not None and bool(task.chain.links)
                     samples = _require_fit(job, last[1], recorded=linked)

@@ -253,6 +253,8 @@ def require_available(job: Job) -> None:
             value=job.calibration.engine,
         )
     _require_sense_of_target(job)
+    if job.quantization.weights_only is True:
+        _require_nothing_of_activations(job)
     if job.quantization.budget is not None:
         _require_use_for_budget(job)
 
@@ -276,6 +278,26 @@ def _require_sense_of_target(job: Job) -> None:
             f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
             where=job.name,
             do="leave one of them out",
+        )
+
+
+def _require_nothing_of_activations(job: Job) -> None:
+    """Refuse what is about activations where all of them stay float."""
+    settings = job.quantization
+    contrary = {
+        f"recipe {settings.recipe}": settings.recipe != "fast",
+        f"activations {settings.activations}": settings.activations != "u8",
+        "uint8_input": settings.uint8_input,
+        "ranges": bool(settings.ranges),
+        "a budget": settings.budget is not None,
+        "optimize": settings.optimize is not None,
+    }
+    what = next((name for name, given in contrary.items() if given), None)
+    if what is not None:
+        raise UsageError(
+            f"weights_only leaves all activations in float, so there is nothing for {what} to do",
+            where=job.name,
+            do="leave one of them out, or name some nodes under weights_only",
         )
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError
+from int8cal.graph.bodies import put_back
 from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS
 from int8cal.graph.passes.float32 import in_their_types, told
+from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
@@ -64,11 +66,33 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     Args:
         prepared: The prepared model.
         plan: The plan made with the table's settings.
-        table: Activation entries for every planned tensor; weight entries are optional (computed where absent).
+        table: Activation entries for every planned tensor; weight entries are optional (computed where absent). A body
+            of the plan that it has no part for stays float.
 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
+    built = _build_graph(prepared, plan, table)
+    inside = [
+        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path]))
+        for path, each in plan.bodies.items()
+        if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
+    ]
+    if not inside:
+        in_their_types(built.model)
+        return built
+    put_back(built.model, [(body, in_their_types(each.model)) for body, each in inside])
+    in_their_types(built.model)
+    digests = [str(metadata_of(each.model, TABLE_KEY)) for each in (built, *(each for _, each in inside))]
+    set_metadata(built.model, TABLE_KEY, hashlib.sha256("\n".join(digests).encode()).hexdigest())
+    warnings = list(built.warnings)
+    for body, each in inside:
+        warnings += (f"{body.path}: {warning}" for warning in each.warnings if warning not in built.warnings)
+    return replace(built, warnings=tuple(warnings))
+
+
+def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
+    """Build one graph, the bodies inside it as they are; see `build_model`."""
     _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
     embeddings = quantize_embeddings(prepared, plan, table)
@@ -86,7 +110,7 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
-    model = in_their_types(emit_embeddings(emit_unranged(model, draft, layers), embeddings))
+    model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
     warnings = (*told(prepared), *_warnings(layers, draft.entries))
     return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
 

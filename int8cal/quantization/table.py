@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import KernelForm, LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
-    from int8cal.job import Job, TargetName, WeightRange
+    from int8cal.job import ActivationType, Job, TargetName, WeightRange
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.corrections.correction import Correction
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Parts of the settings: nodes that stay float, each with the reason
 LEFT: tuple[LeftKey, ...] = ("left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range")
+_OF_GRAPH = frozenset({*LEFT, "recurrent", "embeddings", "forms", "steps"})
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ class TableSettings:
         return weights or TARGETS[self.target].weights
 
     @property
+    def activations(self) -> ActivationType:
+        """What activations are; u8 where none is recorded."""
+        activations: ActivationType = self.recorded.get("activations", "u8")
+        return activations
+
+    @property
     def recurrent(self) -> dict[str, KernelForm]:
         """How recurrent nodes are quantized; one that is missing stays float."""
         return dict(self.recorded.get("recurrent", {}))
@@ -163,6 +170,16 @@ class TableSettings:
         """Return nodes that stay float, each with the reason."""
         return dict(self.recorded.get(key, {}))
 
+    @property
+    def of_graph(self) -> dict[str, Any]:
+        """What is about nodes of one graph alone: a body of an If, Loop or Scan has its own."""
+        return {key: value for key, value in self.recorded.items() if key in _OF_GRAPH}
+
+    def for_body(self, own: Mapping[str, Any]) -> TableSettings:
+        """Return the settings of a body: these, with what is about its own nodes."""
+        shared = {key: value for key, value in self.recorded.items() if key not in _OF_GRAPH}
+        return TableSettings({**shared, **own})
+
     def with_left(self, key: LeftKey, left: Mapping[str, str]) -> TableSettings:
         """Return the settings with other nodes that stay float, of one kind."""
         return TableSettings({**self.recorded, key: dict(left)})
@@ -186,11 +203,17 @@ class TableSettings:
 
 
 class TableData(TypedDict, total=False):
-    """What a table was calibrated on; tables of other tools do not say. padding: see `data.padding.record`."""
+    """What a table was calibrated on; tables of other tools do not say.
+
+    Attributes:
+        padding: See `data.padding.record`.
+        bodies: How often each body of an If, Loop or Scan that holds a layer was run; where a model has any.
+    """
 
     fingerprint: str
     samples: int
     padding: dict[str, dict[str, dict[str, object]]]
+    bodies: dict[str, int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,6 +229,7 @@ class CalibrationTable:
         corrections: What a recipe changed, in the file's order; at most one of each kind of quantization.corrections.
         warnings: What the user should know, by tensor.
         run: Identity of the run that made it, see `int8cal.identity`; "" for tables of other tools and of before.
+        bodies: Tables of bodies of If, Loop and Scan, by their paths (see `graph.bodies`); a body without one is float.
     """
 
     model: dict[str, str]
@@ -216,6 +240,7 @@ class CalibrationTable:
     corrections: tuple[Correction, ...] = ()
     warnings: tuple[str, ...] = ()
     run: str = ""
+    bodies: Mapping[str, CalibrationTable] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         name, samples = self.model.get("name"), self.data.get("samples")
@@ -226,6 +251,11 @@ class CalibrationTable:
         given = {each.key: each for each in corrections}
         merged = {each.key: each for each in self.corrections} | given
         return replace(self, corrections=tuple(each for each in merged.values() if each or each.key not in given))
+
+    @property
+    def body_selections(self) -> dict[str, Selection]:
+        """Which nodes of bodies may be quantized, by the bodies' paths."""
+        return {path: each.settings.selection for path, each in self.bodies.items()}
 
     def affines(self, plan: Plan) -> dict[str, Affine]:
         """Return the affine of every planned tensor; a user's edit of one tensor holds for all that share its scale.
