@@ -94,7 +94,7 @@ def plan_job(
     metric = metric or metric_of(job.evaluation.metric)
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
-        prepared = prepare(source, simplify)
+        prepared = prepare(source, simplify, job.quantization.activations)
         plan = require_layers(prepared, Selection.of(job.quantization))
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)

@@ -400,7 +400,9 @@ class _Planner:
         return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
-        """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""
+        """Return a recurrent node whose weights become int8, or why such a node or an Einsum stays float, or None."""
+        if node.op_type == "Einsum" and any(self.index.is_float_constant(name) for name in node.input):
+            return Unquantized(node.name, node.op_type, "its equation is not one product of two matrices")
         if node.op_type not in GATES or not is_standard(node):
             return None
         if not self.ops.recurrent:
