@@ -29,7 +29,7 @@ from int8cal.graph.select import EXCLUDED
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import onnx
 
@@ -91,7 +91,7 @@ class Plan:
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
     embeddings: tuple[Embedding, ...] = ()
     unranged: tuple[Layer, ...] = ()
-    bodies: Mapping[str, PlannedBody] = field(default_factory=dict, repr=False)
+    bodies: dict[str, PlannedBody] = field(default_factory=dict, repr=False)
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
