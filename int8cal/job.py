@@ -13,7 +13,7 @@ Method = Literal["auto", "kl", "percentile", "mse", "max"]
 RecipeName = Literal["fast", "balanced", "accurate"]
 TargetName = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
 DEFAULT_TARGET: TargetName = "portable"
-ActivationType = Literal["u8", "s8", "auto"]
+ActivationType = Literal["u8", "s8", "auto", "u16"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
@@ -244,10 +244,10 @@ class QuantizationSettings:
         ActivationType,
         Option(
             'Integer type of activations; "auto" is u8, and chooses for each product with weights between a calibrated '
-            "range and one at run time.",
+            'range and one at run time; "u16" is for runtimes with 16 bits, onnxruntime computes with them in float.',
             flag="--activations",
             help="Integer type of activations (default: {activations_of_targets}); auto chooses for each product with "
-            "weights between a calibrated range and one at run time.",
+            "weights between a calibrated range and one at run time; u16 is slower than float here.",
             recorded="always",
         ),
     ] = "u8"

@@ -37,7 +37,7 @@ def quantize_file(
     require_apart((output,), (model, table))
     loaded = load_table(table)
     watched = Watched(model)
-    prepared = prepare(model, simplify)
+    prepared = prepare(model, simplify, loaded.settings.activations)
     built = quantize_prepared(prepared, loaded, str(table), force=force)
     watched.require_same(prepared.sha256)
     save_model(built.model, output)

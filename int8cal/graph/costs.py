@@ -79,6 +79,17 @@ def residual_codes_us(layer: Layer, elements: float) -> float:
     return PLANES_US + PLANES_ELEMENT_US * elements + products(layer, elements) * INT8_MAC_US
 
 
+def gains_from_turning(outputs_each: int, inputs_each: int, *, outputs: bool = True) -> bool:
+    """Tell whether a product on integers gains more than the Transposes cost that its integer kernel needs.
+
+    Args:
+        outputs_each, inputs_each: Values that it writes and reads per position: rows and columns of its weight.
+        outputs: Its output has to be transposed too.
+    """
+    moved = inputs_each + (outputs_each if outputs else 0)
+    return outputs_each * inputs_each * (FLOAT_MAC_US - INT8_MAC_US) > ELEMENT_US * moved
+
+
 def layer_outputs(layer: Layer, elements: float) -> float:
     """Estimate the number of values that a layer writes per inference; elements: those of its input."""
     channels = layer.dims[-1 if layer.axis is None else layer.axis]

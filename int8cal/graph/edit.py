@@ -152,13 +152,13 @@ class Rewrite:
 
     Attributes:
         nodes: Node name -> what stands in its place, none for nothing.
-        constants: Initializers by name, float32; one that exists is replaced.
+        constants: Initializers by name, float32 or int64; one that exists is replaced.
         like: New tensor -> the tensor whose type and shape it has.
         renamed: Tensor that is gone -> the tensor that its readers read instead.
     """
 
     nodes: dict[str, tuple[onnx.NodeProto, ...]]
-    constants: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     like: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 

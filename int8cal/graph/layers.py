@@ -201,7 +201,7 @@ def _why_float_weights(index: Index, node: onnx.NodeProto, rule: OpRule) -> str:
     weight = node.input[rule.weight]
     if not index.is_constant(weight):
         if index.is_constant(node.input[0]):
-            return "its weights are the left operand, no integer kernel takes them there"
+            return "its weights are the left operand, and it is too small to gain from being turned round"
         return "its weights are not float32" if is_cast_constant(index, weight) else "its weights are not constant"
     if index.is_constant(node.input[0]):
         return "both operands are constant"
@@ -237,7 +237,7 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
         if node.op_type == "Gemm" and not _is_row(values, index.constant(weight), node):
             return "its bias is not one value per output channel"
     if node.op_type == "Gemm" and attribute(node, "transA", 0):
-        return "its input is transposed (transA)"
+        return "its input is transposed (transA), and it is too small to gain from a Transpose in front"
     return ""
 
 

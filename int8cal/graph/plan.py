@@ -30,7 +30,7 @@ from int8cal.graph.select import EXCLUDED
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import onnx
 
@@ -92,7 +92,7 @@ class Plan:
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
     embeddings: tuple[Embedding, ...] = ()
     unranged: tuple[Layer, ...] = ()
-    bodies: Mapping[str, PlannedBody] = field(default_factory=dict, repr=False)
+    bodies: dict[str, PlannedBody] = field(default_factory=dict, repr=False)
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -422,7 +422,9 @@ class _Planner:
         return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
-        """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""
+        """Return a recurrent node whose weights become int8, or why such a node or an Einsum stays float, or None."""
+        if node.op_type == "Einsum" and any(self.index.is_float_constant(name) for name in node.input):
+            return Unquantized(node.name, node.op_type, "its equation is not one product of two matrices")
         if node.op_type not in GATES or not is_standard(node):
             return None
         if not self.ops.recurrent:

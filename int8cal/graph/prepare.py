@@ -18,9 +18,11 @@ from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, r
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
-from int8cal.graph.passes.gemm import biased_products, unit_gemms
+from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
+from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.graph.select import Selection
+    from int8cal.job import ActivationType
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
+OPSET_OF_16_BITS, IR_OF_16_BITS = 21, 10  # QuantizeLinear to uint16
 MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
 _RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
@@ -58,11 +62,16 @@ class Prepared:
     bodies: tuple[Body, ...] = ()
 
 
-def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Prepared:
+def prepare(
+    source: Path | onnx.ModelProto,
+    simplify: Callable[[onnx.ModelProto], onnx.ModelProto],
+    activations: ActivationType = "u8",
+) -> Prepared:
     """Load and prepare a model.
 
     Args:
         source: A file, or a model in memory.
+        activations: What they will be: 16 bits want a later opset.
         simplify: Folds constants and BatchNorm; `runtime.sessions.simplify`, since graph/ knows no runtime.
 
     Raises:
@@ -79,7 +88,7 @@ def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto]
     signature = signature_of(original)
     header = without_weights(original)
     _require_tensors(original, where)
-    normal = normalize(original, where)
+    normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)
     if metadata_of(normal, CONVERTED):
         set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
@@ -125,26 +134,17 @@ def _prepared_body(body: Body, simplify: Callable[[onnx.ModelProto], onnx.ModelP
     return replace(body, model=model, signature=Signature(inputs, outputs))
 
 
-def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onnx.ModelProto:
     """First half of preparing, before the runtime folds constants: opset, inputs, names.
 
     Args:
         model: The user's model; not changed.
         where: What error messages call it.
+        least: The lowest opset that will do.
 
     Returns:
-    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
-    initialized = {tensor.name for tensor in copy.graph.initializer}
-    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
-    _name_nodes(copy.graph)
-    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
-        initialized = {tensor.name for tensor in copy.graph.initializer}
-        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
-    elif opset > MAX_OPSET:
-        _lower_opset(copy, opset, where)
-    plain_casts(copy)
+        A copy at an opset from `least` to 27 whose initializers are no longer graph inputs and whose nodes have unique
+        names, in subgraphs too. Tensor names are untouched.
 
     Raises:
         ModelError: it is already quantized, or its opset can be neither kept nor changed.
@@ -167,12 +167,12 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     _name_nodes(copy.graph)
     in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
+    if opset < least:
+        copy = _raise_opset(copy, opset, where, least)
         initialized = {tensor.name for tensor in copy.graph.initializer}
         refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     elif opset > MAX_OPSET:
-        _lower_opset(copy, opset, where)
+        copy = _lower_opset(copy, opset, where)
     plain_casts(copy)
     for graph in graphs_within(copy.graph):
         _name_nodes(graph)
@@ -188,7 +188,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
 
     Returns:
         The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant;
-        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name.
+        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name. Products have their
+        constant operand on the right, as a matrix, where that pays, and Einsums that are one product are MatMuls.
     """
     used = {node.domain for node in walk(simplified.graph)} | {""}
     for function in simplified.functions:
@@ -205,6 +206,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
         _name_nodes(graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
+    _form_products(simplified)
     if fold(simplified):
         _infer_shapes(simplified)
     index = Index(simplified)
@@ -212,6 +214,17 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     if products:
         apply(simplified, index, products)
     return simplified
+
+
+def _form_products(model: onnx.ModelProto) -> None:
+    """Write products with a constant operand in the forms that have integer kernels; shapes are inferred before."""
+    names = Names(model.graph)
+    for each in (einsum_products, placed_operands, apart_biases):
+        index = Index(model)
+        rewrites = separate(each(index, names))
+        if rewrites:
+            apply(model, index, rewrites)
+            _infer_shapes(model)
 
 
 def fold(model: onnx.ModelProto) -> bool:
@@ -256,15 +269,17 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
     refill(model.graph.value_info, values)
 
 
-def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
+def _raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> onnx.ModelProto:
     try:
-        raised = version_converter.convert_version(model, MIN_OPSET)
+        raised = version_converter.convert_version(model, least)
     except Exception as error:  # the converter raises RuntimeError and ValidationError of several kinds
         raise ModelError(
-            f"opset {opset} cannot be raised to {MIN_OPSET}: {str(error).splitlines()[0][:200]}",
+            f"opset {opset} cannot be raised to {least}: {str(error).splitlines()[0][:200]}",
             where=where,
-            do=f"export it with opset {MIN_OPSET} or higher",
+            do=f"export it with opset {least} or higher",
         ) from error
+    if least >= OPSET_OF_16_BITS:
+        raised.ir_version = max(raised.ir_version, IR_OF_16_BITS)
     if opset < _RESIZE_MODES:
         _resize_as_before(raised)
     return raised
@@ -289,22 +304,26 @@ def _resize_as_before(model: onnx.ModelProto) -> None:
             node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
-def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:
-    """Call an opset MAX_OPSET, in place, where none of the model's ops has changed since."""
+def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
+    """Return the model at MAX_OPSET; where none of its ops has changed since, it is only called so."""
     inside = (node for function in model.functions for node in function.node)
     ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
     changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
     if changed:
-        raise ModelError(
-            f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: it "
-            f"has another {', '.join(changed)}",
-            where=where,
-            do=f"export it with opset {MAX_OPSET} or lower",
-        )
+        try:
+            return version_converter.convert_version(model, MAX_OPSET)
+        except Exception as error:  # of several kinds
+            raise ModelError(
+                f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: "
+                f"it has another {', '.join(changed)}",
+                where=where,
+                do=f"export it with opset {MAX_OPSET} or lower",
+            ) from error
     for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
         for item in imports:
             if item.domain in STANDARD:
                 item.version = min(item.version, MAX_OPSET)
+    return model
 
 
 def _since(op: str, opset: int) -> int:

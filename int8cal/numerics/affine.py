@@ -41,6 +41,7 @@ class QType:
 
 U8 = QType("uint8", 0, 255)
 S8 = QType("int8", -127, 127)  # symmetric activations and weights; -128 is never used, so that -x is always a code
+U16 = QType("uint16", 0, 65535)
 S7 = QType("int8", -64, 63)  # never saturates VPMADDUBSW
 
 

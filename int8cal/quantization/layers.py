@@ -10,6 +10,7 @@ import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
+from int8cal.numerics.affine import U16
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
@@ -78,7 +79,7 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
     def quantized(layer: Layer) -> QuantizedLayer:
         if layer.form is not None:
             return _unranged(index, layer, draft)
-        return _quantized(index, layer, draft, activations[layer.input].scale)
+        return _quantized(index, layer, draft, activations[layer.input])
 
     layers = draft.plan.weighted
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -95,7 +96,8 @@ def _unranged(index: Index, layer: Layer, draft: Draft) -> QuantizedLayer:
     return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, None, 0, source.span)
 
 
-def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> QuantizedLayer:
+def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine) -> QuantizedLayer:
+    input_scale = read.scale
     double = layer.node in draft.residual
     entry, delta = draft.entries.get(layer.node), draft.bias_deltas.get(layer.node)
     text = draft.rounding.get(layer.node)
@@ -113,8 +115,8 @@ def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> 
         bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
         if delta is not None:
             bias = bias + delta
-        # the runtime adds bias and products in one s32 sum: both must fit at once
-        reserve = 255 * dtype.qmax * rows.values.shape[-1]
+        # the runtime adds bias and products in one s32 sum: both must fit at once; those of 16 bits it adds in float
+        reserve = 0 if read.dtype is U16 else 255 * dtype.qmax * rows.values.shape[-1]
         chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     codes = rounded(rows, chosen, dtype, links)

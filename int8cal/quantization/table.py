@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import KernelForm, LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
-    from int8cal.job import Job, TargetName, WeightRange
+    from int8cal.job import ActivationType, Job, TargetName, WeightRange
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.corrections.correction import Correction
 
@@ -131,6 +131,12 @@ class TableSettings:
         """The range of weights' codes; the target's own where none is recorded."""
         weights: WeightRange | None = self.recorded.get("weights")
         return weights or TARGETS[self.target].weights
+
+    @property
+    def activations(self) -> ActivationType:
+        """What activations are; u8 where none is recorded."""
+        activations: ActivationType = self.recorded.get("activations", "u8")
+        return activations
 
     @property
     def recurrent(self) -> dict[str, KernelForm]:

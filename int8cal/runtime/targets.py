@@ -38,7 +38,7 @@ class Target:
     what: str
     orders: tuple[Order, ...]
     weights: WeightRange
-    activations: tuple[ActivationType, ...] = ("u8", "s8", "auto")
+    activations: tuple[ActivationType, ...] = ("u8", "s8", "auto", "u16")
     onnxruntime: bool = True
 
 
@@ -57,8 +57,8 @@ TARGETS: dict[str, Target] = {
 
 
 def weight_range(settings: QuantizationSettings) -> WeightRange:
-    """Return the weight range in force: the user's, or the target's own."""
-    return settings.weights or TARGETS[settings.target].weights
+    """Return the weight range in force: the user's, or the target's own; nothing saturates beside 16 bits."""
+    return settings.weights or ("s8" if settings.activations == "u16" else TARGETS[settings.target].weights)
 
 
 def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:

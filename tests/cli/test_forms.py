@@ -166,6 +166,11 @@ def test_an_edited_form_that_cannot_be_ends_with_6(call, made, forms, message):
     ("more", "message"),
     [
         (("--activations", "auto", "--target", "openvino"), "target openvino takes activations u8 or s8, not auto"),
+        (
+            ("--weights-only", "--recipe", "accurate"),
+            "weights_only leaves all activations in float, so there is nothing",
+        ),
+        (("--weights-only", "--activations", "u16"), "nothing for activations u16 to do"),
         (("--weights-only", "--target", "tensorrt"), "target tensorrt takes weights of 8 bits only beside activations"),
     ],
 )
@@ -219,3 +224,41 @@ def test_a_conversion_tells_of_layers_without_a_range(call, made):
     done = call("table", "out/net.table.json", "--to", "tensorrt", "-o", "net.cache")
     assert done.code == 0, done.err
     assert "no calibrated range (settings.forms)" in done.out + done.err
+
+
+@pytest.mark.parametrize("save_model", [save_net, save_pictures])
+def test_activations_of_16_bits_are_as_good_as_float_ones(call, tmp_path, save_model):
+    save_model(tmp_path)
+    done = calibrate(call, "--activations", "u16")
+    assert done.code == 0, done.err
+    assert "activations of 16 bits" in done.err
+    table, report = read(tmp_path, "out/net.table.json"), read(tmp_path, "out/report.json")
+    assert {each["dtype"] for each in table["tensors"].values()} == {"uint16"}
+    assert {each["range"] for each in table["weights"].values()} == {"s8"}
+    assert report["metrics"]["sqnr_db"] > 34  # what is left is the noise of int8 weights
+    assert any("activations of 16 bits" in line for line in report["warnings"])
+    assert report["saturation"]["unsafe_channels"] == 0
+    model = onnx.load(tmp_path / "out" / "net.int8.onnx")
+    onnx.checker.check_model(model)
+    assert model.opset_import[0].version == 21
+    assert {node.domain for node in model.graph.node} == {""}
+    # the values at x are within half a step of 16 bits
+    x = table["tensors"]["x"]
+    low, high = x["observed"]
+    assert x["scale"] == pytest.approx((max(high, 0) - min(low, 0)) / 65535)
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out" / "net.int8.onnx").read_bytes()
+    done = call("table", "out/net.table.json", "--to", "tensorrt", "-o", "net.cache")
+    assert done.code == 6
+    assert "has activations of 16 bits ('x')" in done.message
+    done = call("audit", "out/net.int8.onnx", "--gate", "unsafe_channels<=0")
+    assert done.code == 0, done.err
+    assert call("inspect", "out/net.table.json").code == 0
+
+
+def test_16_bits_are_refused_where_the_target_has_none(call, tmp_path):
+    save_net(tmp_path)
+    done = calibrate(call, "--activations", "u16", "--target", "tensorrt")
+    assert done.code == 2
+    assert "target tensorrt takes activations s8, not u16" in done.message

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for."""
-    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit:
+    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit or inputs.job.quantization.activations == "u16":
         return
     job, holdout = inputs.job, inputs.holdout
     plan = inputs.ranged(state.plan)
@@ -45,7 +45,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         if state.results[-1].kept:
             sweep = precision.sweep(state.table.affines(plan))
     precision.probe.close()
-    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations != "s8"
+    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
     residual = [node for each in taken for node in each.residual]

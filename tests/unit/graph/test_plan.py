@@ -25,12 +25,12 @@ DENSE = "g (float[4,5] x) => (float[A,C] y)"
         ("g (float[5,6] x) => (float[A,C] y)", "Gemm(W, x)", "its weights are the left operand"),
         ("g (float[5,6] x) => (float[A,C] y)", "Gemm <transA = 1> (x, V)", "its input is transposed"),
         (DENSE, "Gemm <beta = 0.5> (x, V, x)", "its bias is not constant"),
-        (DENSE, "Gemm(x, V, B)", "its bias is not one value per output channel"),
-        ("g (float[4,5] x) => (float[A] y)", "MatMul(x, K)", "its weights are a vector"),
+        ("g (float[4,5] x) => (float[A] y)", "MatMul(L, x)", "its weights are the left operand"),
+        ("g (float[5] x) => (float y)", "MatMul(x, K)", "its weights are a vector"),
     ],
 )
 def test_a_layer_that_stays_float_says_which_operand_keeps_it_there(bench, head, product, reason):
-    weights = {"T": (4, 3, 2, 2), "W": (7, 5), "V": (5, 5), "B": (4, 1), "K": (5,)}
+    weights = {"T": (4, 3, 2, 2), "W": (7, 5), "V": (5, 5), "L": (4,), "K": (5,)}
     plan = bench.plan(bench.text(f"{head} {{ c = {product} y = Tanh(c) }}", **weights))
     assert plan.layers == ()
     (left,) = plan.unquantized
