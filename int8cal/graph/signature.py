@@ -33,8 +33,8 @@ class Signature:
         batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
             input, and in an output where it is above 1; None when the inputs have no common batch axis, so that a feed
             is one indivisible sample. Vectors of a fixed size have none: their only axis holds features.
-        whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, or is a vector
-            that is multiplied by weights.
+        whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, or is a
+            vector that is multiplied by weights.
     """
 
     inputs: tuple[TensorSpec, ...]
