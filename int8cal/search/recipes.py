@@ -9,6 +9,7 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
+    channel_copies,
     embeddings,
     equalization,
     measured_equalization,
@@ -45,6 +46,7 @@ _FAST = Recipe(
     (
         widest_ranges.propose,
         equalization.propose,
+        channel_copies.propose,
         recurrent.propose,
         embeddings.propose,
         output_error.propose,
