@@ -57,6 +57,7 @@ def calibrate(
     weights: WeightRange | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    weights_only: bool | Sequence[str] | None = None,
     uint8_input: bool = False,
     optimize: Goal | None = None,
     explain: bool = False,
@@ -116,7 +117,7 @@ def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:
     Raises:
         TableError: The table was made for another model, or lacks a tensor.
     """
-    return quantize_prepared(prepare(_model(model), simplify), table, "table").model
+    return quantize_prepared(prepare(_model(model), simplify, table.settings.activations), table, "table").model
 
 
 def evaluate(

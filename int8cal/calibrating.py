@@ -38,7 +38,7 @@ from int8cal.evaluation.gates import (
 )
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
-from int8cal.evaluation.runtimes import further, speed_warnings, target_warnings
+from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
@@ -153,6 +153,9 @@ def _calibrate_into(
     gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
     feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+    if tell is not None:
+        for line in slow_warnings(job.quantization):
+            tell(line)
     findings = Findings(tell, strict=job.evaluation.strict)
     findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
     threads, classes = job.calibration.threads, classes_of(signature)
@@ -271,6 +274,7 @@ def _report(
     warnings += evaluation.warnings
     warnings += never_failing(gates_of(job.evaluation))
     warnings += target_warnings(job.quantization.target, job.evaluation.runtimes)
+    warnings += slow_warnings(job.quantization)
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)
     else:
@@ -283,6 +287,11 @@ def _report(
     if job.evaluation.data is not None:
         warnings += padding_lines(paddings, counted=True)
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
+    left += [
+        f"{path}: not quantized: {item.op_type} {item.node}: {item.reason}"
+        for path, body in calibrated.result.plan.bodies.items()
+        for item in body.plan.unquantized
+    ]
     return Report(
         model={
             **table.model,

@@ -87,20 +87,26 @@ def _model(path: Path, screen: Screen) -> list[str]:
 
 def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.plan import make_plan
-    from int8cal.graph.prepare import prepare
+    from int8cal.graph.prepare import plan_bodies, prepare
     from int8cal.graph.select import Selection
     from int8cal.runtime.sessions import simplify
 
-    model = prepare(path, simplify).model
-    plan = make_plan(model, Selection())
-    lines = [] if screen.only else _family_lines(model, plan)
-    lines += [f"would be quantized: {len(plan.layers) + len(plan.recurrent)} layers, {len(plan.tensors)} tensors"]
-    if plan.embeddings:
-        lines[-1] += f", {len(plan.embeddings)} embedding{'s' if plan.embeddings[1:] else ''}"
-    nodes = [(layer.op_type, layer.node, "") for layer in plan.layers]
-    nodes += [(each.op_type, each.node, "") for each in plan.recurrent]
-    nodes += [(each.op_type, each.node, f": its table {each.weight}") for each in plan.embeddings]
-    left = [(each.op_type, each.node, f": {each.reason}") for each in plan.unquantized]
+    prepared = prepare(path, simplify)
+    plan = make_plan(prepared.model, Selection())
+    lines = [] if screen.only else _family_lines(prepared.model, plan)
+    bodies, apart = plan_bodies(prepared, Selection())
+    plans = [("", plan), *((f"{path}: ", each.plan) for path, each in bodies.items())]
+    layers = sum(len(each.layers) + len(each.recurrent) for _, each in plans)
+    lines += [f"would be quantized: {layers} layers, {sum(len(each.tensors) for _, each in plans)} tensors"]
+    count = sum(len(each.embeddings) for _, each in plans)
+    if count:
+        lines[-1] += f", {count} embedding{'s' if count > 1 else ''}"
+    nodes, left = [], [(each.op_type, each.node, f": {each.reason}") for each in apart]
+    for where, found in plans:
+        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.layers]
+        nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.recurrent]
+        nodes += [(each.op_type, f"{where}{each.node}", f": its table {each.weight}") for each in found.embeddings]
+        left += [(each.op_type, f"{where}{each.node}", f": {each.reason}") for each in found.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)
     if left:
@@ -141,7 +147,8 @@ def _table(path: Path, screen: Screen) -> list[str]:
     from int8cal.report.file_lines import table_lines
 
     table = load_table(path)
-    _require_match(screen, path, (*table.tensors, *table.weights))
+    parts = (table, *table.bodies.values())
+    _require_match(screen, path, [name for each in parts for name in (*each.tensors, *each.weights)])
     return table_lines(table, path.name, screen)
 
 
@@ -150,7 +157,7 @@ def _statistics(path: Path, screen: Screen) -> list[str]:
     from int8cal.report.file_lines import statistics_lines
 
     statistics = load_statistics(path)
-    _require_match(screen, path, statistics.tensors)
+    _require_match(screen, path, [name for each in (statistics, *statistics.bodies.values()) for name in each.tensors])
     return statistics_lines(statistics, path.name, screen)
 
 

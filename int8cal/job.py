@@ -13,7 +13,7 @@ Method = Literal["auto", "kl", "percentile", "mse", "max"]
 RecipeName = Literal["fast", "balanced", "accurate"]
 TargetName = Literal["portable", "x86-vnni", "x86-avx2", "arm64", "openvino", "tensorrt"]
 DEFAULT_TARGET: TargetName = "portable"
-ActivationType = Literal["u8", "s8"]
+ActivationType = Literal["u8", "s8", "auto", "u16"]
 WeightRange = Literal["s8", "s7", "paired"]
 Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
@@ -25,7 +25,9 @@ Engine = Literal["local", "ray"]
 class Form:
     """What a value must look like beyond its type; `config.schema` has a check for each name."""
 
-    name: Literal["file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric"]
+    name: Literal[
+        "file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric", "nodes"
+    ]
 
 
 File = Annotated[Path, Form("file")]
@@ -38,6 +40,7 @@ MetricName = Annotated[str, Form("metric")]  # package.module:function, or the n
 Nonzero = Annotated[float, Form("nonzero")]
 Size = Annotated[int | tuple[int, int], Form("size")]
 Range = Annotated[tuple[float, float], Form("range")]
+Nodes = Annotated[bool | tuple[str, ...], Form("nodes")]  # patterns, or true for all
 
 
 @dataclass(frozen=True)
@@ -240,9 +243,11 @@ class QuantizationSettings:
     activations: Annotated[
         ActivationType,
         Option(
-            "Integer type of activations.",
+            'Integer type of activations; "auto" is u8, and chooses for each product with weights between a calibrated '
+            'range and one at run time; "u16" is for runtimes with 16 bits, onnxruntime computes with them in float.',
             flag="--activations",
-            help="Integer type of activations (default: {activations_of_targets}).",
+            help="Integer type of activations (default: {activations_of_targets}); auto chooses for each product with "
+            "weights between a calibrated range and one at run time; u16 is slower than float here.",
             recorded="always",
         ),
     ] = "u8"
@@ -276,6 +281,15 @@ class QuantizationSettings:
             recorded="always",
         ),
     ] = ()
+    weights_only: Annotated[
+        Nodes | None,
+        Option(
+            "Nodes of which only the weights become int8, as in `exclude`, or true for all; activations stay float.",
+            flag="--weights-only",
+            help="Make only weights int8, for a small file: activations stay float (YAML: of some nodes, too).",
+            recorded="weights_only",
+        ),
+    ] = None
     uint8_input: Annotated[
         bool,
         Option(

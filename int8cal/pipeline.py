@@ -5,18 +5,22 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from int8cal.calibration.body_samples import BodySamples
 from int8cal.calibration.engines import collect, stored, warm_up
+from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
+from int8cal.errors import DataError
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
 from int8cal.evaluation.feeding import fed
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
-from int8cal.graph.prepare import prepare, require_layers
+from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.progress import Clock, Exclusive, Progress, silent
@@ -43,7 +47,11 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
     from int8cal.evaluation.user_metric import Metric
+    from int8cal.graph.bodies import Body
+    from int8cal.graph.plan import Plan
+    from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
+    from int8cal.quantization.table import CalibrationTable, TableData
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,8 @@ def plan_job(
     metric = metric or metric_of(job.evaluation.metric)
     with clock.station("prepare"):
         threading.Thread(target=warm_up, daemon=True).start()  # beside the runtime's folding
-        prepared = prepare(source, simplify)
-        selection = Selection(job.quantization.include, job.quantization.exclude, target=job.quantization.target)
-        plan = require_layers(prepared, selection)
+        prepared = prepare(source, simplify, job.quantization.activations)
+        plan = require_layers(prepared, Selection.of(job.quantization))
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
@@ -157,8 +164,18 @@ def calibrate_planned(
     """
     best_result = best_result or BestResult()
     watch = SampleWatch("calibration", planned.prepared.signature)
-    collected = _collect(job, planned, clock, progress, engine, watch)
+    feeds, uint8 = planned.feeds, planned.uint8
+    # of an iterator, which gives its samples once, they are held where bodies are run on them too
+    held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
+    samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
+    ahead = progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate")
+    collected = _collect(job, planned, clock, ahead, engine)
     inputs = _search_inputs(job, planned, collected)
+    if planned.plan.bodies:
+        bodies = _calibrate_bodies(job, planned, clock, held, engine)
+        collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
+        blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
+        inputs = replace(inputs, blank=blank, notes=notes)
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
@@ -182,21 +199,19 @@ def _collect(
     job: Job,
     planned: Planned,
     clock: Clock,
-    progress: Progress,
+    samples: Iterable[Sample],
     engine: Callable[..., Collected] | None,
-    watch: SampleWatch,
+    body: str = "",
 ) -> Collected:
-    """Run the samples through the taps, or read the statistics that the job names."""
+    """Run samples through the taps, or read the statistics that the job names: those of the model, or of a body."""
     if engine is None:
-        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics)
-    feeds, uint8 = planned.feeds, planned.uint8
-    samples: Iterable[Sample] = watch.watch(feeds if uint8 is None else uint8.pixels.checked(feeds))
+        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics, body)
     with clock.station("calibrate"):
         return engine(
             planned.prepared.model,
             planned.prepared.signature,
             planned.taps,
-            progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate"),
+            samples,
             model_sha256=planned.prepared.sha256,
             threads=job.calibration.threads,
             keep=kept_samples(job, RECIPES[job.quantization.recipe]),
@@ -214,7 +229,92 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation)
     blank = blank_table(job, prepared, statistics)
     blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)
+    # a range for a tensor of a body is that body's; one for a tensor of no graph is told when ranges are chosen
+    others = {name for each in plan.bodies.values() for name in _ranges_of(each.plan, job)}
+    ranges = {name: ends for name, ends in job.quantization.ranges.items() if name not in others}
+    job = replace(job, quantization=replace(job.quantization, ranges=_ranges_of(plan, job) | ranges))
     return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+
+
+@dataclass(frozen=True)
+class _Bodies:
+    """What became of the bodies of If, Loop and Scan, by path; statistics and tables only of those that were run."""
+
+    runs: dict[str, int]
+    statistics: dict[str, Statistics]
+    tables: dict[str, CalibrationTable]
+    notes: tuple[str, ...]
+
+
+def _calibrate_bodies(
+    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], engine: Callable[..., Collected] | None
+) -> _Bodies:
+    """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
+    prepared, threads = planned.prepared, job.calibration.threads
+    places: dict[str, tuple[onnx.ModelProto, Signature, Iterable[Sample]]]
+    places = {"": (prepared.model, prepared.signature, samples)}
+    found = _Bodies({}, {}, {}, ())
+    for path, each in planned.plan.bodies.items():
+        body, (model, signature, outside) = each.body, places[each.body.parent]
+        runs = BodySamples(model, signature, body, outside, threads)
+        places[path] = body.model, body.signature, runs
+        inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
+        taps = make_taps(each.plan, find_chains(body.model, each.plan))
+        own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
+        quantization = replace(job.quantization, uint8_input=False, ranges=_ranges_of(each.plan, job))
+        inner = replace(job, quantization=quantization)
+        streamed = iter(runs if found.runs.get(body.parent) != 0 else ())
+        first = next(streamed, None)
+        if first is None and not _is_counted(job, path):
+            found.runs[path] = 0
+            continue
+        collected = _collect(inner, own, clock, chain([] if first is None else [first], streamed), engine, path)
+        result = run_recipe(_search_inputs(inner, own, collected), clock)
+        found.runs[path] = collected.statistics.samples
+        found.statistics[path], found.tables[path] = collected.statistics, result.table
+        found = replace(found, notes=(*found.notes, *(f"{path}: {note}" for note in result.decisions)))
+    return found
+
+
+def _is_counted(job: Job, path: str) -> bool:
+    """Whether the statistics that a job names know a body."""
+    return job.calibration.statistics is not None and path in load_statistics(job.calibration.statistics).bodies
+
+
+def _ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
+    """Return the user's ranges that are about tensors of one graph."""
+    known = {each.tensor for each in plan.tensors}
+    return {name: ends for name, ends in job.quantization.ranges.items() if name in known}
+
+
+def _entered(bodies: _Bodies, table: CalibrationTable, planned: Planned) -> CalibrationTable:
+    """Enter what became of bodies into a model's table, and say which of them no sample reached.
+
+    Raises:
+        DataError: Nothing is left to quantize.
+    """
+    plan, warnings = planned.plan, list(table.warnings)
+    for path, runs in bodies.runs.items():
+        body = plan.bodies[path].body
+        if runs:
+            warnings += (f"{path}: {warning}" for warning in bodies.tables[path].warnings)
+        elif not body.parent or bodies.runs[body.parent]:
+            warnings.append(f"{path} was run by no sample, so its layers stay float: {_why_not_run(body)}")
+    if not (bodies.tables or plan.layers or plan.recurrent):
+        raise DataError(
+            "runs none of the branches and loops that hold layers",
+            do=_why_not_run(next(iter(plan.bodies.values())).body),
+        )
+    data: TableData = {**table.data, "bodies": bodies.runs}
+    parts = {path: replace(each, warnings=()) for path, each in bodies.tables.items()}
+    return replace(table, data=data, bodies=parts, warnings=tuple(warnings))
+
+
+def _why_not_run(body: Body) -> str:
+    if body.slot == "body":
+        return f"give samples for which {body.node!r} makes at least one round"
+    truth = "true" if body.slot == "then_branch" else "false"
+    return f"give samples for which the condition of {body.node!r} is {truth}"
 
 
 def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:

@@ -37,7 +37,7 @@ def quantize_file(
     require_apart((output,), (model, table))
     loaded = load_table(table)
     watched = Watched(model)
-    prepared = prepare(model, simplify)
+    prepared = prepare(model, simplify, loaded.settings.activations)
     built = quantize_prepared(prepared, loaded, str(table), force=force)
     watched.require_same(prepared.sha256)
     save_model(built.model, output)
@@ -53,7 +53,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             where=where,
             do="calibrate this model, or give --force if only its bytes differ",
         )
-    plan = require_layers(prepared, table.settings.selection)
+    plan = require_layers(prepared, table.settings.selection, table.body_selections)
     try:
         built = build_model(prepared.model, plan, table)
     except TableError as error:

@@ -19,6 +19,7 @@ from int8cal.evaluation.gates import gates_of, require_measurable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from int8cal.config.chain import ChainModel
     from int8cal.config.load import Located
     from int8cal.evaluation.result import Gate
     from int8cal.job import Job
@@ -38,12 +39,14 @@ class Task:
         config: The YAML file that it stands in.
         differs: Key path -> text of each setting that is not the same in all jobs of the batch.
         places: Key path -> file, line and key of each setting that is held against the model when the job runs.
+        chain: What it is in a chain of models; None for a job of its own.
     """
 
     job: Job
     config: Path
     differs: dict[str, str] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    chain: ChainModel | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
     for config in configs:
         for located in load_jobs(Path(config), overrides, flags=flags):
             places = {key: located.place(key).text for key in PATTERN_KEYS}
-            tasks.append(Task(located.job, Path(config), places=places))
+            tasks.append(Task(located.job, Path(config), places=places, chain=located.chain))
             with _placed(located, overrides):
                 require_available(located.job)
                 gates = gates_of(located.job.evaluation)

@@ -164,7 +164,7 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
         rerun: Whether those would run whose results are up to date.
     """
     files = FileCache()
-    last: tuple[Path, Prepared] | None = None  # jobs of a matrix follow each other with one model
+    last: tuple[tuple[Path, bool], Prepared] | None = None  # jobs of a matrix follow each other with one model
     for task in tasks:
         decision = decide(task, files, rerun=rerun)
         job = job_to_run(task, decision)
@@ -175,21 +175,28 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
                 if decision.error is not None:
                     raise decision.error
                 require_writable(job)
-                if last is None or last[0] != job.model:
-                    last = (job.model, prepare(job.model, simplify))
+                kind = (job.model, job.quantization.activations == "u16")  # whose opset is another
+                if last is None or last[0] != kind:
+                    last = (kind, prepare(job.model, simplify, job.quantization.activations))
                 with placed_patterns(task.places.get):
-                    samples = _require_fit(job, last[1])
+                    linked = task.chain is not None and bool(task.chain.links)
+                    samples = _require_fit(job, last[1], recorded=linked)
             except Int8calError as found:
                 error = found
         yield Checked(replace(task, job=job), decision, samples, error)
 
 
-def _require_fit(job: Job, prepared: Prepared) -> tuple[int | None, int | None]:
-    """Hold the settings and the data's headers against the model; count samples for calibration and evaluation."""
+def _require_fit(job: Job, prepared: Prepared, *, recorded: bool) -> tuple[int | None, int | None]:
+    """Hold the settings and the data's headers against the model; count samples for calibration and evaluation.
+
+    Samples that will be `recorded` from other models are not there yet.
+    """
     quantization = job.quantization
-    plan = require_layers(prepared, Selection(quantization.include, quantization.exclude, target=quantization.target))
+    plan = require_layers(prepared, Selection.of(quantization))
     plan_uint8_input(prepared, plan, job.data.preprocess, quantization)
     require_known_tensors(plan, quantization.ranges)
+    if recorded:
+        return None, None
     feeds = open_feeds(job.data, prepared.signature)
     gates = gates_of(job.evaluation)
     evaluation = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))

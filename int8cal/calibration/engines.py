@@ -214,13 +214,14 @@ def _first_nonfinite(
     return None
 
 
-def stored(path: Path) -> Callable[..., Collected]:
+def stored(path: Path, body: str = "") -> Callable[..., Collected]:
     """Return an engine that reads statistics from a file, called as `collect` is.
 
     It runs nothing. The samples are read for those to keep, the same ones that `collect` would keep.
 
     Args:
         path: A .stats.npz of the model, with the plan that the job has.
+        body: Path of the body of an If, Loop or Scan whose statistics are meant; "" for the main graph's.
 
     Raises:
         StatisticsError: The file is missing or damaged, of another model, or lacks a tensor. The engine raises it, and
@@ -238,11 +239,19 @@ def stored(path: Path) -> Callable[..., Collected]:
         keep: int = 0,
     ) -> Collected:
         statistics = load_statistics(path)
+        if body:
+            if body not in statistics.bodies:
+                raise StatisticsError(
+                    f"holds nothing of {body}, which the data run",
+                    where=str(path),
+                    do="calibrate shards whose samples run it too, or leave the statistics out",
+                )
+            statistics = statistics.bodies[body]
         _require_fitting(statistics, taps, model_sha256, str(path))
         keeping = KeptSamples(keep)
         for sample in samples:
             keeping.add(sample)
-        if not keeping.seen:
+        if not keeping.seen and not body:
             raise DataError("yields no sample", do="give at least one")
         tally((*statistics.padding, *keeping.padding))  # refuses statistics that count what is trimmed now
         remark = f"ranges follow {statistics.samples} samples of {path}, which are not the data's {keeping.seen}"

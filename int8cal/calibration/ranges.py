@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
-from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, Affine, QType, affine_from_range
+from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, U16, Affine, QType, affine_from_range
 from int8cal.numerics.kl import kl_range
 from int8cal.numerics.mse import mse_range, points_of, squared_error
 from int8cal.runtime.sessions import cpu_count
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from int8cal.numerics.loglinear import Histogram
     from int8cal.numerics.mse import Points
 
-TYPES: dict[str, QType] = {"uint8": U8, "int8": S8}
+TYPES: dict[str, QType] = {"uint8": U8, "int8": S8, "uint16": U16}
 METHODS: tuple[Method, ...] = ("max", "percentile", "kl", "mse")
+# With 16 bits a clipped value costs more than the finer steps gain.
+METHODS_OF_16_BITS: tuple[Method, ...] = ("max",)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class TensorEntry:
     """One activation tensor.
 
     Attributes:
-        dtype: "uint8" or "int8".
+        dtype: "uint8", "int8" or "uint16".
         scale: Real units per code.
         zero_point: The code of 0.
         low: The real value of the lowest code.
@@ -77,7 +79,9 @@ class Choice:
 
 def activation_type(activations: ActivationType) -> tuple[QType, bool]:
     """Return the integer type of activations and whether it is symmetric."""
-    return (S8, True) if activations == "s8" else (U8, False)
+    if activations == "s8":
+        return S8, True
+    return (U16 if activations == "u16" else U8), False
 
 
 def choose(histogram: Histogram, method: Method, activations: ActivationType, percentile: float) -> Choice:
@@ -86,7 +90,8 @@ def choose(histogram: Histogram, method: Method, activations: ActivationType, pe
     Args:
         histogram: Observed values.
         method: "auto" takes the candidate with the least expected squared error of the quantized values.
-        activations: "u8" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric).
+        activations: "u8" and "u16" (zero point 0 where the tensor is >= 0, else asymmetric) or "s8" (symmetric); with
+            16 bits "auto" takes the widest range.
         percentile: In percent, for method "percentile" and as a candidate of "auto".
     """
     dtype, symmetric = activation_type(activations)
@@ -105,13 +110,21 @@ def candidates(histogram: Histogram, activations: ActivationType, percentile: fl
     """Return the range that each method would choose, for reports."""
     dtype, symmetric = activation_type(activations)
     choices = _all_methods(histogram, dtype, percentile, points_of(histogram), symmetric=symmetric)
-    return {name: (choice.affine.low, choice.affine.high) for name, choice in zip(METHODS, choices, strict=True)}
+    names = _methods_of(dtype)
+    return {name: (choice.affine.low, choice.affine.high) for name, choice in zip(names, choices, strict=True)}
 
 
 def _all_methods(
     histogram: Histogram, dtype: QType, percentile: float, points: Points, *, symmetric: bool
 ) -> list[Choice]:
-    return [_by_method(histogram, name, dtype, percentile, symmetric=symmetric, points=points) for name in METHODS]
+    return [
+        _by_method(histogram, name, dtype, percentile, symmetric=symmetric, points=points)
+        for name in _methods_of(dtype)
+    ]
+
+
+def _methods_of(dtype: QType) -> tuple[Method, ...]:
+    return METHODS if dtype.levels <= U8.levels else METHODS_OF_16_BITS
 
 
 def _by_method(

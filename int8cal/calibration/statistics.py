@@ -5,7 +5,7 @@ Everything here is an integer or an extreme, so `a + b` gives the same bits as o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from int8cal.numerics import Float32, Float64, Int64, exactsum
 from int8cal.numerics.loglinear import Histogram, add_counts, histogram, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from int8cal.data.padding import Padding
 
@@ -186,6 +186,8 @@ class Statistics:
         samples: Number of samples.
         tensors: Tensor name -> counts, in graph order.
         padding: What padding the samples had, and whether it was counted; none where no sample had any.
+        bodies: Statistics of bodies of If, Loop and Scan by path (see `graph.bodies`), whose samples are their runs;
+            one that was never run is missing.
     """
 
     model_sha256: str
@@ -193,6 +195,7 @@ class Statistics:
     samples: int
     tensors: dict[str, TensorStatistics]
     padding: tuple[Padding, ...] = ()
+    bodies: Mapping[str, Statistics] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
@@ -226,6 +229,16 @@ class Statistics:
                 f"shards of different models do not add ({self.model_sha256[:12]} and {other.model_sha256[:12]})",
                 do="calibrate every shard with the same FP32 file",
             )
+        total = self._added(other)
+        bodies = {
+            path: first if second is None else second if first is None else first._added(second)  # noqa: SLF001
+            for path in sorted(self.bodies.keys() | other.bodies.keys())
+            for first, second in [(self.bodies.get(path), other.bodies.get(path))]
+        }
+        return replace(total, bodies={path: each for path, each in bodies.items() if each is not None})
+
+    def _added(self, other: Statistics) -> Statistics:
+        """Add the statistics of one graph, without those of the bodies inside it."""
         if self.tensors.keys() != other.tensors.keys():
             odd = min(self.tensors.keys() ^ other.tensors.keys())
             raise StatisticsError(

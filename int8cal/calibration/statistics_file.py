@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,39 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
 
     Keys: "header" (JSON as uint8), and per tensor "NAME:bins", "NAME:counts" and, with channels, "NAME:channel_*".
     """
+    # paths of bodies in the order of their names: the same bytes whichever was run first
+    bodies = [(path, statistics.bodies[path]) for path in sorted(statistics.bodies)]
     header = {
         "format": FORMAT,
         "version": VERSION,
         "model_sha256": statistics.model_sha256,
+        **_figures(statistics),
+        **({"bodies": [{"path": path, **_figures(each)} for path, each in bodies]} if bodies else {}),
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    for prefix, each in (("", statistics), *((f"{path}:", each) for path, each in bodies)):
+        for name, tensor in each.tensors.items():
+            for key in ARRAYS:
+                arrays[f"{prefix}{name}:{key}"] = getattr(tensor, key)
+            if tensor.channels is not None:
+                for key in CHANNEL_ARRAYS:
+                    arrays[f"{prefix}{name}:channel_{key}"] = getattr(tensor.channels, key)
+    buffer = BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for key, array in arrays.items():
+            member = BytesIO()
+            np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0))
+            # a fixed date: the same statistics are the same bytes
+            entry = zipfile.ZipInfo(f"{key}.npy", (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # likewise on every system
+            archive.writestr(entry, member.getvalue())
+    atomic_write(path, buffer.getvalue())
+
+
+def _figures(statistics: Statistics) -> dict[str, Any]:
+    """Write what is known of one graph besides arrays."""
+    return {
         "fingerprint": f"{statistics.fingerprint:032x}",
         "samples": statistics.samples,
         "tensors": {
@@ -56,24 +85,6 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
         },
         **({"padding": record(statistics.padding)} if statistics.padding else {}),
     }
-    arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    for name, tensor in statistics.tensors.items():
-        for key in ARRAYS:
-            arrays[f"{name}:{key}"] = getattr(tensor, key)
-        if tensor.channels is not None:
-            for key in CHANNEL_ARRAYS:
-                arrays[f"{name}:channel_{key}"] = getattr(tensor.channels, key)
-    buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for key, array in arrays.items():
-            member = BytesIO()
-            np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0))
-            # a fixed date: the same statistics are the same bytes
-            entry = zipfile.ZipInfo(f"{key}.npy", (1980, 1, 1, 0, 0, 0))
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3  # likewise on every system
-            archive.writestr(entry, member.getvalue())
-    atomic_write(path, buffer.getvalue())
 
 
 def load_statistics(path: Path) -> Statistics:
@@ -100,14 +111,24 @@ def load_statistics(path: Path) -> Statistics:
             do="update int8cal",
         )
     try:
-        tensors = {name: _tensor(name, entry, arrays) for name, entry in header["tensors"].items()}
-        samples = header["samples"]
-        if type(samples) is not int or samples < 0 or type(header["model_sha256"]) is not str:
-            raise ValueError("samples or model_sha256")
-        padding = recorded(header.get("padding", {}))
-        return Statistics(header["model_sha256"], int(header["fingerprint"], 16), samples, tensors, padding)
+        sha256 = header["model_sha256"]
+        if type(sha256) is not str:
+            raise ValueError("model_sha256")
+        bodies = {each["path"]: _read(each, sha256, arrays, f"{each['path']}:") for each in header.get("bodies", [])}
+        return replace(_read(header, sha256, arrays), bodies=bodies)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
+
+
+def _read(header: Mapping[str, Any], sha256: str, arrays: Mapping[str, Array], prefix: str = "") -> Statistics:
+    """Read the statistics of one graph, whose arrays' names begin with a prefix; raises what `_tensor` raises."""
+    entries = header["tensors"].items()
+    own = {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
+    tensors = {name: _tensor(name, entry, own) for name, entry in entries}
+    samples = header["samples"]
+    if type(samples) is not int or samples < 0:
+        raise ValueError("samples")
+    return Statistics(sha256, int(header["fingerprint"], 16), samples, tensors, recorded(header.get("padding", {})))
 
 
 def _tensor(name: str, entry: Mapping[str, Any], arrays: Mapping[str, Array]) -> TensorStatistics:

@@ -85,7 +85,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     multiple = get_origin(kinds[0]) is tuple
     kind = alternatives(get_args(kinds[0])[0])[0] if multiple else kinds[0]
     how: dict[str, Any]
-    if kind is bool:
+    if kind is bool or setting.form == "nodes":
         how = {"is_flag": True, "negated": setting.default is True}
     elif get_origin(kind) is Literal:
         how = {"type": click.Choice(get_args(kind))}

@@ -94,6 +94,10 @@ def command(
 
     tasks = load_tasks(configs, values, flags)
     selected = select_tasks(tasks, only)
+    from int8cal.batch.chain import chains_of, record_samples, require_links, row_names, with_chains
+
+    for chain in chains_of(tasks):
+        require_links(chain)
     if dry_run:
         return _dry_run(selected, rerun=rerun)
     from int8cal.batch.run import BatchOptions, first_failure, run_batch
@@ -103,6 +107,7 @@ def command(
         inputs_of_batch,
         junit_suite,
         require_summary,
+        write_summary,
     )
     from int8cal.evaluation.gates import gate_texts
     from int8cal.report.file_lines import COLUMNS
@@ -113,15 +118,24 @@ def command(
     if path is not None:
         require_summary(path, tasks, overwrite=overwrite)
     quiet = bool(values.get("quiet", False))
-    width = max(len(task.job.name) for task in selected)
+    width = max(len(name) for task in selected for name in row_names(task))
+    for chain in chains_of(tasks):
+        if any(task in selected for task in chain):
+            record_samples(chain, None if quiet else tell)
     if not quiet:
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
+    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, width)
     results, interrupted = run_batch(
         selected,
         BatchOptions(workers, keep_going, rerun, path, command_line(context)),
         ProgressBar(quiet=quiet),
-        _reporter({task.job.name for task in selected if task.job.quiet}, width),
+        reporter,
     )
+    if not interrupted:
+        chosen = len(results)
+        selected, results = with_chains(selected, results, reporter)
+        if len(results) > chosen:
+            write_summary(path, selected, results, first_failure(results))
     junit.keep(
         [junit_suite(result, gate_texts(task.job.evaluation)) for task, result in zip(selected, results, strict=True)]
     )

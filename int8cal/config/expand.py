@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from int8cal.job import Job
 
 _BATCH_KEYS = ("defaults", "jobs", "matrix")
+_CHAIN_KEYS = ("defaults", "models", "gates")
 _NAME_PLACEHOLDER = "{name}"
 # Jobs of one file; a matrix that gives more is a mistake, or a batch that nobody waits for.
 JOB_LIMIT = 10_000
@@ -37,12 +38,14 @@ class Expanded:
         place: The job's entry in the file.
         loc: Where that is.
         suffix: What the matrix adds to the name.
+        inputs: Of a model of a chain: input -> "model.tensor".
     """
 
     layer: Layer
     place: SettingPlace
     loc: Loc
     suffix: str
+    inputs: dict[str, str] = field(default_factory=dict)
 
 
 def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
@@ -61,6 +64,11 @@ def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
     """
     config = validate(ConfigFile, document.values, lambda loc, at_key: document.place(loc, at_key=at_key))
     base = document.path.parent
+    if "models" in config.model_fields_set:
+        return tuple(_chain(document, config, base, overrides))
+    if "gates" in config.model_fields_set:
+        what = "gates of a chain, in a file without models"
+        raise document.place(("gates",), at_key=True).error(what, "write them under evaluation")
     expanded: list[Expanded] = []
     _require_few(document, max(len(config.jobs or ()), 1) * math.prod(map(len, config.matrix.values())))
     for loc, layer in _entries(document, config, base):
@@ -72,6 +80,25 @@ def expand(document: YamlFile, overrides: Layer) -> tuple[Expanded, ...]:
             expanded += [Expanded(merged | ({"model": model} if model else {}), place, loc, suffix) for model in models]
             _require_few(document, len(expanded))
     return tuple(expanded)
+
+
+def _chain(document: YamlFile, config: ConfigFile, base: Path, overrides: Layer) -> Iterator[Expanded]:
+    """Give the models of a chain, each a job under the defaults, named by its key."""
+    for key in document.values:
+        if key not in _CHAIN_KEYS:
+            what = "a file with models takes defaults and gates beside them"
+            raise document.place((key,), at_key=True).error(what, f"move {key} under defaults, or to a file of its own")
+    defaults = layer_of(config.defaults, base)
+    for name, model in config.models.items():
+        layer = layer_of(model, base)
+        inputs = layer.pop("inputs", {})
+        loc: Loc = ("models", name)
+        merged = merge(merge(defaults, {"name": name} | layer), overrides)
+        if inputs and "data" not in layer:  # the defaults' data are for models that read no other
+            merged.pop("data", None)
+            if "data" not in layer.get("evaluation", {}):
+                merged["evaluation"] = {k: v for k, v in merged.get("evaluation", {}).items() if k != "data"}
+        yield Expanded(merged, document.place(loc), loc, "", inputs)
 
 
 def _require_few(document: YamlFile, count: int) -> None:

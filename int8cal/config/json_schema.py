@@ -9,7 +9,7 @@ from int8cal.config.schema import ConfigFile, JobLayer
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_BATCH_KEYS = ("defaults", "jobs", "matrix")
+_BATCH_KEYS = ("defaults", "jobs", "matrix", "models", "gates")
 _VARIABLE = "Variable"
 # Text is text, whatever stands in for a part of it; other values may be a variable as a whole.
 _VARIABLE_SCHEMA = {
@@ -40,7 +40,12 @@ def config_schema() -> Schema:
         **top,
         "dependentSchemas": {
             "jobs": {"properties": dict.fromkeys(settings, False)},
-            "defaults": {"required": ["jobs"], "properties": dict.fromkeys(settings, False)},
+            "defaults": {
+                "anyOf": [{"required": ["jobs"]}, {"required": ["models"]}],
+                "properties": dict.fromkeys(settings, False),
+            },
+            "models": {"properties": dict.fromkeys([*settings, "jobs", "matrix"], False)},
+            "gates": {"required": ["models"]},
         },
         "$defs": {**parts, _VARIABLE: _VARIABLE_SCHEMA},
     }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from int8cal.config.schema import Section
+from int8cal.config.schema import ChainLayer, Section
 from int8cal.data.callables import is_callable_path
 from int8cal.declared import all_declared, declared
 from int8cal.job import Job
@@ -74,7 +74,7 @@ def nest(settings: Mapping[str, object]) -> Layer:
 
 def layer_of(section: Section, base: Path) -> Layer:
     """Take the keys that a checked section really holds, paths made relative to `base`."""
-    layer: Layer = section.model_dump(exclude_unset=True, exclude={"defaults", "jobs", "matrix"})
+    layer: Layer = section.model_dump(exclude_unset=True, exclude={"defaults", "jobs", "matrix", "models", "gates"})
     _place_below(base, layer, Job)
     return layer
 
@@ -147,7 +147,11 @@ def _known_keys(model: type[Section], loc: Loc) -> list[str]:
     """List the keys of the section at `loc` under `model`."""
     if not loc:
         return list(model.model_fields)
-    steps = loc[1:] if loc[0] in ("defaults", "jobs") else loc
+    if loc[0] == "models":
+        if len(loc) <= 2:
+            return list(ChainLayer.model_fields)
+        loc = loc[1:]
+    steps = loc[1:] if loc[0] in ("defaults", "jobs") or loc[0] not in model.model_fields else loc
     section = ".".join(step for step in steps if isinstance(step, str))
     return [each.name for each in all_declared() if each.path.rpartition(".")[0] == section]
 

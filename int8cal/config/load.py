@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
+from int8cal.config.chain import ChainModel, read_links, recorded_job
 from int8cal.config.expand import Expanded, expand, names_of, require_distinct_outputs, with_directory
 from int8cal.config.layers import Layer, layer_of, nest, validate
 from int8cal.config.schema import JobLayer
@@ -20,7 +21,7 @@ from int8cal.config.yaml_file import Loc, SettingPlace, YamlFile, key_path, read
 from int8cal.errors import ConfigError, UsageError
 from int8cal.evaluation.figures import metric_name
 from int8cal.evaluation.gates import gates_of, on_outputs, parse_gates
-from int8cal.job import DEFAULT_TARGET, Job
+from int8cal.job import DEFAULT_TARGET, DataSettings, Job
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -29,17 +30,19 @@ if TYPE_CHECKING:
 # Evaluation images go through the same preprocessing as calibration images unless they say otherwise.
 _INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
 _COMMAND_LINE = "command line"
+_RECORDED = "(recorded)"  # until it is known where, the path of data that other models of the chain give
 _GATES = "evaluation.gates"
-PATTERN_KEYS = ("quantization.exclude", "quantization.include")
+PATTERN_KEYS = ("quantization.exclude", "quantization.include", "quantization.weights_only")
 
 
 @dataclass(frozen=True)
 class Located:
-    """A job, and the file that tells where its settings stand."""
+    """A job, the file that tells where its settings stand, and what it is in a chain of models."""
 
     job: Job
     document: YamlFile
     loc: Loc
+    chain: ChainModel | None = None
 
     def place(self, key: str) -> SettingPlace:
         """Find where a setting of the job stands: a matrix, its own entry, the defaults; else the entry itself."""
@@ -70,7 +73,29 @@ def load_jobs(
     expanded = expand(document, _command_line(overrides or {}, flags or {}))
     jobs = _jobs(expanded, document, overrides or {}, flags or {})
     require_distinct_outputs(jobs, (each.place.text for each in expanded))
+    if "models" in document.values:
+        return _chained(jobs, expanded, document)
     return tuple(Located(job, document, each.loc) for job, each in zip(jobs, expanded, strict=True))
+
+
+def _chained(jobs: tuple[Job, ...], expanded: tuple[Expanded, ...], document: YamlFile) -> tuple[Located, ...]:
+    """Let the models of a chain read each other.
+
+    Raises:
+        ConfigError: A link that leads nowhere, or upwards.
+    """
+    found: list[Located] = []
+    names = [job.name for job in jobs]
+    gates = tuple(str(gate) for gate in document.values.get("gates") or ())  # type: ignore[attr-defined]
+    for number, (job, each) in enumerate(zip(jobs, expanded, strict=True)):
+        places = {name: document.place((*each.loc, "inputs", name)) for name in each.inputs}
+        links, own = read_links(each.inputs, names[:number], names[number:], places), dict[str, DataSettings]()
+        read = job
+        if links:
+            above = {other.job.name: other.job for other in found}
+            read, own = recorded_job(job, links, above, each.place, own=job.data.path != _RECORDED)
+        found.append(Located(read, document, each.loc, ChainModel(links, own, gates)))
+    return tuple(found)
 
 
 def job_from_options(
@@ -96,7 +121,7 @@ def job_from_options(
         return job
     document = read_yaml(config)
     expanded = expand(document, layer)
-    if len(expanded) != 1:
+    if len(expanded) != 1 or expanded[0].inputs:
         raise ConfigError(
             f"holds {len(expanded)} jobs, this command takes one",
             do=f"use: int8cal run {config}",
@@ -129,7 +154,7 @@ def _jobs(
             raise each.place.error(f'the job is called "{name}", like a directory, after its model', "give it a name")
     jobs = []
     for each, name in zip(expanded, names, strict=True):
-        job = _job(with_directory(each.layer, name), each.place, name)
+        job = _job(with_directory(each.layer, name), each.place, name, linked=bool(each.inputs))
 
         def place(index: int, loc: Loc = each.loc) -> SettingPlace:
             if _GATES in options:
@@ -162,11 +187,16 @@ def _require_known_gates(job: Job, place: Callable[[int], SettingPlace]) -> None
             raise found.error(error.what, error.do, key=found.key, gate=text) from error
 
 
-def _job(layer: Layer, place: SettingPlace, name: str = "") -> Job:
-    """Make a job from fully merged settings; `place` is where it stands, for the message about a missing key."""
+def _job(layer: Layer, place: SettingPlace, name: str = "", *, linked: bool = False) -> Job:
+    """Make a job from fully merged settings; `place` is where it stands, for the message about a missing key.
+
+    One that is `linked` to other models of a chain may have no data of its own.
+    """
     _require_model(layer, place)
     if not layer.get("data"):
-        raise _missing(place, "data", "data: photos/train")
+        if not linked:
+            raise _missing(place, "data", "data: photos/train")
+        layer = layer | {"data": {"path": _RECORDED}}
     if not layer["data"].get("path"):
         raise _missing(place, "data.path", "path: photos/train")
     data = dict(layer["data"])
@@ -223,6 +253,8 @@ def require_available(job: Job) -> None:
             value=job.calibration.engine,
         )
     _require_sense_of_target(job)
+    if job.quantization.weights_only is True:
+        _require_nothing_of_activations(job)
     if job.quantization.budget is not None:
         _require_use_for_budget(job)
 
@@ -235,11 +267,37 @@ def _require_sense_of_target(job: Job) -> None:
             where=job.name,
             do="leave activations out, or choose another target",
         )
+    if settings.weights_only and target.name == "tensorrt":
+        raise UsageError(
+            "target tensorrt takes weights of 8 bits only beside activations of 8 bits",
+            where=job.name,
+            do="leave weights_only out, or choose another target",
+        )
     if settings.optimize is not None and not target.onnxruntime:
         raise UsageError(
             f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
             where=job.name,
             do="leave one of them out",
+        )
+
+
+def _require_nothing_of_activations(job: Job) -> None:
+    """Refuse what is about activations where all of them stay float."""
+    settings = job.quantization
+    contrary = {
+        f"recipe {settings.recipe}": settings.recipe != "fast",
+        f"activations {settings.activations}": settings.activations != "u8",
+        "uint8_input": settings.uint8_input,
+        "ranges": bool(settings.ranges),
+        "a budget": settings.budget is not None,
+        "optimize": settings.optimize is not None,
+    }
+    what = next((name for name, given in contrary.items() if given), None)
+    if what is not None:
+        raise UsageError(
+            f"weights_only leaves all activations in float, so there is nothing for {what} to do",
+            where=job.name,
+            do="leave one of them out, or name some nodes under weights_only",
         )
 
 
@@ -278,7 +336,7 @@ def placed_patterns(place: Callable[[str], str | None]) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        key = f"quantization.{error.where.removeprefix('--')}"
+        key = f"quantization.{error.where.removeprefix('--').replace('-', '_')}"
         where = place(key) if key in PATTERN_KEYS and "pattern" in error.fields else None
         if where is None:
             raise

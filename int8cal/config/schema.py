@@ -194,6 +194,7 @@ _FORMS: dict[str, Any] = {
     "nonzero": _Nonzero,
     "size": _Size,
     "range": _Range,
+    "nodes": bool | list[str],
 }
 
 
@@ -253,11 +254,25 @@ else:
     JobLayer = section_of(Job)
 
 
+class ChainLayer(JobLayer):
+    """The keys of one model of a chain: those of a job, and what it reads of the models above it."""
+
+    inputs: dict[str, str] = Field(
+        {}, description='Input -> "model.tensor": an output, or an input, of a model above; `data` has the others.'
+    )
+
+
 class ConfigFile(JobLayer):
-    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either."""
+    """A YAML file: one job, or `defaults` and `jobs`; `matrix` multiplies either. Or the `models` of a chain."""
 
     defaults: JobLayer = Field(JobLayer(), description="Settings under those of every job.")
     jobs: list[JobLayer] = Field([], min_length=1, description="The jobs; a glob in `model` makes one of each file.")
     matrix: dict[str, Annotated[list[object], Field(min_length=1), AfterValidator(_each_once)]] = Field(
         {}, description='Key path, such as "calibration.method" -> list of values; every combination makes a job.'
+    )
+    models: dict[_Name, ChainLayer] = Field(
+        {}, min_length=1, description="The models of a chain by name: one may read the outputs of those above it."
+    )
+    gates: list[_Gate] = Field(
+        [], description="With `models`: gates on the outputs of the last one, all models before it in int8 too."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from int8cal.protos import outline
 from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
@@ -37,8 +39,8 @@ def audit_fusion(model: onnx.ModelProto | Path, names: onnx.ModelProto | None = 
         integer: nodes of the optimized graph that compute or move u8 or s8 values; float_: the listed nodes, under the
         names they have in the model. Listed is every node that computes real numbers, and one that only moves them
         where it reads a dequantized activation or feeds a QuantizeLinear, since its movement could be one of codes.
-        Arithmetic on shapes, Q and DQ, and changes of layout are not. An If or Loop is one node; its subgraphs are not
-        audited.
+        Arithmetic on shapes, Q and DQ, and changes of layout are not. Nodes in the bodies of If, Loop and Scan count
+        like those of the main graph, whether a sample runs them or not; If, Loop and Scan themselves do not.
 
     Raises:
         ModelError: onnxruntime cannot open the model, or cannot write its optimized form.
@@ -81,13 +83,41 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         optimized: The model as the runtime wrote it.
         original: The model before that, from which node names are told; None to take them as they are.
     """
+    integer, listed = 0, list[FloatNode]()
+    waiting = [("", optimized, original)]
+    while waiting:
+        place, after, before = waiting.pop()
+        fusion = _audit_scope(after, before)
+        integer += fusion.integer
+        listed += (replace(each, node=f"{place}{each.node}") for each in fusion.nodes)
+        waiting += reversed([*_bodies(after, before, place)])
+    return Fusion(integer=integer, float_=len(listed), nodes=tuple(listed))
+
+
+def _bodies(
+    optimized: onnx.ModelProto, original: onnx.ModelProto | None, place: str
+) -> Iterator[tuple[str, onnx.ModelProto, onnx.ModelProto | None]]:
+    """Iterate over the bodies of a graph: what their nodes' names begin with, optimized, and before that."""
+    names, known = OriginalNames(optimized, original), {} if original is None else Index(original).nodes
+    for node in optimized.graph.node:
+        name = names.node(node)
+        for item in node.attribute:
+            if item.type != onnx.AttributeProto.GRAPH:
+                continue
+            same = [] if name not in known else [each.g for each in known[name].attribute if each.name == item.name]
+            before = onnx.ModelProto(graph=same[0]) if same else None
+            yield f"{place}{name}/{item.name}/", onnx.ModelProto(graph=item.g), before
+
+
+def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -> Fusion:
+    """Audit one graph without the bodies inside it, see `audit_graph`."""
     graph = _Optimized(optimized)
     names = OriginalNames(optimized, original)
     weight_only = frozenset() if original is None else weight_only_nodes(original)
     integer, listed = 0, []
     for node in optimized.graph.node:
         role = trait(node.op_type).role
-        if role in {"boundary", "layout", "shape"}:
+        if role in {"boundary", "layout", "shape", "control"}:
             continue
         if graph.is_integer(node):
             integer += 1

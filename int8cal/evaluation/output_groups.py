@@ -212,6 +212,8 @@ class _Graph:
 
     def _channel_axis(self, name: str, value: Values) -> int | None:
         """Tell where an output's channels are: from what computed it, or the shorter of the first and the last axis."""
+        if not value.ndim:
+            return None
         node, moves = ending(self._index, name, self._constants)
         moved = not {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}.isdisjoint(moves)
         if node is not None and node.op_type in _SOFTMAX and not moved:

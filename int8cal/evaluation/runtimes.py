@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.evaluation.output_groups import GroupFinder
     from int8cal.evaluation.result import Latency
+    from int8cal.job import QuantizationSettings
     from int8cal.runtime.batching import Arrays
 
     Names = tuple[tuple[str, str], ...]
@@ -50,6 +51,17 @@ def target_warnings(target: str, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     there = f"; --runtime {target} measures there" if target in OTHERS else ""
     return (f"target {target}: latency and fusion are those of onnxruntime on this CPU{there}",)
+
+
+def slow_warnings(settings: QuantizationSettings) -> tuple[str, ...]:
+    """Say so where what was asked for is no faster than the FP32 model (docs/forms.md)."""
+    if settings.activations == "u16":
+        return (
+            "activations of 16 bits: onnxruntime's CPU provider computes them in float, slower than the FP32 model",
+        )
+    if settings.weights_only is True:
+        return ("weights only: the file is smaller, but the model computes in float, about as fast as the FP32 model",)
+    return ()
 
 
 def speed_warnings(target: str, latency: Latency | None) -> tuple[str, ...]:

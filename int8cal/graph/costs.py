@@ -68,12 +68,26 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
     for layer in plan.layers:
         per_product = INT8_MAC_US * (DEPTHWISE if layer.depthwise else 1.0) if integer else FLOAT_MAC_US
         total += products(layer, elements[layer.input]) * per_product
+    for layer in plan.unranged:
+        made = products(layer, elements.get(layer.input, 0.0))
+        total += made * (INT8_MAC_US if integer and layer.form == "dynamic" else FLOAT_MAC_US)
     return total
 
 
 def residual_codes_us(layer: Layer, elements: float) -> float:
     """Estimate the microseconds that a second plane of codes adds in front of a layer and in it."""
     return PLANES_US + PLANES_ELEMENT_US * elements + products(layer, elements) * INT8_MAC_US
+
+
+def gains_from_turning(outputs_each: int, inputs_each: int, *, outputs: bool = True) -> bool:
+    """Tell whether a product on integers gains more than the Transposes cost that its integer kernel needs.
+
+    Args:
+        outputs_each, inputs_each: Values that it writes and reads per position: rows and columns of its weight.
+        outputs: Its output has to be transposed too.
+    """
+    moved = inputs_each + (outputs_each if outputs else 0)
+    return outputs_each * inputs_each * (FLOAT_MAC_US - INT8_MAC_US) > ELEMENT_US * moved
 
 
 def layer_outputs(layer: Layer, elements: float) -> float:

@@ -32,7 +32,7 @@ class Names:
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
-        self._given = frozenset(_tensor_names(graph))
+        self._given = frozenset(tensor_names(graph))
         self._tensors = set(self._given)
         self._nodes = {node.name for node in graph.node}
 
@@ -116,7 +116,8 @@ def refill(values: Any, items: Iterable[Any]) -> None:
     values.extend(wanted)
 
 
-def _tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
+    """Iterate over the names of tensors in a graph and in the graphs inside it, some of them several times."""
     for each in graphs_within(graph):
         yield from (value.name for value in (*each.input, *each.output, *each.value_info, *each.initializer))
         for node in each.node:
@@ -151,13 +152,13 @@ class Rewrite:
 
     Attributes:
         nodes: Node name -> what stands in its place, none for nothing.
-        constants: Initializers by name, float32; one that exists is replaced.
+        constants: Initializers by name, float32 or int64; one that exists is replaced.
         like: New tensor -> the tensor whose type and shape it has.
         renamed: Tensor that is gone -> the tensor that its readers read instead.
     """
 
     nodes: dict[str, tuple[onnx.NodeProto, ...]]
-    constants: dict[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    constants: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     like: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
 

@@ -27,7 +27,7 @@ EmbeddingForm = Literal["rows", "columns"]
 LEAST_SHARE, LEAST_VALUES = 0.01, 1024  # of the values of all float32 constants; values
 
 # Ops that read a table whole, whose result is an activation. A factor is none: it would scale what it rounds.
-WHOLE_OPS: frozenset[str] = frozenset({"Add", "Sub", "Concat", "Expand"})
+WHOLE_OPS: frozenset[str] = frozenset({"Add", "Sub", "Concat", "Expand", "Tile", "Slice"})
 
 
 @dataclass(frozen=True)

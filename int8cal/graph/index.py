@@ -106,7 +106,11 @@ class Index:
         kind = self.types.get(name)
         if kind is None or not kind.tensor_type.HasField("shape"):
             return None
-        return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)
+        # some exporters write -1 for a size that they do not know
+        known = (dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.tensor_type.shape.dim)
+        return tuple(
+            dim.dim_value if each else None for dim, each in zip(kind.tensor_type.shape.dim, known, strict=True)
+        )
 
     def only_reader(self, name: str) -> onnx.NodeProto | None:
         """Return the node that alone reads the tensor, or None (several readers, a graph output, a subgraph)."""
@@ -138,13 +142,17 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
+    return {name for graph in subgraphs(node) for name in references_of(graph)}
+
+
+def references_of(graph: onnx.GraphProto) -> set[str]:
+    """Return the tensors of the graphs around it that a subgraph reads."""
     names: set[str] = set()
-    for graph in subgraphs(node):
-        known = {"", *(value.name for value in (*graph.input, *graph.initializer))}
-        for inner in graph.node:
-            names.update({*inner.input, *outer_references(inner)} - known)
-            known.update(inner.output)
-        names.update({value.name for value in graph.output} - known)
+    known = {"", *(value.name for value in (*graph.input, *graph.initializer))}
+    for inner in graph.node:
+        names.update({*inner.input, *outer_references(inner)} - known)
+        known.update(inner.output)
+    names.update({value.name for value in graph.output} - known)
     return names
 
 

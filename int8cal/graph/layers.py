@@ -1,7 +1,7 @@
 """Layers: nodes with constant weights that can become int8, or why they cannot.
 
-A `Layer` gets Q and DQ around it. A `Recurrent` node (LSTM, GRU, RNN) has int8 weights in one of two forms, which the
-target decides.
+A `Layer` gets Q and DQ around it, unless its `LayerForm` says that its input has no calibrated range. A `Recurrent`
+node (LSTM, GRU, RNN) has int8 weights in one of two forms, which the target decides.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ MASKED = 104.0
 # kernel: products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
 KernelForm = Literal["kernel", "weights"]
 
+# How a layer is quantized whose input has no calibrated range. dynamic: codes from the range of the values at hand,
+# products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
+LayerForm = Literal["dynamic", "weights"]
+# Ops that have a kernel for codes made at run time.
+DYNAMIC_OPS = frozenset({"MatMul", "Gemm"})
+
 # Gates of each op: rows of W and R per element of the hidden state.
 GATES: dict[str, int] = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -42,7 +48,8 @@ _KERNEL_ATTRIBUTES = frozenset(
     {"activations", "activation_alpha", "activation_beta", "clip", "direction", "hidden_size", "input_forget", "layout"}
 )
 
-# Targets whose runtime has these kernels. On others the model stays free of com.microsoft.
+# Targets whose runtime has these kernels, and those of codes made at run time. On others the model stays free of
+# com.microsoft.
 KERNEL_TARGETS: frozenset[TargetName] = frozenset({"portable", "x86-avx2", "x86-vnni", "arm64"})
 
 
@@ -60,6 +67,7 @@ class Layer:
         bias_add: The Add behind a MatMul whose constant is the bias; the two become one Gemm. "" where there is none.
         dims: Of the weight.
         strides: Of a convolution; () where they are 1.
+        form: None where its input has a calibrated range, and Q and DQ.
     """
 
     node: str
@@ -74,6 +82,7 @@ class Layer:
     bias_add: str = ""
     dims: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
+    form: LayerForm | None = None
 
     @property
     def reduction(self) -> Reduction:
@@ -127,13 +136,69 @@ def layer_of(index: Index, node: onnx.NodeProto, rules: Mapping[str, OpRule], al
     )
 
 
-def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[str, OpRule]) -> str:
+def unranged_layer_of(
+    index: Index, node: onnx.NodeProto, rule: OpRule, form: LayerForm, allowed: Collection[str]
+) -> Layer | str:
+    """Describe a layer whose input gets no calibrated range, or say why its weights stay float.
+
+    Its bias stays float, and so does whatever follows.
+
+    Args:
+        index: The graph's index.
+        node: Its op's rule is "linear".
+        rule: Its op's.
+        form: How it is quantized.
+        allowed: As for `layer_of`.
+    """
+    reason = _why_float_weights(index, node, rule) or _why_not_dynamic(index, node, rule, form)
+    if reason:
+        return reason
+    weight = index.initializers[node.input[rule.weight]]
+    dims = tuple(weight.dims)
+    axis, channels, group = _weight_layout(node, dims)
+    bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
+    if not (bias and index.is_float_constant(bias)) or (
+        node.op_type == "Gemm" and not _is_row(index.constant(bias), index.constant(weight.name), node)
+    ):
+        bias = ""
+    add = _bias_add(index, node, allowed)
+    if add is not None:
+        bias = next(str(name) for name in add.input if name != node.output[0])
+    return Layer(
+        node.name,
+        node.op_type,
+        weight.name,
+        bias or None,
+        axis,
+        node.input[0],
+        str(node.output[0]) if add is None else str(add.output[0]),
+        channels,
+        group,
+        bias_add="" if add is None else add.name,
+        dims=dims,
+        strides=tuple(attribute(node, "strides", ())),
+        form=form,
+    )
+
+
+def _why_not_dynamic(index: Index, node: onnx.NodeProto, rule: OpRule, form: LayerForm) -> str:
+    if form != "dynamic":
+        return ""
+    if node.op_type not in DYNAMIC_OPS or len(index.initializers[node.input[rule.weight]].dims) != 2:
+        return "only products with one matrix of weights have a kernel for codes made at run time"
+    if node.op_type == "Gemm" and any(
+        attribute(node, name, usual) != usual for name, usual in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
+    ):
+        return "its alpha, beta or transA is not the usual one"
+    return ""
+
+
+def _why_float_weights(index: Index, node: onnx.NodeProto, rule: OpRule) -> str:
+    """Say why a node has no weights that could be int8."""
     weight = node.input[rule.weight]
-    if rule.no_kernel or (not rule.grouped and attribute(node, "group", 1) > 1):
-        return NO_KERNEL
     if not index.is_constant(weight):
         if index.is_constant(node.input[0]):
-            return "its weights are the left operand, no integer kernel takes them there"
+            return "its weights are the left operand, and it is too small to gain from being turned round"
         return "its weights are not float32" if is_cast_constant(index, weight) else "its weights are not constant"
     if index.is_constant(node.input[0]):
         return "both operands are constant"
@@ -143,6 +208,16 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
         return "its weights are empty"
     if len(index.initializers[weight].dims) < 2:
         return "its weights are a vector"
+    return ""
+
+
+def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[str, OpRule]) -> str:
+    weight = node.input[rule.weight]
+    if rule.no_kernel or (not rule.grouped and attribute(node, "group", 1) > 1):
+        return NO_KERNEL
+    reason = _why_float_weights(index, node, rule)
+    if reason:
+        return reason
     if rule.bias is not None and len(node.input) > rule.bias and node.input[rule.bias]:
         bias = node.input[rule.bias]
         if not index.is_constant(bias):
@@ -157,7 +232,7 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
         if node.op_type == "Gemm" and not _is_row(values, index.constant(weight), node):
             return "its bias is not one value per output channel"
     if node.op_type == "Gemm" and attribute(node, "transA", 0):
-        return "its input is transposed (transA)"
+        return "its input is transposed (transA), and it is too small to gain from a Transpose in front"
     return ""
 
 
@@ -176,7 +251,7 @@ def are_scores(index: Index, rules: Mapping[str, OpRule], tensor: str) -> bool:
                 return True
             rule = rules.get(use.node.op_type)
             if rule is not None and rule.kind == "pass" and use.slot == 0:
-                waiting.append(use.node.output[0])
+                waiting.extend(use.node.output)
     return False
 
 

@@ -158,6 +158,9 @@ class OpRule:
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
         no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
         grouped: A convolution with groups has the integer kernel too.
+        mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
+            for any.
+        splits: All its outputs hold values of its input, and take codes together or not at all.
         weight, bias: Positions of the constant weight and of the bias (linear ops).
     """
 
@@ -167,6 +170,8 @@ class OpRule:
     shares_inputs: bool = False
     no_kernel: bool = False
     grouped: bool = True
+    mode: str = ""
+    splits: bool = False
     weight: int = 1
     bias: int | None = None
 
@@ -192,6 +197,8 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Squeeze": OpRule("pass"),
     "Unsqueeze": OpRule("pass"),
     "DepthToSpace": OpRule("pass"),
+    "Split": OpRule("pass", splits=True),
+    "Resize": OpRule("pass", mode="nearest"),
 }
 
 

@@ -7,21 +7,33 @@ its inputs are quantized anyway and somebody wants its output quantized anyway. 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.graph.embeddings import find_embeddings
-from int8cal.graph.index import Index
-from int8cal.graph.layers import GATES, Layer, Recurrent, activated, are_scores, layer_of, recurrent_of
+from int8cal.graph.index import Index, attribute, walk
+from int8cal.graph.layers import (
+    GATES,
+    Layer,
+    Recurrent,
+    activated,
+    are_scores,
+    layer_of,
+    recurrent_of,
+    unranged_layer_of,
+)
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
+from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import onnx
 
+    from int8cal.graph.bodies import Body
     from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
 
@@ -62,10 +74,13 @@ class Unquantized:
 class Plan:
     """Everything that is quantized, in graph order.
 
-    Recurrent nodes and embeddings are apart: they get no Q and DQ, and the table says how each is quantized.
+    Recurrent nodes and embeddings are apart, and so are layers without a calibrated range: their inputs get no Q and
+    DQ, and the table says how each is quantized.
 
     Attributes:
+        unranged: Layers with int8 weights whose input has no calibrated range; `Layer.form` says what it has.
         ops: The op table that it was made with.
+        bodies: Bodies of If, Loop and Scan that hold a layer, by path; one comes behind the one that it is in.
     """
 
     tensors: tuple[QuantizedTensor, ...]
@@ -75,6 +90,8 @@ class Plan:
     recurrent: tuple[Recurrent, ...] = ()
     ops: OpTable = field(default_factory=lambda: op_table(""), repr=False)
     embeddings: tuple[Embedding, ...] = ()
+    unranged: tuple[Layer, ...] = ()
+    bodies: Mapping[str, PlannedBody] = field(default_factory=dict, repr=False)
 
     def tensor(self, name: str) -> QuantizedTensor | None:
         """Return a quantized tensor by its name, None where it stays float."""
@@ -87,6 +104,11 @@ class Plan:
     def weight_key(self, node: str, weight: str) -> str:
         """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
         return weight if self._readers.get(weight) == [node] else f"{weight}@{node}"
+
+    @cached_property
+    def weighted(self) -> tuple[Layer, ...]:
+        """All layers with int8 weights, those without a calibrated range last."""
+        return (*self.layers, *self.unranged)
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
@@ -108,7 +130,7 @@ class Plan:
     def _readers(self) -> dict[str, list[str]]:
         """The nodes that read each weight."""
         found: dict[str, list[str]] = {}
-        for layer in self.layers:
+        for layer in self.weighted:
             found.setdefault(layer.weight, []).append(layer.node)
         for each in self.recurrent:
             for weight in dict.fromkeys(each.tensors):
@@ -116,6 +138,14 @@ class Plan:
         for table in self.embeddings:
             found.setdefault(table.weight, []).append(table.node)
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedBody:
+    """The body of an If, Loop or Scan, and what is quantized in it; bodies inside it are not part of its plan."""
+
+    body: Body
+    plan: Plan
 
 
 def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
@@ -144,9 +174,12 @@ class _Planner:
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
-        self.allowed = selection.resolve(self.nodes)
+        inside = [each for node in self.nodes for graph in subgraphs(node) for each in walk(graph)]
+        self.allowed = selection.resolve(self.nodes, inside)
         self.unquantized: list[Unquantized] = []
+        self.forms = selection.layer_forms(self.nodes, inside)
         self.layers: dict[str, Layer] = {}
+        self.unranged: list[Layer] = []
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
@@ -163,22 +196,33 @@ class _Planner:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
         for node in self.nodes:
             rule = self.rules.get(node.op_type)
-            if rule is not None and rule.kind in kinds and is_standard(node) and node.name not in self.taken_in:
+            if rule is None or rule.kind not in kinds or not is_standard(node) or node.name in self.taken_in:
+                continue
+            if not rule.mode or attribute(node, "mode", rule.mode.encode()) == rule.mode.encode():
                 yield node, rule
 
     def _variable(self, node: onnx.NodeProto, rule: OpRule) -> list[str]:
         names = (node.input[slot] for slot in data_slots(node, rule))
         return [name for name in names if not self.index.is_constant(name)]
 
-    def _end(self, node: onnx.NodeProto) -> str:
-        """Return the tensor behind a node's kernel."""
+    def _ends(self, node: onnx.NodeProto) -> tuple[str, ...]:
+        """Return the tensors behind a node's kernel, more than one behind a Split alone."""
+        rule = self.rules[node.op_type]
         if node.name in self.layers:
-            return self.layers[node.name].output
-        return activated(self.index, node) if self.rules[node.op_type].kind == "compute" else node.output[0]
+            return (self.layers[node.name].output,)
+        if rule.splits:
+            return tuple(node.output)  # one that nobody reads gets no Q, and then the runtime fuses none of them
+        return (activated(self.index, node) if rule.kind == "compute" else node.output[0],)
 
     def _linear(self, node: onnx.NodeProto) -> None:
         found: Layer | str = self.selection.reason(node.name)
-        if node.name in self.allowed:
+        form = self.forms.get(node.name)
+        if node.name in self.allowed and form is not None:
+            found = unranged_layer_of(self.index, node, self.rules[node.op_type], form, self.allowed)
+            if isinstance(found, Layer):
+                self.unranged.append(found)
+                return
+        elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
@@ -198,26 +242,32 @@ class _Planner:
         for node, rule in reversed([*self._ruled("compute", "pass")]):
             if node.name not in self.allowed or self._may_mask(node):
                 continue
-            if activated(self.index, node) in wanted or node.output[0] in wanted:
+            if wanted.issuperset(self._ends(node)) or (not rule.splits and node.output[0] in wanted):
                 wanted.update(self._variable(node, rule))
         return wanted
 
     def _join(self, wanted: set[str]) -> set[str]:
         """Go forwards: let ops join where all they read is quantized and their output is wanted so."""
+        joins = []
         quantized = self.hard | {
             layer.output for layer in self.layers.values() if not self.rules[layer.op_type].float_output
         }
         for node, rule in self._ruled("compute", "pass"):
-            output = self._end(node)
-            if output not in wanted or not self.index.may_be_float(node.output[0]):
+            outputs = self._ends(node)
+            if not wanted.issuperset(outputs) or not self.index.may_be_float(node.output[0]):
                 continue
             reason = self._why_float(node, rule, quantized)
             if reason:
                 self.unquantized.append(Unquantized(node.name, node.op_type, reason))
                 continue
             self.integer.add(node.name)
-            quantized.add(output)
-            self._share(node, rule, output)
+            quantized.update(outputs)
+            if rule.kind == "pass":
+                for output in outputs:
+                    self.shared.unite(self._variable(node, rule)[0], output)
+            elif rule.shares_inputs and outputs[0] == node.output[0]:
+                joins.append((node, outputs[0]))
+        self._join_inputs(joins, quantized)
         return quantized
 
     def _residuals(self) -> set[str]:
@@ -247,7 +297,7 @@ class _Planner:
     def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> str:
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
-        if any(name in self.index.uses for name in node.output[1:]):
+        if not rule.splits and any(name in self.index.uses for name in node.output[1:]):
             return "its second output is used"
         variable = self._variable(node, rule)
         if len(variable) != len(data_slots(node, rule)):
@@ -256,25 +306,44 @@ class _Planner:
             return "it may mask scores that Softmax reads"
         return next((f"its input {name} is float" for name in variable if name not in quantized), "")
 
-    def _share(self, node: onnx.NodeProto, rule: OpRule, output: str) -> None:
-        variable = self._variable(node, rule)
-        if rule.kind == "pass":
-            self.shared.unite(variable[0], output)
-        elif rule.shares_inputs and output == node.output[0]:
+    def _join_inputs(self, nodes: list[tuple[onnx.NodeProto, str]], quantized: set[str]) -> None:
+        """Let inputs of Concats share the scale of the output where nothing else reads them, or what shares theirs.
+
+        Args:
+            nodes: Concats on integers in graph order, and their outputs.
+            quantized: Tensors; ops that only pass values on share scales already.
+        """
+        uses = Counter(
+            self.shared.root(tensor)
+            for tensor in quantized
+            for reader in self._readers(tensor)
+            if reader is None or reader.name not in self.integer or self.rules[reader.op_type].kind != "pass"
+        )
+        # as the sets are before any Concat joins them
+        sets = {name: self.shared.root(name) for node, _ in nodes for name in node.input}
+        for node, output in nodes:
+            variable = self._variable(node, self.rules[node.op_type])
+            own = Counter(sets[name] for name in variable)
             # a scale shared with signed values has a zero point above 0, which no longer replaces a Relu: the layer in
             # front of that Relu would fall back to float
             signed = [name for name in variable if not self.shared.is_clipped(name)]
             for name in signed or variable:
-                if self.index.only_reader(name) is node:
+                if uses[sets[name]] == own[sets[name]]:
                     self.shared.unite(name, output)
+
+    def _readers(self, tensor: str) -> Iterator[onnx.NodeProto | None]:
+        """Iterate over the nodes that read a tensor, themselves or inside; None for the caller of the model."""
+        yield from (use.node for use in self.index.uses.get(tensor, ()))
+        if tensor in self.index.outputs:
+            yield None
 
     def _result(self, quantized: set[str]) -> Plan:
         integer = [node for node in self.nodes if node.name in self.integer]
         order = [value.name for value in self.index.graph.input if value.name in quantized & self.index.inputs]
         order += [name for node in self.nodes for name in node.output if name in quantized]
         # of integer kernels that cannot write float
-        ends = {self._end(node) for node in integer if not self.rules[node.op_type].float_output}
-        passed = {node.output[0] for node in integer if self._only_passes(node)}
+        ends = {name for node in integer if not self.rules[node.op_type].float_output for name in self._ends(node)}
+        passed = {name for node in integer if self._only_passes(node) for name in node.output}
         readers = {layer.input: layer for layer in self.layers.values()}
         groups: dict[str, str] = {}
         tensors = []
@@ -311,11 +380,13 @@ class _Planner:
             tuple(recurrent),
             self.ops,
             embeddings,
+            tuple(self.unranged),
         )
 
     def _embeddings(self, recurrent: list[Recurrent]) -> tuple[tuple[Embedding, ...], list[Unquantized]]:
         """Return the tables that become int8, and those that stay float."""
-        coded = {layer.weight for layer in self.layers.values()} | {name for each in recurrent for name in each.tensors}
+        coded = {layer.weight for layer in (*self.layers.values(), *self.unranged)}
+        coded |= {name for each in recurrent for name in each.tensors}
         found, floats = [], []
         for table, why in find_embeddings(self.index, coded):
             excluded = [node for node in (*table.gathers, *table.readers) if node not in self.allowed]
@@ -329,7 +400,9 @@ class _Planner:
         return tuple(found), floats
 
     def _recurrent(self, node: onnx.NodeProto) -> Recurrent | Unquantized | None:
-        """Return a recurrent node whose weights become int8, or that stays float; None for any other node."""
+        """Return a recurrent node whose weights become int8, or why such a node or an Einsum stays float, or None."""
+        if node.op_type == "Einsum" and any(self.index.is_float_constant(name) for name in node.input):
+            return Unquantized(node.name, node.op_type, "its equation is not one product of two matrices")
         if node.op_type not in GATES or not is_standard(node):
             return None
         if not self.ops.recurrent:
@@ -352,7 +425,7 @@ class _Planner:
 
     def _fused_exclusions(self, integer: list[onnx.NodeProto]) -> list[Unquantized]:
         """Tell where excluding an activation changes nothing, because it belongs to the node in front."""
-        behind = {self._end(node): node.name for node in integer}
+        behind = {name: node.name for node in integer for name in self._ends(node)}
         return [
             Unquantized(node.name, node.op_type, f"excluding it has no effect, it belongs to {behind[node.output[0]]}")
             for node in self.nodes

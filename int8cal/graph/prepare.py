@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError, TableError
+from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import NO_KERNEL
@@ -17,19 +18,25 @@ from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, r
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
-from int8cal.graph.passes.gemm import biased_products, unit_gemms
-from int8cal.graph.plan import Plan, make_plan
+from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
+from int8cal.graph.passes.means import pool_means
+from int8cal.graph.passes.operands import placed_operands
+from int8cal.graph.passes.sizes import fold_sizes
+from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from int8cal.graph.select import Selection
+    from int8cal.job import ActivationType
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
+OPSET_OF_16_BITS, IR_OF_16_BITS = 21, 10  # QuantizeLinear to uint16
 MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
 _RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
@@ -44,6 +51,7 @@ class Prepared:
         sha256: Hash of the user's file (or of the model in memory).
         name: File name, for tables and reports.
         where: What messages call it.
+        bodies: Of If, Loop and Scan, at any depth, prepared likewise; one comes behind the one that it is in.
     """
 
     model: onnx.ModelProto
@@ -51,13 +59,19 @@ class Prepared:
     sha256: str
     name: str
     where: str
+    bodies: tuple[Body, ...] = ()
 
 
-def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Prepared:
+def prepare(
+    source: Path | onnx.ModelProto,
+    simplify: Callable[[onnx.ModelProto], onnx.ModelProto],
+    activations: ActivationType = "u8",
+) -> Prepared:
     """Load and prepare a model.
 
     Args:
         source: A file, or a model in memory.
+        activations: What they will be: 16 bits want a later opset.
         simplify: Folds constants and BatchNorm; `runtime.sessions.simplify`, since graph/ knows no runtime.
 
     Raises:
@@ -71,37 +85,66 @@ def prepare(source: Path | onnx.ModelProto, simplify: Callable[[onnx.ModelProto]
         watched = Watched(source)
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
         watched.require_same()  # the hash is of what was loaded
-    signature, header = signature_of(original), without_weights(original)
+    signature = signature_of(original)
+    header = without_weights(original)
     _require_tensors(original, where)
-    normal = normalize(original, where)
+    normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)
     if metadata_of(normal, CONVERTED):
         set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
     folded = simplify(normal)
     del normal
-    return Prepared(finish(folded, header), signature, sha, name, where)
+    model = _decided(finish(folded, header), header, simplify)
+    return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
 
 
-def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+def _decided(
+    model: onnx.ModelProto, header: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]
+) -> onnx.ModelProto:
+    """Let branches on sizes that are known take the place of their Ifs."""
+    while fold_sizes(model):  # every round takes a node away
+        model = finish(simplify(model), header)
+    return model
+
+
+def _bodies(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[Body, ...]:
+    """Prepare the bodies of If, Loop and Scan, those inside them behind them; one that cannot be stays float."""
+    found, waiting = list[Body](), [("", model)]
+    while waiting:
+        path, parent = waiting.pop(0)
+        for each in extracted(parent, path):
+            body = each if each.reason else _prepared_body(each, simplify)
+            found.append(body)
+            if not body.reason:
+                waiting.append((body.path, body.model))
+    return tuple(found)
+
+
+def _prepared_body(body: Body, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Body:
+    try:
+        _require_tensors(body.model, body.path)
+        header = without_weights(body.model)
+        model = _decided(finish(simplify(normalize(body.model, body.path)), header), header, simplify)
+    except ModelError as error:
+        return replace(body, model=onnx.ModelProto(), reason=error.what)
+    signature = signature_of(model)
+    inputs, outputs = (
+        tuple(replace(spec, shape=None) for spec in specs) for specs in (signature.inputs, signature.outputs)
+    )
+    return replace(body, model=model, signature=Signature(inputs, outputs))
+
+
+def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onnx.ModelProto:
     """First half of preparing, before the runtime folds constants: opset, inputs, names.
 
     Args:
         model: The user's model; not changed.
         where: What error messages call it.
+        least: The lowest opset that will do.
 
     Returns:
-    copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
-    initialized = {tensor.name for tensor in copy.graph.initializer}
-    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
-    _name_nodes(copy.graph)
-    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
-        initialized = {tensor.name for tensor in copy.graph.initializer}
-        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
-    elif opset > MAX_OPSET:
-        _lower_opset(copy, opset, where)
-    plain_casts(copy)
+        A copy at an opset from `least` to 27 whose initializers are no longer graph inputs and whose nodes have unique
+        names, in subgraphs too. Tensor names are untouched.
 
     Raises:
         ModelError: it is already quantized, or its opset can be neither kept nor changed.
@@ -124,14 +167,15 @@ def normalize(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     _name_nodes(copy.graph)
     in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
-    if opset < MIN_OPSET:
-        copy = _raise_opset(copy, opset, where)
+    if opset < least:
+        copy = _raise_opset(copy, opset, where, least)
         initialized = {tensor.name for tensor in copy.graph.initializer}
         refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     elif opset > MAX_OPSET:
-        _lower_opset(copy, opset, where)
+        copy = _lower_opset(copy, opset, where)
     plain_casts(copy)
-    _name_nodes(copy.graph)
+    for graph in graphs_within(copy.graph):
+        _name_nodes(graph)
     return copy
 
 
@@ -144,7 +188,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
 
     Returns:
         The prepared model: `Index` and `Plan` work on it. Gemm has alpha = beta = 1 where its operands are constant;
-        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name.
+        a MatMul of matrices followed by a constant row is a Gemm under the MatMul's node name. Products have their
+        constant operand on the right, as a matrix, where that pays, and Einsums that are one product are MatMuls.
     """
     used = {node.domain for node in walk(simplified.graph)} | {""}
     for function in simplified.functions:
@@ -157,9 +202,11 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     simplified.graph.name, simplified.graph.doc_string = original.graph.name, original.graph.doc_string
     _restore_values(simplified.graph.input, original.graph.input)
     _restore_values(simplified.graph.output, original.graph.output)
-    _name_nodes(simplified.graph)
+    for graph in graphs_within(simplified.graph):
+        _name_nodes(graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
+    _form_products(simplified)
     if fold(simplified):
         _infer_shapes(simplified)
     index = Index(simplified)
@@ -167,6 +214,17 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     if products:
         apply(simplified, index, products)
     return simplified
+
+
+def _form_products(model: onnx.ModelProto) -> None:
+    """Write products with a constant operand in the forms that have integer kernels; shapes are inferred before."""
+    names = Names(model.graph)
+    for each in (einsum_products, placed_operands, apart_biases):
+        index = Index(model)
+        rewrites = separate(each(index, names))
+        if rewrites:
+            apply(model, index, rewrites)
+            _infer_shapes(model)
 
 
 def fold(model: onnx.ModelProto) -> bool:
@@ -184,7 +242,7 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (fold_clips, fold_affine):
+        for each in (pool_means, fold_clips, fold_affine):
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:
@@ -211,15 +269,17 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
     refill(model.graph.value_info, values)
 
 
-def _raise_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
+def _raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> onnx.ModelProto:
     try:
-        raised = version_converter.convert_version(model, MIN_OPSET)
+        raised = version_converter.convert_version(model, least)
     except Exception as error:  # the converter raises RuntimeError and ValidationError of several kinds
         raise ModelError(
-            f"opset {opset} cannot be raised to {MIN_OPSET}: {str(error).splitlines()[0][:200]}",
+            f"opset {opset} cannot be raised to {least}: {str(error).splitlines()[0][:200]}",
             where=where,
-            do=f"export it with opset {MIN_OPSET} or higher",
+            do=f"export it with opset {least} or higher",
         ) from error
+    if least >= OPSET_OF_16_BITS:
+        raised.ir_version = max(raised.ir_version, IR_OF_16_BITS)
     if opset < _RESIZE_MODES:
         _resize_as_before(raised)
     return raised
@@ -244,22 +304,26 @@ def _resize_as_before(model: onnx.ModelProto) -> None:
             node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
-def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:
-    """Call an opset MAX_OPSET, in place, where none of the model's ops has changed since."""
+def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
+    """Return the model at MAX_OPSET; where none of its ops has changed since, it is only called so."""
     inside = (node for function in model.functions for node in function.node)
     ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
     changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
     if changed:
-        raise ModelError(
-            f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: it "
-            f"has another {', '.join(changed)}",
-            where=where,
-            do=f"export it with opset {MAX_OPSET} or lower",
-        )
+        try:
+            return version_converter.convert_version(model, MAX_OPSET)
+        except Exception as error:  # of several kinds
+            raise ModelError(
+                f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: "
+                f"it has another {', '.join(changed)}",
+                where=where,
+                do=f"export it with opset {MAX_OPSET} or lower",
+            ) from error
     for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
         for item in imports:
             if item.domain in STANDARD:
                 item.version = min(item.version, MAX_OPSET)
+    return model
 
 
 def _since(op: str, opset: int) -> int:
@@ -298,8 +362,44 @@ def _require_tensors(model: onnx.ModelProto, where: str) -> None:
                 )
 
 
-def require_layers(prepared: Prepared, selection: Selection) -> Plan:
+def plan_bodies(
+    prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None
+) -> tuple[dict[str, PlannedBody], tuple[Unquantized, ...]]:
+    """Plan the bodies of If, Loop and Scan that hold a layer, at any depth; see `Plan.bodies`.
+
+    Args:
+        prepared: The prepared model.
+        selection: Which nodes the user allows.
+        bodies: What holds instead in single bodies, by path.
+
+    Returns:
+        The planned bodies by path, and those that could not be taken out of their model.
+    """
+    plans: dict[str, PlannedBody] = {}
+    left = []
+    for body in prepared.bodies:
+        own = (bodies or {}).get(body.path, replace(selection, left=(), forms=()))
+        if body.reason:
+            left.append(Unquantized(body.path, "body", body.reason))
+        else:
+            plans[body.path] = PlannedBody(body, make_plan(body.model, replace(own, partial=True)))
+    wanted: set[str] = set()
+    for body in reversed(prepared.bodies):  # one inside another comes behind it
+        planned = plans.get(body.path)
+        if planned is not None and (
+            body.path in wanted or planned.plan.layers or planned.plan.unranged or planned.plan.recurrent
+        ):
+            wanted |= {body.path, body.parent}
+    return {path: each for path, each in plans.items() if path in wanted}, tuple(left)
+
+
+def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None) -> Plan:
     """Make the plan, and insist that something is quantized.
+
+    Args:
+        prepared: The prepared model.
+        selection: Which nodes the user allows, and what measuring left in float.
+        bodies: Likewise for single bodies of If, Loop and Scan, by path.
 
     Raises:
         ModelError: No layer can be; says why for up to three candidates.
@@ -308,7 +408,9 @@ def require_layers(prepared: Prepared, selection: Selection) -> Plan:
     """
     index = Index(prepared.model)
     plan = make_plan(index, selection)
-    if plan.layers or plan.recurrent:
+    planned, left = plan_bodies(prepared, selection, bodies)
+    plan = replace(plan, bodies=planned, unquantized=(*plan.unquantized, *left))
+    if plan.layers or plan.unranged or plan.recurrent or planned:
         return plan
     if selection.left and make_plan(index, replace(selection, left=())).layers:
         raise TableError(

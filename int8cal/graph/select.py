@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.layers import LayerForm
+    from int8cal.job import QuantizationSettings
+
 
 EXCLUDED = "excluded by the user"
+
+
+def patterns_of(weights_only: bool | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the setting `weights_only` as patterns: true stands for all nodes."""
+    if isinstance(weights_only, bool):
+        return ("*",) if weights_only else ()
+    return tuple(weights_only or ())
 
 
 @dataclass(frozen=True)
@@ -26,23 +36,68 @@ class Selection:
     Attributes:
         left: Exact names of further nodes that stay float, and why: what measuring decided.
         target: Where the model will run (see graph.ops).
+        weights_only: Patterns of nodes of which only the weights become int8.
+        forms: Exact names of layers without a calibrated range, and the form of each (see graph.layers); they win over
+            `weights_only`.
+        partial: The nodes are those of one body of a model, so that a pattern may match none of them.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     left: tuple[tuple[str, str], ...] = ()
     target: str = DEFAULT_TARGET
+    weights_only: tuple[str, ...] = ()
+    forms: tuple[tuple[str, LayerForm], ...] = ()
+    partial: bool = False
 
-    def resolve(self, nodes: Iterable[onnx.NodeProto]) -> frozenset[str]:
+    @staticmethod
+    def of(settings: QuantizationSettings) -> Selection:
+        """Return what a job's settings allow."""
+        weights_only = patterns_of(settings.weights_only)
+        return Selection(settings.include, settings.exclude, target=settings.target, weights_only=weights_only)
+
+    def resolve(self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.
+
+        Args:
+            nodes: Of a graph.
+            inside: Those of the graphs inside it, which a pattern may be about.
 
         Raises:
             UsageError: a pattern matches no node; names the pattern and the nearest name.
             TableError: `left` names a node that the model does not have.
         """
         named = [(node.name, node.op_type) for node in nodes]
-        included = self._matching(self.include, "--include", named) if self.include else {name for name, _ in named}
-        return frozenset(included - self._matching(self.exclude, "--exclude", named) - self._left(named))
+        names = {name for name, _ in named}
+        known = [*named, *((node.name, node.op_type) for node in inside)]
+        included = self._matching(self.include, "--include", known) & names if self.include else names
+        return frozenset(included - self._matching(self.exclude, "--exclude", known) - self._left(named))
+
+    def layer_forms(
+        self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()
+    ) -> dict[str, LayerForm]:
+        """Return the form of every node whose input gets no calibrated range, allowed or not, layer or not.
+
+        Args:
+            nodes, inside: See `resolve`.
+
+        Raises:
+            UsageError: A pattern matches no node.
+            TableError: `forms` names a node that the model does not have.
+        """
+        named = [(node.name, node.op_type) for node in nodes]
+        known = {name for name, _ in named}
+        unknown = next((name for name, _ in self.forms if name not in known), None)
+        if unknown is not None:
+            raise TableError(
+                f"names the node {unknown!r}, which the model does not have",
+                where="settings.forms",
+                do="remove it, or calibrate again",
+            )
+        named += ((node.name, node.op_type) for node in inside)
+        matching = self._matching(self.weights_only, "--weights-only", named)
+        found: dict[str, LayerForm] = dict.fromkeys(matching, "weights")
+        return found | dict(self.forms)
 
     def reason(self, node: str) -> str:
         """Say why a node that is not allowed stays float."""
@@ -68,7 +123,7 @@ class Selection:
             else:
                 matches = {name for name, _ in named if name == pattern or fnmatchcase(name, pattern)}
                 known = {name for name, _ in named}
-            if not matches:
+            if not matches and not self.partial:
                 near = difflib.get_close_matches(pattern, sorted(known), 1)
                 hint = f"did you mean {near[0]!r}?" if near else "int8cal inspect lists the nodes"
                 raise UsageError(f"pattern {pattern!r} matches no node", where=option, do=hint, pattern=pattern)

@@ -84,13 +84,18 @@ def signature_of(model: onnx.ModelProto) -> Signature:
     )
 
 
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    """Return a dimension; exporters write -1 and "?" for one that they know nothing of."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value >= 0 else None
+    return None if dim.dim_param in ("", "?") else dim.dim_param
+
+
 def _specs(values: Iterable[onnx.ValueInfoProto]) -> Iterable[TensorSpec]:
     for value in values:
         tensor = value.type.tensor_type
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else np.dtype(object)
         shape: tuple[Dim, ...] | None = None
         if tensor.HasField("shape"):
-            shape = tuple(
-                dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None) for dim in tensor.shape.dim
-            )
+            shape = tuple(_dim(dim) for dim in tensor.shape.dim)
         yield TensorSpec(value.name, dtype, shape)

@@ -59,6 +59,13 @@ def export_table(source: Path, form: str, output: Path, choices: Choices, *, ove
         )
     where = str(source)
     table = load_table(source)
+    wide = next((name for name, entry in table.tensors.items() if entry.dtype == "uint16"), None)
+    if wide is not None:
+        raise TableError(
+            f"has activations of 16 bits ({wide!r}), and there is no place for them in the format {form}",
+            where=where,
+            do="calibrate with --activations u8",
+        )
     planned = None if choices.model is None else _planned(table, choices.model, where, force=choices.force)
     data = output.with_suffix(".bin") if form == "openvino" and output.suffix == ".xml" else None
     if data is not None:

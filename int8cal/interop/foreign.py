@@ -158,8 +158,12 @@ def require_unscaled(table: CalibrationTable, where: str) -> None:
 
 
 def correction_losses(table: CalibrationTable) -> list[str]:
-    """Say which corrections of a recipe are left out."""
-    return [kind.lost for kind in CORRECTIONS if kind.lost and kind.of(table)]
+    """Say which corrections of a recipe are left out, and which layers the ranges are not for."""
+    losses = [kind.lost for kind in CORRECTIONS if kind.lost and kind.of(table)]
+    if table.settings.forms:
+        count = counted(len(table.settings.forms), "layer has", "layers have")
+        losses.append(f"{count} no calibrated range (settings.forms): the other runtime has none for their inputs")
+    return losses
 
 
 def symmetric(entry: TensorEntry) -> Affine:

@@ -41,6 +41,7 @@ class QType:
 
 U8 = QType("uint8", 0, 255)
 S8 = QType("int8", -127, 127)  # symmetric activations and weights; -128 is never used, so that -x is always a code
+U16 = QType("uint16", 0, 65535)
 S7 = QType("int8", -64, 63)  # never saturates VPMADDUBSW
 
 
@@ -101,6 +102,15 @@ def affine_from_range(low: float, high: float, dtype: QType, *, symmetric: bool 
     scale = positive_scale((high - low) / (dtype.qmax - dtype.qmin))
     zero_point = int(np.clip(np.rint(dtype.qmin - low / scale), dtype.qmin, dtype.qmax))
     return Affine(scale, zero_point, dtype)
+
+
+def affine_of_values(values: npt.NDArray[Any]) -> Affine:
+    """Choose the uint8 affine of a tensor's own range, as DynamicQuantizeLinear does.
+
+    Args:
+        values: Finite float32, any shape; an empty array counts as zeros.
+    """
+    return affine_from_range(float(values.min(initial=0.0)), float(values.max(initial=0.0)), U8)
 
 
 def fake_quantized(values: npt.NDArray[Any], affine: Affine) -> Float32:

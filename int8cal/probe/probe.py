@@ -16,7 +16,7 @@ from onnx import helper
 
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.taps import tapped_model
-from int8cal.numerics.affine import fake_quantized
+from int8cal.numerics.affine import affine_of_values, fake_quantized
 from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
@@ -138,13 +138,14 @@ class Probe:
         return float(relative(np.asarray(noise), signal))
 
     def rounding_noise(
-        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[ErrorSite, Affine]]
+        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[ErrorSite, Affine | None]]
     ) -> tuple[Float64, Float64]:
         """Run every rounding on every sample.
 
         Args:
             samples: One inference each.
-            roundings: What is rounded, each by itself: sites, and the affine of the codes that are read there.
+            roundings: What is rounded, each by itself: sites, and the affine of the codes that are read there; None for
+                the range of the values at hand, as DynamicQuantizeLinear takes it.
 
         Returns:
             Squared errors at the points, float64 (roundings, samples, points), and squared values without, (samples,
@@ -158,8 +159,9 @@ class Probe:
             signal[row] = run.reference.signal
             for index, rounding in enumerate(roundings):
                 added = {
-                    site: fake_quantized(run.values[site.tensor], affine) - run.values[site.tensor]
+                    site: fake_quantized(value, affine or affine_of_values(value)) - value
                     for site, affine in rounding.items()
+                    for value in (run.values[site.tensor],)
                 }
                 errors[index, row] = self.noise(run, added)
         return errors, signal

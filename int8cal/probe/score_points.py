@@ -373,6 +373,8 @@ def _parts(index: Index, node: onnx.NodeProto, whole: ScorePoint) -> list[ScoreP
     for name in node.input:
         dims = index.dims(name)
         size = None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
+        if size is None and _is_new(index, name, axis):
+            size = 1
         if size is None:
             return []
         sizes.append(size)
@@ -382,6 +384,13 @@ def _parts(index: Index, node: onnx.NodeProto, whole: ScorePoint) -> list[ScoreP
         for size, end in zip(sizes, ends, strict=True)
         if size
     ]
+
+
+def _is_new(index: Index, name: str, axis: int) -> bool:
+    """Whether an Unsqueeze made an axis of a tensor whose rank is unknown, as behind an If."""
+    node = index.producer.get(name)
+    known = node is not None and node.op_type == "Unsqueeze" and index.is_constant(node.input[1])
+    return node is not None and known and axis in index.constant(node.input[1]).reshape(-1).tolist()
 
 
 def _softmax_axis(index: Index, node: onnx.NodeProto, opset: int) -> int | None:

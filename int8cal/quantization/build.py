@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import TableError
+from int8cal.graph.bodies import put_back
 from int8cal.graph.index import Index
+from int8cal.graph.layers import KERNEL_TARGETS
 from int8cal.graph.passes.float32 import in_their_types, told
+from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
 from int8cal.quantization.corrections.equalization import rescaling_plan
@@ -20,6 +23,7 @@ from int8cal.quantization.emit import emit
 from int8cal.quantization.layers import quantize_layers
 from int8cal.quantization.recurrent import emit_recurrent, gate_entries, quantize_recurrent
 from int8cal.quantization.table import CalibrationTable, WeightEntry
+from int8cal.quantization.unranged import emit_unranged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +47,8 @@ class BuiltModel:
     Attributes:
         model: The QDQ model.
         draft: The float model that its integers stand for, corrections applied, and its plan.
-        layers, recurrent, embeddings: The integers of its layers, recurrent nodes and embeddings, by node.
+        layers, recurrent, embeddings: The integers of its layers (those without a range included), recurrent nodes and
+            embeddings, by node.
         warnings: What the user should know.
     """
 
@@ -61,11 +66,34 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     Args:
         prepared: The prepared model.
         plan: The plan made with the table's settings.
-        table: Activation entries for every planned tensor; weight entries are optional (computed where absent).
+        table: Activation entries for every planned tensor; weight entries are optional (computed where absent). A body
+            of the plan that it has no part for stays float.
 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
+    built = _build_graph(prepared, plan, table)
+    inside = [
+        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path]))
+        for path, each in plan.bodies.items()
+        if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
+    ]
+    if not inside:
+        in_their_types(built.model)
+        return built
+    put_back(built.model, [(body, in_their_types(each.model)) for body, each in inside])
+    in_their_types(built.model)
+    digests = [str(metadata_of(each.model, TABLE_KEY)) for each in (built, *(each for _, each in inside))]
+    set_metadata(built.model, TABLE_KEY, hashlib.sha256("\n".join(digests).encode()).hexdigest())
+    warnings = list(built.warnings)
+    for body, each in inside:
+        warnings += (f"{body.path}: {warning}" for warning in each.warnings if warning not in built.warnings)
+    return replace(built, warnings=tuple(warnings))
+
+
+def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
+    """Build one graph, the bodies inside it as they are; see `build_model`."""
+    _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
     embeddings = quantize_embeddings(prepared, plan, table)
     chained = rescaling_plan(prepared, plan, table)
@@ -77,12 +105,12 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     activations = draft.table.affines(draft.plan)
     _check_symmetric(draft.plan, activations)
     layers = quantize_layers(draft, activations)
-    metadata = {**draft.metadata, TABLE_KEY: _digest(activations, layers, recurrent, embeddings, draft.rounding)}
+    metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent, embeddings)}
     if table.settings.steps:
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
-    model = in_their_types(emit_embeddings(model, embeddings))
+    model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
     warnings = (*told(prepared), *_warnings(layers, draft.entries))
     return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
 
@@ -109,6 +137,24 @@ def unknown_tensor_warnings(prepared: onnx.ModelProto, table: CalibrationTable) 
     return (f"the model has no tensor {odd[0]!r}" + (f", nor {len(odd) - 1} more of the table's" if odd[1:] else ""),)
 
 
+def _check_forms(plan: Plan, table: CalibrationTable) -> None:
+    """Refuse a form that a layer cannot have.
+
+    Raises:
+        TableError: Names the node, and says why.
+    """
+    reasons = {each.node: each.reason for each in plan.unquantized}
+    given = {layer.node for layer in plan.unranged}
+    for node, form in table.settings.forms.items():
+        if form == "dynamic" and table.settings.target not in KERNEL_TARGETS:
+            why = f"the target {table.settings.target} has no kernel for it"
+        elif node in given:
+            continue
+        else:
+            why = reasons.get(node, "it has no weights")
+        raise TableError(f"is {form} for node {node!r}, but {why}", where="settings.forms", do="remove the node")
+
+
 def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:
     """Refuse codes that the target does not take.
 
@@ -130,7 +176,7 @@ def _check_symmetric(plan: Plan, activations: Mapping[str, Affine]) -> None:
 def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, WeightEntry]:
     """Return the table's weight entries for built layers."""
     entries = {}
-    for layer in plan.layers:
+    for layer in plan.weighted:
         integers = layers[layer.node]
         scales = tuple(integers.scales.tolist())
         key = plan.weight_key(layer.node, layer.weight)
@@ -170,7 +216,7 @@ def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> 
     """Return the table's weight entries by node, after a look at their shapes."""
     index = Index(prepared)
     result = {}
-    for layer in plan.layers:
+    for layer in plan.weighted:
         key = plan.weight_key(layer.node, layer.weight)
         entry = table.weights.get(key)
         if entry is not None:
@@ -181,17 +227,20 @@ def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> 
 
 
 def _digest(
+    draft: Draft,
     activations: dict[str, Affine],
     layers: dict[str, QuantizedLayer],
     recurrent: dict[str, QuantizedRecurrent],
     embeddings: dict[str, QuantizedEmbedding],
-    rounding: Mapping[str, str],
 ) -> str:
     digest = hashlib.sha256()
+    rounding = draft.rounding
     for name, affine in activations.items():
         digest.update(f"{name}\0{affine.scale!r}\0{affine.zero_point}\0{affine.dtype.name}\n".encode())
     for node, layer in layers.items():
         digest.update(f"{node}\n".encode() + layer.scales.tobytes() + rounding.get(node, "").encode())
+    for unranged in draft.plan.unranged:
+        digest.update(f"{unranged.node}\n{unranged.form}\n".encode())
     for node, each in recurrent.items():
         digest.update(f"{node}\n{each.form}\n".encode())
         for gates in each.gates.values():

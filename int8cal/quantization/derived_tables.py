@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.ranges import TensorEntry
+    from int8cal.graph.layers import LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable
 
@@ -40,6 +41,24 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Ma
             weights[after.weight_key(layer.node, layer.weight)] = entry
     settings = table.settings.with_left("left_for_gates", table.settings.left("left_for_gates") | {**left})
     return replace(_cut(table, plans, left), settings=settings, weights=weights)
+
+
+def with_forms(table: CalibrationTable, plans: tuple[Plan, Plan], forms: Mapping[str, LayerForm]) -> CalibrationTable:
+    """Take the ranges of inputs out of a table that its layers have no use for; what channels were rescaled stays.
+
+    Args:
+        table: Made for the plan in which they have ranges.
+        plans: That plan, and the one in which they have none.
+        forms: Node name -> the form that the layer takes.
+    """
+    before, after = plans
+    weights = {}
+    for layer in after.weighted:
+        entry = table.weights.get(before.weight_key(layer.node, layer.weight))
+        if entry is not None:
+            weights[after.weight_key(layer.node, layer.weight)] = entry
+    settings = table.settings.with_forms({**table.settings.forms, **forms})
+    return replace(_cut(table, plans, forms), settings=settings, weights=weights)
 
 
 def without_layers(
@@ -133,7 +152,7 @@ def _widened_entry(name: str, entry: TensorEntry, factor: float) -> TensorEntry:
     return entry.with_affine(affine)
 
 
-def _cut(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str]) -> CalibrationTable:
+def _cut(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, object]) -> CalibrationTable:
     before, after = plans
     lost = {each.tensor for each in before.tensors} - {each.tensor for each in after.tensors}
     tensors = {name: entry for name, entry in table.tensors.items() if name not in lost}

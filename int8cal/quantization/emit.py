@@ -12,6 +12,7 @@ from onnx import helper
 
 from int8cal.graph.edit import Builder, Names, instead, refill
 from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.numerics.affine import U16
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
@@ -265,18 +266,22 @@ class _Emitter:
         axis = layer.axis
         scales = integers.scales.astype(np.float32)
         per_tensor = axis is None
-        node.input[rule.weight] = self._integer_constant(
-            stem,
-            integers.weight,
-            scales.reshape(()) if per_tensor else scales,
-            np.zeros((), np.int8) if per_tensor else np.zeros(len(scales), np.int8),
-            axis,
-        )
+        wide = self.activations[layer.input].dtype is U16
+        if wide:
+            node.input[rule.weight] = self._folded_weight(stem, integers.weight, scales, axis)
+        else:
+            node.input[rule.weight] = self._integer_constant(
+                stem,
+                integers.weight,
+                scales.reshape(()) if per_tensor else scales,
+                np.zeros((), np.int8) if per_tensor else np.zeros(len(scales), np.int8),
+                axis,
+            )
         if integers.bias is None or rule.bias is None or layer.bias is None:
             return
         bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
         stem = f"{layer.bias}@{layer.node}"
-        if self.plan.ops.float_bias:
+        if self.plan.ops.float_bias or wide:
             value = integers.bias * bias_scales.astype(np.float64)
             node.input[rule.bias] = self.built.constant(stem, value.astype(np.float32))
             return
@@ -295,6 +300,22 @@ class _Emitter:
         names = [self.built.constant(f"{stem}_{part}", value) for part, value in parts.items()]
         # an attribute of None is left out
         self.built.node("DequantizeLinear", names, output, axis=axis)
+        return output
+
+    def _folded_weight(self, stem: str, codes: np.ndarray, scales: np.ndarray, axis: int | None) -> str:
+        """Write int8 weights behind Cast and Mul, which the runtime folds when it loads the model.
+
+        Beside activations of 16 bits it computes in float: behind DequantizeLinear it would make weights anew in every
+        run, or a MatMulNBits, whose kernel takes only 8 bits of the activations.
+        """
+        shape = [1] * codes.ndim
+        if axis is not None:
+            shape[axis] = -1
+        output, real = (self.names.tensor(f"{stem}_{part}") for part in ("dequantized", "float"))
+        quantized = self.built.constant(f"{stem}_quantized", codes)
+        scale = self.built.constant(f"{stem}_scale", scales.reshape(shape))
+        self.built.node("Cast", [quantized], real, to=onnx.TensorProto.FLOAT)
+        self.built.node("Mul", [real, scale], output)
         return output
 
     def _used_initializers(self) -> list[onnx.TensorProto]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
+from int8cal.numerics.affine import U16
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
@@ -58,7 +59,7 @@ class LayerWeights:
 
 
 def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, QuantizedLayer]:
-    """Quantize the weights and biases of all planned layers, on all CPUs.
+    """Quantize the weights and biases of all planned layers, on all CPUs; a layer without a range keeps a float bias.
 
     Args:
         draft: Its table names the range of the codes, and the target, which decides what weights meet in one
@@ -77,15 +78,27 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
     index = Index(draft.model)
 
     def quantized(layer: Layer) -> QuantizedLayer:
-        return _quantized(index, layer, draft, activations[layer.input].scale)
+        if layer.form is not None:
+            return _unranged(index, layer, draft)
+        return _quantized(index, layer, draft, activations[layer.input])
 
+    layers = draft.plan.weighted
     with ThreadPoolExecutor(cpu_count()) as pool:
-        return dict(
-            zip((layer.node for layer in draft.plan.layers), pool.map(quantized, draft.plan.layers), strict=True)
-        )
+        return dict(zip((layer.node for layer in layers), pool.map(quantized, layers), strict=True))
 
 
-def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> QuantizedLayer:
+def _unranged(index: Index, layer: Layer, draft: Draft) -> QuantizedLayer:
+    """Quantize the weights of a layer whose input has no calibrated range."""
+    source = layer_weights(index, layer, draft)
+    entry = draft.entries.get(layer.node)
+    given = None if entry is None else entry.scales_for(source.span)
+    chosen = choose_scales(source.rows, source.dtype, source.links) if given is None else given
+    codes = round_codes(source.rows, chosen, source.dtype, source.links)
+    return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, None, 0, source.span)
+
+
+def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine) -> QuantizedLayer:
+    input_scale = read.scale
     double = layer.node in draft.residual
     entry, delta = draft.entries.get(layer.node), draft.bias_deltas.get(layer.node)
     text = draft.rounding.get(layer.node)
@@ -103,8 +116,8 @@ def _quantized(index: Index, layer: Layer, draft: Draft, input_scale: float) -> 
         bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
         if delta is not None:
             bias = bias + delta
-        # the runtime adds bias and products in one s32 sum: both must fit at once
-        reserve = 255 * dtype.qmax * rows.values.shape[-1]
+        # the runtime adds bias and products in one s32 sum: both must fit at once; those of 16 bits it adds in float
+        reserve = 0 if read.dtype is U16 else 255 * dtype.qmax * rows.values.shape[-1]
         chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     codes = rounded(rows, chosen, dtype, links)
@@ -184,6 +197,8 @@ def code_range(layer: Layer, rows: Rows, weights: WeightRange, target: TargetNam
         "s7" where any two may.
     """
     none = link((), rows.positions, rows.channels)
+    if layer.form == "weights":
+        return "s8", none  # their products are of floats, or summed exactly
     if weights != "paired":
         return weights, none
     per_group = rows.values.shape[0] * rows.values.shape[1] // layer.group

@@ -13,7 +13,7 @@ import numpy as np
 from int8cal.data.padding import record
 from int8cal.declared import declared
 from int8cal.errors import TableError
-from int8cal.graph.select import Selection
+from int8cal.graph.select import Selection, patterns_of
 from int8cal.job import DEFAULT_TARGET, Preprocess
 from int8cal.runtime.targets import TARGETS, weight_range
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import Statistics
     from int8cal.graph.embeddings import EmbeddingForm
-    from int8cal.graph.layers import KernelForm
+    from int8cal.graph.layers import KernelForm, LayerForm
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
-    from int8cal.job import Job, TargetName, WeightRange
+    from int8cal.job import ActivationType, Job, TargetName, WeightRange
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.corrections.correction import Correction
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Parts of the settings: nodes that stay float, each with the reason
 LEFT: tuple[LeftKey, ...] = ("left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range")
+_OF_GRAPH = frozenset({*LEFT, "recurrent", "embeddings", "forms", "steps"})
 
 
 @dataclass(frozen=True)
@@ -132,9 +133,20 @@ class TableSettings:
         return weights or TARGETS[self.target].weights
 
     @property
+    def activations(self) -> ActivationType:
+        """What activations are; u8 where none is recorded."""
+        activations: ActivationType = self.recorded.get("activations", "u8")
+        return activations
+
+    @property
     def recurrent(self) -> dict[str, KernelForm]:
         """How recurrent nodes are quantized; one that is missing stays float."""
         return dict(self.recorded.get("recurrent", {}))
+
+    @property
+    def forms(self) -> dict[str, LayerForm]:
+        """How layers are quantized whose input has no calibrated range, beside those of `weights_only`."""
+        return dict(self.recorded.get("forms", {}))
 
     @property
     def embeddings(self) -> dict[str, EmbeddingForm]:
@@ -151,11 +163,22 @@ class TableSettings:
         """Which nodes may be quantized: the user's patterns, and what measuring, or the want of a range, left float."""
         left = tuple(item for key in LEFT for item in self.left(key).items())
         include, exclude = (tuple(self.recorded.get(key, ())) for key in ("include", "exclude"))
-        return Selection(include, exclude, left, self.target)
+        weights_only = tuple(patterns_of(self.recorded.get("weights_only")))
+        return Selection(include, exclude, left, self.target, weights_only, tuple(self.forms.items()))
 
     def left(self, key: LeftKey) -> dict[str, str]:
         """Return nodes that stay float, each with the reason."""
         return dict(self.recorded.get(key, {}))
+
+    @property
+    def of_graph(self) -> dict[str, Any]:
+        """What is about nodes of one graph alone: a body of an If, Loop or Scan has its own."""
+        return {key: value for key, value in self.recorded.items() if key in _OF_GRAPH}
+
+    def for_body(self, own: Mapping[str, Any]) -> TableSettings:
+        """Return the settings of a body: these, with what is about its own nodes."""
+        shared = {key: value for key, value in self.recorded.items() if key not in _OF_GRAPH}
+        return TableSettings({**shared, **own})
 
     def with_left(self, key: LeftKey, left: Mapping[str, str]) -> TableSettings:
         """Return the settings with other nodes that stay float, of one kind."""
@@ -164,6 +187,10 @@ class TableSettings:
     def with_recurrent(self, forms: Mapping[str, KernelForm]) -> TableSettings:
         """Return the settings with other forms of recurrent nodes."""
         return TableSettings({**self.recorded, "recurrent": dict(forms)})
+
+    def with_forms(self, forms: Mapping[str, LayerForm]) -> TableSettings:
+        """Return the settings with other forms of layers."""
+        return TableSettings({**self.recorded, "forms": dict(forms)})
 
     def with_embeddings(self, forms: Mapping[str, EmbeddingForm]) -> TableSettings:
         """Return the settings with other forms of embeddings; without the part where none is quantized."""
@@ -176,11 +203,17 @@ class TableSettings:
 
 
 class TableData(TypedDict, total=False):
-    """What a table was calibrated on; tables of other tools do not say. padding: see `data.padding.record`."""
+    """What a table was calibrated on; tables of other tools do not say.
+
+    Attributes:
+        padding: See `data.padding.record`.
+        bodies: How often each body of an If, Loop or Scan that holds a layer was run; where a model has any.
+    """
 
     fingerprint: str
     samples: int
     padding: dict[str, dict[str, dict[str, object]]]
+    bodies: dict[str, int]
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,6 +229,7 @@ class CalibrationTable:
         corrections: What a recipe changed, in the file's order; at most one of each kind of quantization.corrections.
         warnings: What the user should know, by tensor.
         run: Identity of the run that made it, see `int8cal.identity`; "" for tables of other tools and of before.
+        bodies: Tables of bodies of If, Loop and Scan, by their paths (see `graph.bodies`); a body without one is float.
     """
 
     model: dict[str, str]
@@ -206,6 +240,7 @@ class CalibrationTable:
     corrections: tuple[Correction, ...] = ()
     warnings: tuple[str, ...] = ()
     run: str = ""
+    bodies: Mapping[str, CalibrationTable] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         name, samples = self.model.get("name"), self.data.get("samples")
@@ -216,6 +251,11 @@ class CalibrationTable:
         given = {each.key: each for each in corrections}
         merged = {each.key: each for each in self.corrections} | given
         return replace(self, corrections=tuple(each for each in merged.values() if each or each.key not in given))
+
+    @property
+    def body_selections(self) -> dict[str, Selection]:
+        """Which nodes of bodies may be quantized, by the bodies' paths."""
+        return {path: each.settings.selection for path, each in self.bodies.items()}
 
     def affines(self, plan: Plan) -> dict[str, Affine]:
         """Return the affine of every planned tensor; a user's edit of one tensor holds for all that share its scale.

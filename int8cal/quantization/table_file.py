@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from int8cal.calibration.ranges import TYPES, TensorEntry
 from int8cal.errors import Int8calError, TableError
 from int8cal.graph.embeddings import EmbeddingForm
-from int8cal.graph.layers import KernelForm
+from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
 from int8cal.numerics.affine import affine_from_range, positive_scale
@@ -33,12 +33,6 @@ _KEYS = (*(field.name for field in fields(TensorEntry)), "calibrated")
 
 def table_to_json(table: CalibrationTable) -> str:
     """Return the table as JSON text: floats round-trip, keys in a fixed order, one line per weight's scales."""
-    tensors = {}
-    for name, entry in table.tensors.items():
-        fields = asdict(entry)
-        # what calibration chose, so that an edit can be told from it
-        fields["calibrated"] = {key: fields[key] for key in _CHOSEN}
-        tensors[name] = fields
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -46,15 +40,33 @@ def table_to_json(table: CalibrationTable) -> str:
         "model": table.model,
         "data": table.data,
         "settings": dict(table.settings.recorded),
+        **_numbers(table),
+        "warnings": list(table.warnings),
+    }
+    if table.bodies:
+        document["bodies"] = {
+            path: {"data": each.data, "settings": each.settings.of_graph, **_numbers(each)}
+            for path, each in table.bodies.items()
+        }
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+def _numbers(table: CalibrationTable) -> dict[str, object]:
+    """Write the entries and corrections of one graph."""
+    tensors = {}
+    for name, entry in table.tensors.items():
+        fields = asdict(entry)
+        # what calibration chose, so that an edit can be told from it
+        fields["calibrated"] = {key: fields[key] for key in _CHOSEN}
+        tensors[name] = fields
+    return {
         "tensors": tensors,
         "weights": {
             name: {key: value for key, value in asdict(entry).items() if value != ""}
             for name, entry in table.weights.items()
         },
         "corrections": {each.key: each.to_json() for each in table.corrections},
-        "warnings": list(table.warnings),
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def save_table(table: CalibrationTable, path: Path) -> None:
@@ -97,22 +109,35 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             do="update int8cal",
         )
     try:
-        tensors = {name: _tensor(name, entry, where) for name, entry in document["tensors"].items()}
-        weights = {name: _weight(name, entry, where) for name, entry in document["weights"].items()}
-        return CalibrationTable(
+        settings = _settings(document["settings"], where)
+        table = CalibrationTable(
             dict(document["model"]),
             cast("TableData", dict(document["data"])),
-            _settings(document["settings"], where),
-            tensors,
-            weights,
-            _corrections(document.get("corrections", {}), where),
+            settings,
+            *_parts(document, where),
             tuple(document.get("warnings", ())),
             str(document.get("run", "")),
         )
+        bodies = {}
+        for path, part in dict(document.get("bodies", {})).items():
+            place = f"{where}: body {path!r}"
+            own = _settings(part.get("settings", {}), place).of_graph
+            data = cast("TableData", dict(part.get("data", {})))
+            bodies[path] = CalibrationTable(table.model, data, settings.for_body(own), *_parts(part, place))
+        return replace(table, bodies=bodies) if bodies else table
     except KeyError as error:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error
     except (TypeError, AttributeError, ValueError) as error:
         raise TableError(f"is malformed ({error})", where=where, do="calibrate again") from error
+
+
+def _parts(
+    content: dict[str, Any], where: str
+) -> tuple[dict[str, TensorEntry], dict[str, WeightEntry], tuple[Correction, ...]]:
+    """Read the entries and corrections of one graph."""
+    tensors = {name: _tensor(name, entry, where) for name, entry in content["tensors"].items()}
+    weights = {name: _weight(name, entry, where) for name, entry in content["weights"].items()}
+    return tensors, weights, _corrections(content.get("corrections", {}), where)
 
 
 def _require(sound: object, what: str, where: str, do: str = "correct it") -> None:
@@ -136,10 +161,19 @@ def _settings(settings: Any, where: str) -> TableSettings:
         sound = isinstance(left, dict) and all(isinstance(why, str) for why in left.values())
         require(key, "node names with reasons", sound)
     advice = "correct it; a node that is left out stays float"
-    for key, known_forms in (("recurrent", get_args(KernelForm)), ("embeddings", get_args(EmbeddingForm))):
+    static = "correct it; a layer that is left out is static"
+    for key, known_forms, do in (
+        ("recurrent", get_args(KernelForm), advice),
+        ("embeddings", get_args(EmbeddingForm), advice),
+        ("forms", get_args(LayerForm), static),
+    ):
         forms = result.get(key, {})
         sound = isinstance(forms, dict) and all(form in known_forms for form in forms.values())
-        require(key, f"node names with {' or '.join(known_forms)}", sound, advice)
+        require(key, f"node names with {' or '.join(known_forms)}", sound, do)
+    only = result.get("weights_only")
+    patterns = isinstance(only, list) and all(isinstance(each, str) for each in only)
+    sound = only is None or isinstance(only, bool) or patterns
+    require("weights_only", "true, false, null or a list of patterns", sound)
     for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
         require(key, " or ".join(known), key not in result or result[key] in known)
     return TableSettings(result)

@@ -54,7 +54,20 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
         *screen.wrap("settings     " + ", ".join(settings), 13),
         *_mappings(table, screen),
         "",
+        *_entry_lines(table, screen),
     ]
+    runs = table.data.get("bodies", {})
+    for path in sorted(runs.keys() | table.bodies.keys()):
+        lines += ["", f"body         {path}, run {wording.count(runs.get(path, 0), 'time')}"]
+        if path in table.bodies:
+            lines += _entry_lines(table.bodies[path], screen)
+    lines += [part for each in table.warnings for part in screen.wrap(f"warning      {each}", 13)]
+    return [printable(line) for line in lines]
+
+
+def _entry_lines(table: CalibrationTable, screen: Screen) -> list[str]:
+    """Show the entries and corrections of one graph."""
+    lines = []
     affine = "" if screen.narrow else f"{'type':<5}  {'scale':>11} {'zero':>4} "
     kept = f"{'kept of seen':{_bar(screen)}}"
     lines.append(f"{affine}{'low':>10} {'high':>10}  {kept}  {'clipped':>9}  {'method':<10}  tensor")
@@ -67,9 +80,7 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
     ]
     if weights:
         lines += ["", *spread_lines(weights, screen)]
-    lines += [f"correction   {each.key}: {each.summary}" for each in table.corrections]
-    lines += [part for each in table.warnings for part in screen.wrap(f"warning      {each}", 13)]
-    return [printable(line) for line in lines]
+    return lines + [f"correction   {each.key}: {each.summary}" for each in table.corrections]
 
 
 def _setting(key: str, value: object) -> list[str]:
@@ -135,12 +146,19 @@ def statistics_lines(statistics: Statistics, name: str, screen: Screen) -> list[
         f"samples      {statistics.samples} (fingerprint {statistics.fingerprint:032x})",
         *(line for each in statistics.padding for line in screen.wrap(f"padding      {each.text}", 13)),
         "",
+        *_tensor_lines(statistics, screen),
     ]
-    values = "" if screen.narrow else f"{'values':>16}"
-    lines.append(f"{values}{'zeros':>6} {'min':>10} {'max':>10}  {'min to max':{screen.bar_width}}  tensor")
-    tensors = screen.chosen(list(statistics.tensors.items()), lambda item: item[0], lambda item: -_amax(item[1]))
-    lines += screen.cut([_statistics(tensor, each, screen) for tensor, each in tensors], "tensor")
+    for path, body in statistics.bodies.items():
+        lines += ["", f"body         {path}, run {wording.count(body.samples, 'time')}", *_tensor_lines(body, screen)]
     return [printable(line) for line in lines]
+
+
+def _tensor_lines(statistics: Statistics, screen: Screen) -> list[str]:
+    """Show the tensors of one graph."""
+    values = "" if screen.narrow else f"{'values':>16}"
+    head = f"{values}{'zeros':>6} {'min':>10} {'max':>10}  {'min to max':{screen.bar_width}}  tensor"
+    tensors = screen.chosen(list(statistics.tensors.items()), lambda item: item[0], lambda item: -_amax(item[1]))
+    return [head, *screen.cut([_statistics(tensor, each, screen) for tensor, each in tensors], "tensor")]
 
 
 def _amax(tensor: TensorStatistics) -> float:

@@ -59,7 +59,7 @@ def tensor_histograms(
 
 def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
     """Return the scales of every weight that the int8 model was built with: of layers, recurrent nodes, embeddings."""
-    named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.layers]
+    named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.weighted]
     named += [(each.node, each.op_type, name, "") for each in plan.recurrent for name in each.tensors]
     keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
     named += [(each.node, each.op_type, each.weight, "") for each in plan.embeddings]

@@ -38,7 +38,7 @@ class Target:
     what: str
     orders: tuple[Order, ...]
     weights: WeightRange
-    activations: tuple[ActivationType, ...] = ("u8", "s8")
+    activations: tuple[ActivationType, ...] = ("u8", "s8", "auto", "u16")
     onnxruntime: bool = True
 
 
@@ -50,15 +50,15 @@ TARGETS: dict[str, Target] = {
         Target("x86-vnni", "x86 with VNNI (AVX512-VNNI, AVX-VNNI, AMX)", (), "s8"),
         Target("arm64", "64-bit ARM", (), "s8"),
         # with groups oneDNN pairs as onnxruntime does
-        Target("openvino", "OpenVINO on every CPU", ONNXRUNTIME + ONEDNN, "paired", onnxruntime=False),
+        Target("openvino", "OpenVINO on every CPU", ONNXRUNTIME + ONEDNN, "paired", ("u8", "s8"), onnxruntime=False),
         Target("tensorrt", "NVIDIA GPUs under TensorRT", (), "s8", ("s8",), onnxruntime=False),
     )
 }
 
 
 def weight_range(settings: QuantizationSettings) -> WeightRange:
-    """Return the weight range in force: the user's, or the target's own."""
-    return settings.weights or TARGETS[settings.target].weights
+    """Return the weight range in force: the user's, or the target's own; nothing saturates beside 16 bits."""
+    return settings.weights or ("s8" if settings.activations == "u16" else TARGETS[settings.target].weights)
 
 
 def links_of(target: str, positions: int, channels: int, *, depthwise: bool) -> Links:

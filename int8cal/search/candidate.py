@@ -86,8 +86,12 @@ class Inputs:
     @cached_property
     def ranged_plan(self) -> Plan:
         """The plan of the tensors whose ranges are to be chosen."""
-        tensors = tuple(each for each in self.plan.tensors if each.tensor not in self.blank.tensors)
-        return replace(self.plan, tensors=tensors)
+        return self.ranged(self.plan)
+
+    def ranged(self, plan: Plan) -> Plan:
+        """Return a plan of this model with only the tensors whose ranges are to be chosen."""
+        tensors = tuple(each for each in plan.tensors if each.tensor not in self.blank.tensors)
+        return replace(plan, tensors=tensors)
 
 
 @dataclass(frozen=True, eq=False)

@@ -232,6 +232,29 @@ class Precision:
         errors, _ = self.probe.rounding_noise(samples, [self._rounding(group, affine) for affine in affines])
         return relative(errors, sweep.signal) / (sweep.total or math.inf)
 
+    def dynamic_gains(self, groups: Sequence[str], affines: Mapping[str, Affine]) -> dict[str, float]:
+        """Return the noise that ranges taken at run time would take away at the outputs, by group; 0 where unsure.
+
+        Args:
+            groups: Groups of planned tensors.
+            affines: The ranges in force.
+
+        Returns:
+            Squared error over squared value, of the mean over samples, that is saved.
+        """
+        count = self._count(2 * len(groups), RANGE_SAMPLES)
+        samples = self.samples[:count]
+        gains = {}
+        for group in groups:
+            roundings = [self._rounding(group, affine) for affine in (affines[group], None)]
+            errors, signals = self.probe.rounding_noise(samples, roundings)
+            both = relative(errors, signals.mean(axis=0))
+            ratios = _ratios(both)[1]
+            spread = ratios.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
+            sure = ratios.mean() < -max(SURE * spread, LEAST_RATIO / 2)
+            gains[group] = max(float((both[0] - both[1]).mean()), 0.0) if sure else 0.0
+        return gains
+
     def upgrades(
         self, sweep: Sweep, allowance: float, *, residual: bool = True
     ) -> tuple[tuple[Upgrade, ...], tuple[str, ...]]:
@@ -284,7 +307,7 @@ class Precision:
             return False
         return sweep.groups[group] >= LEAST_SHARE
 
-    def _rounding(self, group: str, affine: Affine) -> dict[ErrorSite, Affine]:
+    def _rounding(self, group: str, affine: Affine | None) -> dict[ErrorSite, Affine | None]:
         sources = (point.tensor for point in self.plan.members(group) if point.source)
         return {site: affine for tensor in sources for site in sites_among(self.probe.sites, tensor)}
 

@@ -10,6 +10,7 @@ from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
     channel_copies,
+    dynamic,
     embeddings,
     equalization,
     measured_equalization,
@@ -48,6 +49,7 @@ _FAST = Recipe(
         equalization.propose,
         channel_copies.propose,
         recurrent.propose,
+        dynamic.propose,
         embeddings.propose,
         output_error.propose,
         bias.propose,

@@ -199,7 +199,7 @@ def propose_layers(
         table: With the corrections.
         kinds: Of corrections; the table may have others too, which are not looked at.
     """
-    layers = state.plan.layers
+    layers = state.plan.weighted
     offered = [(kind.of(state.table), kind.of(table)) for kind in kinds]
     changed = [
         layer.node
@@ -256,7 +256,8 @@ def scored(built: BuiltModel, inputs: Inputs) -> Score:
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
-    plan = proposal.plan or state.plan
+    # a proposal's plan is one of the main graph's nodes; bodies are planned before
+    plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
     built = build_model(inputs.prepared, plan, proposal.table)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
@@ -328,7 +329,8 @@ def left_in_float(
         TableError: No layer is left in int8.
     """
     selection = whole.table.settings.selection
-    smaller = require_layers(prepared, replace(selection, left=(*selection.left, *left.items())))
+    selection = replace(selection, left=(*selection.left, *left.items()))
+    smaller = require_layers(prepared, selection, whole.table.body_selections)
     table = cut_down((whole.plan, smaller))
     built = build_model(prepared.model, smaller, table)
     tensors = {name: value for name, value in whole.tensors.items() if name in table.tensors}

@@ -18,9 +18,11 @@ FOLLOWING = {"activations"}
 
 def expected(setting):
     """What stands in a signature for a setting: its annotation and default."""
-    (kind,) = alternatives(setting.hint)
+    kind, *_ = alternatives(setting.hint)
     default = None if setting.name in FOLLOWING or setting.default == {} else setting.default
-    if setting.form == "metric":  # a function itself will do
+    if setting.form == "nodes":
+        annotation = bool | Sequence[str]
+    elif setting.form == "metric":  # a function itself will do
         annotation = str | Callable[..., object]
     elif setting.section is job.DataSettings or (setting.form and kind in (str, Path)):
         annotation = str | Path

@@ -23,7 +23,7 @@ def test_every_setting_is_listed_with_its_default():
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: each.path)
 def test_a_setting_says_what_it_is_and_has_one_kind_of_value(setting):
     assert setting.option.about.endswith((".", ")"))
-    assert len(alternatives(setting.hint)) == (2 if setting.form == "size" else 1)
+    assert len(alternatives(setting.hint)) == (2 if setting.form in {"size", "nodes"} else 1)
 
 
 def test_no_two_settings_share_a_flag_or_a_keyword():

@@ -1,4 +1,7 @@
-"""Gemms whose constant bias can be s32: without alpha and beta, and made of a MatMul and the Add behind it."""
+"""Gemms whose constant bias can be s32: without alpha and beta, made of a MatMul and the Add behind it.
+
+A bias that cannot be s32, as it is computed or no row, is added behind the Gemm.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from onnx import helper, numpy_helper
 from int8cal.graph.edit import Rewrite, constant, instead, without_attribute
 from int8cal.graph.index import attribute
 from int8cal.graph.ops import is_standard
+from int8cal.protos import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
 
 
@@ -37,6 +42,36 @@ def unit_gemms(graph: onnx.GraphProto) -> None:
             node.input[slot] = scaled
             without_attribute(node, name)
             node.attribute.append(helper.make_attribute(name, 1.0))
+
+
+def apart_biases(index: Index, names: Names) -> Iterator[Rewrite]:
+    """Put what a Gemm with constant weights adds into an Add behind it where it is no constant row.
+
+    Must not touch weights that are no float32 matrix, a factor (beta) that `unit_gemms` has left, or a bias that holds
+    NaN or infinity.
+
+    Args:
+        index: Of the graph, after `unit_gemms`.
+        names: Of the model.
+    """
+    for node in index.graph.node:
+        if node.op_type != "Gemm" or not is_standard(node) or len(node.input) < 3 or not node.input[2]:
+            continue
+        weight, bias = str(node.input[1]), str(node.input[2])
+        if not index.is_float_constant(weight) or index.is_constant(node.input[0]) or attribute(node, "beta", 1.0) != 1:
+            continue
+        width = index.initializers[weight].dims[0 if attribute(node, "transB", 0) else 1]
+        if index.is_constant(bias):
+            values = index.constant(bias)
+            row = values.size in (1, width) and (values.ndim <= 1 or values.shape[-1] == values.size)
+            if row or not index.is_float_constant(bias) or not np.isfinite(values).all():
+                continue
+        product = names.beside(str(node.output[0]), "product")
+        gemm = copied(node)
+        del gemm.input[2:]
+        gemm.output[0] = product
+        add = helper.make_node("Add", [product, bias], [node.output[0]], name=names.node(f"{node.name}_Add"))
+        yield Rewrite({node.name: (gemm, add)}, like={product: str(node.output[0])})
 
 
 def biased_products(index: Index) -> Iterator[Rewrite]:

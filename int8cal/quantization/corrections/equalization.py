@@ -123,7 +123,7 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
 
 
 def rescaling_plan(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Plan:
-    """Return the plan under which channels were rescaled: that from before layers were left in float for gates.
+    """Return the plan under which channels were rescaled: from before layers lost their range, or were left for gates.
 
     They stay rescaled between an int8 and a float layer: the function is the same, and the int8 layers were calibrated
     so.
@@ -133,9 +133,10 @@ def rescaling_plan(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         plan: The table's plan.
         table: The table.
     """
-    if not table.settings.left("left_for_gates") or not Equalization.of(table):
+    settings = table.settings
+    if not (settings.left("left_for_gates") or settings.forms) or not Equalization.of(table):
         return plan
-    return make_plan(model, table.settings.with_left("left_for_gates", {}).selection)
+    return make_plan(model, settings.with_left("left_for_gates", {}).with_forms({}).selection)
 
 
 def scaled_tensors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Float64]) -> dict[str, Float64]:

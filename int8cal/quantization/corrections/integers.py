@@ -40,9 +40,9 @@ class Bias(OfNodes[tuple[float, ...]]):
         return read_numbers(value, sys.float_info.max, place)
 
     def apply(self, draft: Draft) -> Draft:
-        """Let the s32 biases stand for the corrected ones, see `Correction.apply`."""
+        """Let the biases stand for the corrected ones, see `Correction.apply`."""
         index = Index(draft.model)
-        layers = {layer.node: layer for layer in draft.plan.layers}
+        layers = {layer.node: layer for layer in draft.plan.weighted}
         for node, delta in self.values.items():
             layer = layers.get(node)
             if layer is None or layer.bias is None:

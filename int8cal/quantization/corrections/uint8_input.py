@@ -159,7 +159,7 @@ def plan_uint8_input(
     """
     if not settings.uint8_input:
         return None
-    if settings.activations != "u8":
+    if settings.activations not in ("u8", "auto"):
         raise UsageError(
             f"uint8_input needs activations u8, not {settings.activations}: onnxruntime has no convolution that mixes "
             "both",

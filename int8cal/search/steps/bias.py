@@ -56,9 +56,12 @@ def bias_deltas(
     """
     index = Index(draft.model)
     result = {}
-    for layer in draft.plan.layers:
+    for layer in draft.plan.weighted:
         read = draft.read.get(layer.input)
-        seen = statistics[read.source if read else layer.input].channels
+        observed = statistics.get(read.source if read else layer.input)
+        if layer.form == "weights" or observed is None:
+            continue
+        seen = observed.channels
         if (
             layer.bias is None
             or layer.axis is None

@@ -30,13 +30,17 @@ Int64 = npt.NDArray[np.int64]
 
 SHARE = 1 / 16  # of the channels of an input, that copies may add
 LEAST_PROMISED_DB = 0.5  # by which a chain's noise has to fall, as predicted
-FEWEST = 16  # channels of an input; of fewer, one copy is too large a share
+FEWEST = 64  # channels of an input; with fewer, the copying takes longer than the layer
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer copies of channels wherever they promise less noise than the rescaling that is in force."""
     quantization = inputs.job.quantization
-    if inputs.holdout.scorer is None or not quantization.latency_allowance or quantization.activations != "u8":
+    if (
+        inputs.holdout.scorer is None
+        or not quantization.latency_allowance
+        or quantization.activations not in ("u8", "auto")
+    ):
         return
     before = state.candidate.equalization.exponents
     index = Index(inputs.prepared)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for."""
-    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit:
+    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit or inputs.job.quantization.activations == "u16":
         return
     job, holdout = inputs.job, inputs.holdout
+    plan = inputs.ranged(state.plan)
     precision = Precision(
         state.candidate.model,
-        inputs.ranged_plan,
+        plan,
         holdout.signature,
         state.candidate.tensors,
         holdout.fit,
@@ -33,18 +34,18 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         seconds=inputs.recipe.sweep_s,
         threads=job.calibration.threads,
     )
-    sweep = precision.sweep(state.table.affines(inputs.ranged_plan))
+    sweep = precision.sweep(state.table.affines(plan))
     ranges = state.candidate.ranges
     better, lines = precision.better_ranges(sweep, ranges, job.calibration, job.quantization)
     if lines:
         state = yield Remark(lines)
         precision.probe.close()  # scoring opens models of its own
-        entries = state.table.tensors | better.entries
+        entries = {name: better.entries.get(name, entry) for name, entry in state.table.tensors.items()}
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
         if state.results[-1].kept:
-            sweep = precision.sweep(state.table.affines(inputs.ranged_plan))
+            sweep = precision.sweep(state.table.affines(plan))
     precision.probe.close()
-    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations == "u8"
+    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
     residual = [node for each in taken for node in each.residual]

@@ -18,6 +18,7 @@ LEAST_GAIN_DB = 0.3
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer all ranges by max, where the job leaves the method open."""
-    if inputs.holdout.scorer is not None and inputs.job.calibration.method == "auto":
+    wide = inputs.job.quantization.activations == "u16"  # these are the widest already
+    if inputs.holdout.scorer is not None and inputs.job.calibration.method == "auto" and not wide:
         widest = with_ranges(inputs, state.candidate, "max")
         yield propose_candidate(state, inputs, "all ranges by max", widest, LEAST_GAIN_DB)

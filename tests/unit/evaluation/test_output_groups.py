@@ -95,3 +95,11 @@ def test_rows_that_sum_to_one_are_class_scores_and_rows_of_length_one_are_embedd
     values = np.random.default_rng(0).random((1, 32))
     assert kind_of("y", values / values.sum(), 1, "Div") == "class scores"
     assert kind_of("y", values / np.linalg.norm(values), 1, "Div") == "embedding"
+
+
+def test_a_single_number_has_no_channels(bench):
+    nodes = (
+        "c = Conv(x, B) f = Flatten <axis = 0> (c) m = Gather <axis = 0> (f, first) y = Gather <axis = 0> (m, first)"
+    )
+    (found,) = groups(bench, nodes, "", first=np.array(0))
+    assert found[1] is None

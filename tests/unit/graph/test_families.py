@@ -186,7 +186,7 @@ TREATED = {
     "embedding tables": "it stays in float, exact: 0.1 MB of the file",
     "embedding output": "it stays in float",
     "recurrent cells": "the weights of 1 of 1 become int8",
-    "skip connections": "in float, where each part keeps its own values",
+    "skip connections": "it runs on integers, with one scale over all that they join",
 }
 
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 RESIDUAL = (
@@ -24,12 +25,12 @@ DENSE = "g (float[4,5] x) => (float[A,C] y)"
         ("g (float[5,6] x) => (float[A,C] y)", "Gemm(W, x)", "its weights are the left operand"),
         ("g (float[5,6] x) => (float[A,C] y)", "Gemm <transA = 1> (x, V)", "its input is transposed"),
         (DENSE, "Gemm <beta = 0.5> (x, V, x)", "its bias is not constant"),
-        (DENSE, "Gemm(x, V, B)", "its bias is not one value per output channel"),
-        ("g (float[4,5] x) => (float[A] y)", "MatMul(x, K)", "its weights are a vector"),
+        ("g (float[4,5] x) => (float[A] y)", "MatMul(L, x)", "its weights are the left operand"),
+        ("g (float[5] x) => (float y)", "MatMul(x, K)", "its weights are a vector"),
     ],
 )
 def test_a_layer_that_stays_float_says_which_operand_keeps_it_there(bench, head, product, reason):
-    weights = {"T": (4, 3, 2, 2), "W": (7, 5), "V": (5, 5), "B": (4, 1), "K": (5,)}
+    weights = {"T": (4, 3, 2, 2), "W": (7, 5), "V": (5, 5), "L": (4,), "K": (5,)}
     plan = bench.plan(bench.text(f"{head} {{ c = {product} y = Tanh(c) }}", **weights))
     assert plan.layers == ()
     (left,) = plan.unquantized
@@ -59,3 +60,62 @@ def test_excluding_an_activation_says_which_node_it_belongs_to(bench):
     prepared = bench.prepared(bench.text(RESIDUAL, **SHAPES))
     first = next(node.name for node in prepared.model.graph.node if node.op_type == "Conv")
     assert reasons(bench, "op:Relu")["Relu"] == f"excluding it has no effect, it belongs to {first}"
+
+
+def groups_of(bench, body, **weights):
+    """What shares a scale, for each tensor that is quantized in a graph on an image."""
+    model = bench.text(f"g (float[N,4,8,8] x) => (float[A,C,D,E] y) {{ {body} }}", **weights)
+    return {each.tensor: each.group for each in bench.plan(model).tensors}
+
+
+PARTS = {"W": (8, 4, 1, 1), "V": (8, 4, 1, 1), "P": (4, 4, 1, 1), "R": (4, 12, 1, 1), "F": (4, 16, 1, 1)}
+TWICE = {"by": np.array([1, 1, 2, 2], np.float32)}
+
+
+def test_parts_of_a_split_stay_integer_and_share_its_scale(bench):
+    shared = groups_of(
+        bench, "c = Conv(x, W) a, b = Split <axis = 1> (c) d = Conv(a, P) e = Conv(b, P) y = Add(d, e)", **PARTS
+    )
+    assert shared["a"] == shared["b"] == shared["c"]
+
+
+def test_a_split_of_which_one_part_is_read_in_float_stays_float(bench):
+    shared = groups_of(
+        bench, "c = Conv(x, W) a, b = Split <axis = 1> (c) t = Tanh(b) d = Conv(a, P) y = Add(d, t)", **PARTS
+    )
+    assert shared["a"] != shared["c"]
+    assert "b" not in shared
+
+
+def test_a_part_that_a_layer_reads_too_takes_no_scale_of_a_concat(bench):
+    """The layer would read the part in codes as coarse as the widest branch of the Concat asks for."""
+    shared = groups_of(
+        bench,
+        "c = Conv(x, W) a, b = Split <axis = 1> (c) d = Conv(b, P) j = Concat <axis = 1> (a, b, d) y = Conv(j, R)",
+        **PARTS,
+    )
+    assert shared["a"] == shared["b"] == shared["c"] != shared["j"]
+    assert shared["d"] == shared["j"]
+
+
+def test_a_map_that_is_enlarged_for_a_concat_alone_takes_its_scale(bench):
+    enlarged = 'c = Conv(x, W) u = Resize <mode = "nearest"> (c, , by) e = Resize <mode = "nearest"> (x, , by) '
+    joined = "s = Conv(e, V) j = Concat <axis = 1> (u, s) y = Conv(j, F)"
+    shared = groups_of(bench, enlarged + joined, **PARTS, **TWICE)
+    assert shared["c"] == shared["u"] == shared["s"] == shared["j"]
+
+
+def test_a_map_that_a_head_reads_too_keeps_its_scale_beside_the_concat(bench):
+    text = 'c = Conv(x, W) u = Resize <mode = "nearest"> (c, , by) v = Resize <mode = "nearest"> (x, , by) '
+    text += "s = Conv(v, V) j = Concat <axis = 1> (u, s) k = Conv(j, F) p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (k) "
+    text += "h = Conv(c, H) y = Add(p, h)"
+    shared = groups_of(bench, text, **PARTS, **TWICE, H=(4, 8, 1, 1))
+    assert shared["c"] == shared["u"] != shared["j"]
+
+
+def test_a_smooth_resize_stays_float(bench):
+    """The runtime's kernel for codes is that of nearest neighbours alone."""
+    shared = groups_of(
+        bench, 'c = Conv(x, W) u = Resize <mode = "linear"> (c, , by) y = Conv(u, K)', **PARTS, **TWICE, K=(4, 8, 1, 1)
+    )
+    assert shared["c"] != shared["u"]

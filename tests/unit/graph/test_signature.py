@@ -4,6 +4,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from int8cal.graph.index import Index
 from int8cal.graph.signature import signature_of
 
 
@@ -43,3 +44,17 @@ def test_a_size_that_no_output_begins_with_is_no_batch(outputs, expected):
 
 def test_a_batch_of_one_is_one_whatever_comes_out():
     assert batch([(5, 4)], x=(1, 3)) == 1
+
+
+def test_sizes_of_which_exporters_know_nothing_need_not_agree():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Relu(x) }"""
+    )
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    dims[0].dim_value = -1
+    for dim in dims[2:]:
+        dim.dim_param = "?"
+    signature = signature_of(model)
+    assert signature.inputs[0].shape == (None, 3, None, None)
+    assert signature.batch == "dynamic"
+    assert Index(model).dims("x") == (None, 3, None, None)

@@ -27,6 +27,7 @@ BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels 
     "Transpose": ("m = Transpose <perm = [0, 2, 3, 1]> (c)", {}, 6),
     "Slice": ("m = Slice(c, s, e, a)", {"s": np.array([0]), "e": np.array([4]), "a": np.array([1])}, 4),
     "DepthToSpace": ("m = DepthToSpace <blocksize = 2> (c)", {}, 2),
+    "Resize": ('m = Resize <mode = "nearest"> (c, , by)', {"by": np.array([1, 1, 2, 2], np.float32)}, 8),
 }
 TO_ROWS = {
     "Flatten": ("m = Flatten(c)", {}, 288),
@@ -81,6 +82,17 @@ def test_unsqueeze_runs_on_integers(bench):
     assert found.nodes == ()
 
 
+def test_split_runs_on_integers(bench):
+    plan, found = audit(
+        bench,
+        "g (float[N,4,8,8] x) => (float[A,C,D,E] y)",
+        "c = Conv(x, W, B) m, n = Split <axis = 1> (c) d = Conv(n, U) j = Concat <axis = 1> (d, m) y = Conv(j, V)",
+        {**CONV, "U": (4, 4, 1, 1), "V": (3, 8, 1, 1)},
+    )
+    assert {"Split_m", "Concat_j"} <= plan.integer_nodes
+    assert found.nodes == ()
+
+
 @pytest.mark.parametrize("op", LINEAR)
 def test_a_layer_alone_runs_on_integers(bench, op):
     plan, found = audit(bench, *LINEAR[op])
@@ -101,7 +113,7 @@ def test_a_transposed_convolution_has_no_kernel_as_the_table_says(bench):
 
 
 def test_every_op_of_the_table_is_tried_here():
-    tried = {*BEHIND_CONV, *TO_ROWS, *LINEAR, "Unsqueeze", "ConvTranspose"}
+    tried = {*BEHIND_CONV, *TO_ROWS, *LINEAR, "Unsqueeze", "Split", "ConvTranspose"}
     assert tried == set(ONNXRUNTIME_CPU)
 
 

@@ -41,6 +41,9 @@ IMAGE_OPS = {
     "HardSigmoid": ("m = HardSigmoid(i)", {}, 8),
     "Pad": ("m = Pad(i, to)", {"to": np.array([0, 0, 1, 1, 0, 0, 1, 1])}, 8),
     "Resize": ('m = Resize <mode = "linear"> (i, , by)', {"by": np.array([1, 1, 2, 2], np.float32)}, 8),
+    "nearest Resize": ('m = Resize <mode = "nearest"> (i, , by)', {"by": np.array([1, 1, 2, 2], np.float32)}, 8),
+    "Split and Add": ("k, n = Split <axis = 2> (i) m = Add(n, k)", {}, 8),
+    "Split and Concat": ("k, n = Split <axis = 1> (i) m = Concat <axis = 1> (n, k)", {}, 8),
     "ReduceMean": ("m = ReduceMean <axes = [2, 3]> (i)", {}, 8),
 }
 FROM_IMAGE, FROM_LAYER = "g (float[N,4,8,8] x)", "g (float[N,8,6,6] x)"
@@ -57,7 +60,7 @@ IMAGE_PLACES = {
     "in front of a ConvTranspose": (FROM_IMAGE, "i = Conv(x, W, B) {op} y = ConvTranspose(m, T)"),
     "behind a ConvTranspose": (FROM_IMAGE, "i = ConvTranspose(x, U) {op} y = Conv(m, V)"),
 }
-NO_KERNEL = ("HardSigmoid", "Pad", "Resize", "ReduceMean")
+NO_KERNEL = ("HardSigmoid", "Pad", "Resize")
 # (op, place) -> what stays, and why
 STAYS = {
     # both neighbours need codes, and a Conv cannot write anything else: the op in the middle costs a DQ

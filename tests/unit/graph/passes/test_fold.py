@@ -211,6 +211,18 @@ FOLDED = {
         {**CONV, "lo": ZERO, "hi": np.float32(255)},
         "Cast Conv",
     ),
+    "a mean over the image": (
+        IMAGE,
+        "c = Conv(x, W, B) y = ReduceMean <axes = [2, -1]> (c)",
+        CONV,
+        "Conv GlobalAveragePool",
+    ),
+    "a mean over the image that drops it": (
+        "g (float[N,4,8,8] x) => (float[A,C] y)",
+        "c = Conv(x, W, B) y = ReduceMean <axes = [-2, -1], keepdims = 0> (c)",
+        CONV,
+        "Conv GlobalAveragePool Flatten",
+    ),
     "a Clip without bounds": (IMAGE, "c = Conv(x, W, B) y = Clip(c)", CONV, "Conv"),
 }
 # name -> (head, body, constants); nothing may change
@@ -220,6 +232,8 @@ KEPT = {
         "c = Conv(x, W, B) r = Relu(c) y = Mul(r, S)",
         {**CONV, "S": -S.reshape(6, 1, 1)},
     ),
+    "a mean over channels": (IMAGE, "c = Conv(x, W, B) y = ReduceMean <axes = [1]> (c)", CONV),
+    "a mean over rows": (STEPS, "y = ReduceMean <axes = [2]> (x)", {}),
     "a shift does not pass a Relu": (IMAGE, "c = Conv(x, W, B) r = Relu(c) y = Add(r, T)", CONV | C6),
     "factors per channel do not pass a Clip": (
         IMAGE,

@@ -1,0 +1,203 @@
+"""Chains of models in one YAML: the float outputs of one are the samples of the next, and the whole is compared."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from int8cal.cli.main import main
+from int8cal.runtime.sessions import Session
+
+CHAIN = """
+defaults:
+  evaluation: {latency: false}
+  output: {dir: "out/{name}"}
+gates: ["sqnr_db>=GATE"]
+models:
+  encoder:
+    model: encoder.onnx
+    data: mels
+    evaluation: {data: more}
+  decoder:
+    model: decoder.onnx
+    data: tokens
+    evaluation: {data: more-tokens}
+    inputs: {memory: encoder.hidden}
+  joiner:
+    model: joiner.onnx
+    inputs: {e: encoder.hidden, d: decoder.state, m: encoder.mel}
+"""
+
+
+def product(inputs, output, ops, seed, width=8):
+    """A model that adds up the products of its inputs (n, width) with weights, and an op behind."""
+    rng = np.random.default_rng(seed)
+    nodes, weights = [], {}
+    for name in inputs:
+        weights[f"w_{name}"] = rng.normal(0, 0.4, (width, width)).astype(np.float32)
+        nodes.append(helper.make_node("MatMul", [name, f"w_{name}"], [f"p_{name}"], f"mul_{name}"))
+    total = f"p_{inputs[0]}"
+    for name in inputs[1:]:
+        nodes.append(helper.make_node("Add", [total, f"p_{name}"], [f"s_{name}"], f"add_{name}"))
+        total = f"s_{name}"
+    nodes.append(helper.make_node(ops, [total], [output], "last"))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width]) for name in inputs],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", width])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Three models and their data in a folder; calls `run` on a chain and gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(product(["mel"], "hidden", "Relu", 0), "encoder.onnx")
+    onnx.save(product(["tokens", "memory"], "state", "Tanh", 1), "decoder.onnx")
+    onnx.save(product(["e", "d", "m"], "scores", "Softmax", 2), "joiner.onnx")
+    rng = np.random.default_rng(3)
+    for folder, name, count in (
+        ("mels", "mel", 6),
+        ("tokens", "tokens", 6),
+        ("more", "mel", 5),
+        ("more-tokens", "tokens", 5),
+    ):
+        Path(folder).mkdir()
+        np.savez(f"{folder}/0.npz", **{name: rng.normal(size=(count, 8)).astype(np.float32)})
+
+    def run(text=CHAIN, *arguments, gate="15"):
+        Path("chain.yaml").write_text(text.lstrip().replace("GATE", gate))
+        code = main(["run", "chain.yaml", *arguments])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_each_model_is_calibrated_on_what_the_float_models_above_it_give(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    mel, tokens = np.load("mels/0.npz")["mel"], np.load("tokens/0.npz")["tokens"]
+    encoder, decoder = Session(Path("encoder.onnx")), Session(Path("decoder.onnx"))
+    for row in range(6):
+        hidden = encoder.run({"mel": mel[row : row + 1]})["hidden"]
+        state = decoder.run({"tokens": tokens[row : row + 1], "memory": hidden})["state"]
+        recorded = np.load(f"out/joiner-inputs/calibration/{row:06d}.npz")
+        for name, value in {"e": hidden, "d": state, "m": mel[row : row + 1]}.items():
+            np.testing.assert_array_equal(recorded[name], value)
+    assert sorted(path.name for path in Path("out/joiner-inputs/evaluation").iterdir()) == [
+        f"{row:06d}.npz" for row in range(5)
+    ]
+    for name in ("encoder", "decoder", "joiner"):
+        report = json.loads(Path(f"out/{name}/report.json").read_text())
+        assert report["metrics"]["sqnr_db"] > 10
+    assert "joiner: 6 calibration samples of encoder, decoder recorded in out/joiner-inputs/calibration" in out
+
+
+def test_the_int8_models_are_compared_one_feeding_the_other(run):
+    _, out, _ = run()
+    summary = json.loads(Path("out/summary.json").read_text())
+    jobs = {job["name"]: job for job in summary["jobs"]}
+    assert [*jobs] == ["encoder", "decoder", "joiner", "decoder in the chain", "joiner in the chain"]
+    (gate,) = jobs["joiner in the chain"]["gates"]
+    assert gate["passed"]
+    assert jobs["decoder in the chain"]["gates"] == []
+    # the oracle: both chains by hand
+    float_, int8 = ({name: Session(Path(pattern.format(name))) for name in ("encoder", "decoder", "joiner")}
+                    for pattern in ("{0}.onnx", "out/{0}/{0}.int8.onnx"))  # fmt: skip
+    mel, tokens = np.load("more/0.npz")["mel"], np.load("more-tokens/0.npz")["tokens"]
+    outputs = []
+    for models in (float_, int8):
+        rows = []
+        for row in range(5):
+            one = mel[row : row + 1]
+            hidden = models["encoder"].run({"mel": one})["hidden"]
+            state = models["decoder"].run({"tokens": tokens[row : row + 1], "memory": hidden})["state"]
+            rows.append(models["joiner"].run({"e": hidden, "d": state, "m": one})["scores"])
+        outputs.append(np.concatenate(rows).astype(np.float64))
+    expected = 10 * np.log10((outputs[0] ** 2).sum() / ((outputs[0] - outputs[1]) ** 2).sum())
+    assert jobs["joiner in the chain"]["metrics"]["sqnr_db"] == pytest.approx(expected, abs=1e-3)
+    assert "joiner in the chain" in out
+    assert "joiner in the chain" in Path("out/summary.md").read_text()
+
+
+def test_a_second_run_finds_all_models_up_to_date(run):
+    run()
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*.np?")}
+    code, out, _ = run()
+    assert code == 0
+    assert out.count("(up to date)") == 3
+    assert before == {path: path.stat().st_mtime_ns for path in Path("out").rglob("*.np?")}
+
+
+def test_a_gate_of_the_chain_fails_the_run_and_keeps_all_files(run):
+    code, out, err = run(CHAIN, "--junit", "junit.xml", gate="200")
+    assert code == 7
+    assert "joiner in the chain: gate: 1 of 1 failed: sqnr_db>=200 (is " in err
+    assert Path("out/joiner/joiner.int8.onnx").is_file()
+    assert "failed" in out
+    assert 'name="joiner in the chain"' in Path("junit.xml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "message"),
+    [
+        ("encoder.hidden}", "encodr.hidden}", "chain.yaml:14:22: models.decoder.inputs.memory:", '"encodr.hidden" names no tensor'),
+        ("encoder.hidden}", "joiner.scores}", "chain.yaml:14:22:", '"joiner" does not stand above this model'),
+        ("encoder.hidden}", "decoder.state}", "chain.yaml:14:22:", '"decoder" does not stand above this model'),
+        ("encoder.hidden}", "encoder.hiden}", "chain.yaml:14:22:", '"encoder" has no output or input "hiden"'),
+        ("{memory: enc", "{memry: enc", "chain.yaml:14:21:", 'the model has no input "memry"'),
+        (", m: encoder.mel", "", "chain.yaml:17:17:", 'nothing feeds "m"'),
+        ("    evaluation: {data: more-tokens}\n", "", "chain.yaml:11:5: models.decoder:", "has evaluation data"),
+        ("gates:", "matrix: {calibration.method: [kl]}\ngates:", "chain.yaml:4:1: matrix:", "takes defaults and gates beside"),
+        ("models:", "jobs:", "chain.yaml:", ""),
+        ("inputs: {memory", "inpts: {memory", "chain.yaml:14:5: models.decoder.inpts:", 'did you mean "inputs"?'),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_with_their_line_before_any_work(run, old, new, where, message):
+    assert old in CHAIN
+    code, out, err = run(CHAIN.replace(old, new, 1))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"int8cal: config: {where}")
+    assert message in err
+    assert not Path("out").exists()
+
+
+def test_samples_that_do_not_belong_together_are_refused(run):
+    np.savez("tokens/0.npz", tokens=np.zeros((4, 8), np.float32))
+    code, _, err = run()
+    assert code == 4
+    assert '"decoder" has 4 calibration samples, "encoder" has more' in err
+
+
+def test_a_tensor_of_another_width_is_refused(run):
+    onnx.save(product(["e", "d", "m"], "scores", "Softmax", 2, width=4), "joiner.onnx")
+    code, _, err = run()
+    assert code == 2
+    assert '"hidden" has shape (n, 8), the input takes (n, 4)' in err
+
+
+def test_a_dry_run_writes_nothing(run):
+    code, out, _ = run(CHAIN, "--dry-run")
+    assert code == 0
+    assert "3 to run; nothing was written" in out
+    assert not Path("out").exists()
+
+
+def test_a_model_without_data_of_its_own_takes_none_of_the_defaults(run):
+    text = CHAIN.replace("defaults:\n", "defaults:\n  data: mels\n").replace("    data: mels\n", "")
+    code, _, err = run(text)
+    assert (code, err) == (0, "")
+
+
+def test_one_model_of_a_chain_may_be_run_alone(run):
+    code, out, err = run(CHAIN, "--only", "decoder")
+    assert (code, err) == (0, "")
+    assert Path("out/decoder/report.json").is_file()
+    assert not Path("out/encoder").exists()
+    assert "in the chain" not in out

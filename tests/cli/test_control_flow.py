@@ -1,0 +1,159 @@
+"""Models with weights inside If, Loop and Scan through the commands."""
+
+import json
+import shutil
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from control_flow import SIZE, bodies_of, branches, feeds, loop, nested, ops, save_feeds, scan
+
+
+def job(call, folder, net, items, *more, out="out"):
+    onnx.save(net, folder / "net.onnx")
+    save_feeds(folder / "data", items)
+    return call("calibrate", "net.onnx", "--data", "data", "-o", out, "--no-latency", *more)
+
+
+def report(folder, out="out"):
+    return json.loads((folder / out / "report.json").read_text())
+
+
+def table(folder, out="out"):
+    return json.loads((folder / out / "net.table.json").read_text())
+
+
+def is_int8(graph):
+    return "DequantizeLinear" in ops(graph)
+
+
+def sqnr_db(folder, items, int8="out/net.int8.onnx"):
+    """The worst output's, by onnxruntime alone."""
+    pair = [ort.InferenceSession(str(folder / name), providers=["CPUExecutionProvider"]) for name in ("net.onnx", int8)]
+    exact, found = ([each.run(None, feed) for feed in items] for each in pair)
+    figures = []
+    for number in range(len(exact[0])):
+        noise = sum(float(np.square(a[number] - b[number]).sum()) for a, b in zip(exact, found, strict=True))
+        figures.append(10 * np.log10(sum(float(np.square(a[number]).sum()) for a in exact) / noise))
+    return min(figures)
+
+
+def both():
+    return feeds(8, flag=True) + feeds(8, seed=8, flag=False)
+
+
+def test_both_branches_are_calibrated_and_counted(call, tmp_path):
+    done = job(call, tmp_path, branches(), both()[:12])
+    assert done.code == 0, done.err
+    graphs = bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)
+    assert all(is_int8(each) for each in graphs.values())
+    document = table(tmp_path)
+    assert document["data"]["bodies"] == {"choice/then_branch": 8, "choice/else_branch": 4}
+    part = document["bodies"]["choice/then_branch"]
+    assert list(part["tensors"]) == ["f", "r"]
+    assert part["tensors"]["r"]["low"] == 0.0  # behind the Relu of this branch, the other has a Tanh
+    assert document["bodies"]["choice/else_branch"]["tensors"]["r"]["low"] < -0.9
+    assert sqnr_db(tmp_path, both()) > 20
+    assert report(tmp_path)["fusion"]["integer"] > 4
+
+
+def test_the_audit_of_fusion_looks_inside(call, tmp_path):
+    assert job(call, tmp_path, branches(), both(), "--exclude", "two", "--exclude", "three").code == 0
+    floats = {node["node"] for node in report(tmp_path)["fusion"]["nodes"]}
+    assert {"choice/then_branch/three", "choice/else_branch/three"} <= floats
+    assert "choice" not in floats
+    assert not any(name.endswith("/one") for name in floats)
+
+
+def test_a_branch_that_no_sample_took_is_told_and_stays_float(call, tmp_path):
+    done = job(call, tmp_path, branches(), feeds(8, flag=True))
+    assert done.code == 0, done.err
+    graphs = bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)
+    assert is_int8(graphs["choice/then_branch"])
+    assert not is_int8(graphs["choice/else_branch"])
+    (warning,) = [each for each in report(tmp_path)["warnings"] if "was run by no sample" in each]
+    assert warning.startswith("choice/else_branch was run by no sample, so its layers stay float")
+    assert warning.endswith("give samples for which the condition of 'choice' is false")
+    assert table(tmp_path)["data"]["bodies"]["choice/else_branch"] == 0
+
+
+def test_data_that_run_no_branch_with_a_layer_are_refused(call, tmp_path):
+    done = job(call, tmp_path, nested(), feeds(4, flag=False, deep=False))
+    assert done.code == 4
+    assert "runs none of the branches and loops that hold layers" in done.message
+    assert "the condition of 'outer' is true" in done.message
+
+
+@pytest.mark.parametrize(
+    ("net", "items"),
+    [
+        (branches, both()),
+        (nested, feeds(8, flag=True, deep=True) + feeds(4, seed=1, flag=True, deep=False)),
+        (loop, [each for rounds in (1, 3, 5) for each in feeds(4, seed=rounds, rounds=np.int64(rounds))]),
+    ],
+)
+def test_quantize_makes_the_same_bytes_of_the_table(call, tmp_path, net, items):
+    done = job(call, tmp_path, net(), items)
+    assert done.code == 0, done.err
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+    assert sqnr_db(tmp_path, items) > 30
+
+
+def test_an_edit_of_a_range_inside_reaches_the_model(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    document = table(tmp_path)
+    document["bodies"]["choice/then_branch"]["tensors"]["r"]["high"] /= 4
+    (tmp_path / "edited.json").write_text(json.dumps(document))
+    assert call("quantize", "net.onnx", "--table", "edited.json", "-o", "edited.onnx").code == 0
+    taken, other = feeds(8, flag=True), feeds(8, seed=8, flag=False)
+    assert sqnr_db(tmp_path, taken, "edited.onnx") < sqnr_db(tmp_path, taken) - 10
+    assert sqnr_db(tmp_path, other, "edited.onnx") == sqnr_db(tmp_path, other)
+
+
+def test_statistics_of_shards_add_up_to_those_of_all(call, tmp_path):
+    items = both()
+    assert job(call, tmp_path, branches(), items).code == 0
+    for name, part in (("a", items[:6]), ("b", items[6:])):  # the first has only one of the branches
+        save_feeds(tmp_path / name, part)
+        assert call("calibrate", "net.onnx", "--data", name, "-o", f"out-{name}", "--no-latency").code == 0
+    shards = [f"out-{name}/net.stats.npz" for name in "ab"]
+    assert call("merge", *shards, "-o", "all.stats.npz").code == 0
+    assert (tmp_path / "all.stats.npz").read_bytes() == (tmp_path / "out/net.stats.npz").read_bytes()
+    done = call("calibrate", "net.onnx", "--data", "data", "--stats", "all.stats.npz", "-o", "stored", "--no-latency")
+    assert done.code == 0, done.err
+    assert (tmp_path / "stored/net.int8.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+def test_rounds_of_a_loop_count_and_none_is_no_error(call, tmp_path):
+    items = [each for rounds in (0, 2, 3) for each in feeds(4, seed=rounds, rounds=np.int64(rounds))]
+    done = job(call, tmp_path, loop(), items)
+    assert done.code == 0, done.err
+    assert table(tmp_path)["data"]["bodies"] == {"walk/body": 20}
+    assert is_int8(bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)["walk/body"])
+
+
+def test_a_scan_is_quantized(call, tmp_path):
+    rng = np.random.default_rng(0)
+    shapes = [{"start": (SIZE,), "steps": (length, SIZE)} for length in (3, 4, 5, 6, 7)]
+    items = [{name: rng.normal(size=shape).astype(np.float32) for name, shape in each.items()} for each in shapes]
+    done = job(call, tmp_path, scan(), items)
+    assert done.code == 0, done.err
+    assert is_int8(bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)["walk/body"])
+    assert sqnr_db(tmp_path, items) > 30
+
+
+def test_inspect_audit_and_evaluate_know_bodies(call, tmp_path):
+    items = both()
+    assert job(call, tmp_path, branches(), items).code == 0
+    shown = call("inspect", "out/net.table.json").out
+    assert "choice/then_branch, run 8 times" in shown
+    assert "choice/then_branch" in call("inspect", "net.onnx").out
+    assert "choice/else_branch, run 8 times" in call("inspect", "out/net.stats.npz").out
+    audited = call("audit", "out/net.int8.onnx")
+    assert audited.code == 0, audited.err
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "data", "--no-latency", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["metrics"]["sqnr_db"] == pytest.approx(report(tmp_path)["metrics"]["sqnr_db"])
+    shutil.rmtree(tmp_path / "out")
