@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import MixedPrecision, Optimization
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.bodies import Body
-    from int8cal.graph.plan import Plan
+    from int8cal.graph.plan import Plan, PlannedBody
     from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
     from int8cal.quantization.table import CalibrationTable, TableData
@@ -175,7 +175,8 @@ def calibrate_planned(
         bodies = _calibrate_bodies(job, planned, clock, held, engine)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
         blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
-        inputs = replace(inputs, blank=blank, notes=notes)
+        plan = replace(inputs.plan, bodies=planned.plan.bodies | bodies.plans)
+        inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
@@ -238,11 +239,12 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
 
 @dataclass(frozen=True)
 class _Bodies:
-    """What became of the bodies of If, Loop and Scan, by path; statistics and tables only of those that were run."""
+    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that were run."""
 
     runs: dict[str, int]
     statistics: dict[str, Statistics]
     tables: dict[str, CalibrationTable]
+    plans: dict[str, PlannedBody]
     notes: tuple[str, ...]
 
 
@@ -253,7 +255,7 @@ def _calibrate_bodies(
     prepared, threads = planned.prepared, job.calibration.threads
     places: dict[str, tuple[onnx.ModelProto, Signature, Iterable[Sample]]]
     places = {"": (prepared.model, prepared.signature, samples)}
-    found = _Bodies({}, {}, {}, ())
+    found = _Bodies({}, {}, {}, {}, ())
     for path, each in planned.plan.bodies.items():
         body, (model, signature, outside) = each.body, places[each.body.parent]
         runs = BodySamples(model, signature, body, outside, threads)
@@ -272,7 +274,9 @@ def _calibrate_bodies(
         result = run_recipe(_search_inputs(inner, own, collected), clock)
         found.runs[path] = collected.statistics.samples
         found.statistics[path], found.tables[path] = collected.statistics, result.table
-        found = replace(found, notes=(*found.notes, *(f"{path}: {note}" for note in result.decisions)))
+        found.plans[path] = replace(each, plan=result.plan)  # steps may have left nodes in float
+        lines = (f"calibrated on {found.runs[path]} runs", *result.decisions)
+        found = replace(found, notes=(*found.notes, *(f"{path}: {line}" for line in lines)))
     return found
 
 

@@ -13,7 +13,7 @@ from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate
 from int8cal.graph.index import Index, attribute, walk
-from int8cal.graph.layers import NO_KERNEL
+from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
@@ -143,8 +143,8 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
         least: The lowest opset that will do.
 
     Returns:
-        A copy at opset >= `least` whose initializers are no longer graph inputs and whose nodes have unique names.
-        Tensor names are untouched.
+        A copy at an opset from `least` to 27 whose initializers are no longer graph inputs and whose nodes have unique
+        names, in subgraphs too. Tensor names are untouched.
 
     Raises:
         ModelError: it is already quantized, or its opset can be neither kept nor changed.
@@ -172,7 +172,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
         initialized = {tensor.name for tensor in copy.graph.initializer}
         refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     elif opset > MAX_OPSET:
-        _lower_opset(copy, opset, where)
+        copy = _lower_opset(copy, opset, where)
     plain_casts(copy)
     for graph in graphs_within(copy.graph):
         _name_nodes(graph)
@@ -304,22 +304,26 @@ def _resize_as_before(model: onnx.ModelProto) -> None:
             node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
 
 
-def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> None:
-    """Call an opset MAX_OPSET, in place, where none of the model's ops has changed since."""
+def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
+    """Return the model at MAX_OPSET; where none of its ops has changed since, it is only called so."""
     inside = (node for function in model.functions for node in function.node)
     ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
     changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
     if changed:
-        raise ModelError(
-            f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: it "
-            f"has another {', '.join(changed)}",
-            where=where,
-            do=f"export it with opset {MAX_OPSET} or lower",
-        )
+        try:
+            return version_converter.convert_version(model, MAX_OPSET)
+        except Exception as error:  # of several kinds
+            raise ModelError(
+                f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: "
+                f"it has another {', '.join(changed)}",
+                where=where,
+                do=f"export it with opset {MAX_OPSET} or lower",
+            ) from error
     for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
         for item in imports:
             if item.domain in STANDARD:
                 item.version = min(item.version, MAX_OPSET)
+    return model
 
 
 def _since(op: str, opset: int) -> int:
@@ -415,7 +419,7 @@ def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str
             do="remove a node from it, or calibrate again",
         )
     do = "give a float32 model with constant weights, or quantize less strictly with --include and --exclude"
-    if plan.unquantized and all(each.reason == NO_KERNEL for each in plan.unquantized):
+    if plan.unquantized and all(each.reason in SLOWER for each in plan.unquantized):
         do = "int8 would only cost here: run the model in float, or name a runtime that has such a kernel with --target"
     reasons = "; ".join(f"{each.op_type} {each.node!r}: {each.reason}" for each in plan.unquantized[:3])
     raise ModelError(

@@ -87,7 +87,9 @@ def export_table(source: Path, form: str, output: Path, choices: Choices, *, ove
     else:
         converted = _written(table, form, output, choices, where, planned)
     atomic_write(output, converted.content)
-    return replace(converted, losses=(*widened, *converted.losses))
+    inside = sum(len(each.tensors) for each in table.bodies.values())
+    apart = (f"{counted(inside, 'tensor')} inside If, Loop and Scan are left out",) if inside else ()
+    return replace(converted, losses=(*widened, *apart, *converted.losses))
 
 
 def import_table(source: Path, form: str, output: Path, choices: Choices, *, overwrite: bool = False) -> Conversion:

@@ -101,6 +101,32 @@ def test_quantize_makes_the_same_bytes_of_the_table(call, tmp_path, net, items):
     assert sqnr_db(tmp_path, items) > 30
 
 
+@pytest.mark.parametrize("option", ["--activations=auto", "--weights-only", "--recipe=accurate"])
+def test_what_steps_decide_inside_is_in_the_table(call, tmp_path, option):
+    done = job(call, tmp_path, nested(), feeds(8, flag=True, deep=True), option)
+    assert done.code == 0, done.err
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+def test_a_table_for_another_runtime_says_what_it_lacks(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    done = call("table", "out/net.table.json", "--to", "tensorrt", "-o", "net.cache", "--model", "net.onnx")
+    assert done.code == 0, done.err
+    assert "4 tensors inside If, Loop and Scan are left out" in done.err
+
+
+def test_a_range_for_a_tensor_inside_is_the_bodys(call, tmp_path):
+    onnx.save(branches(), tmp_path / "net.onnx")
+    save_feeds(tmp_path / "data", both())
+    text = "model: net.onnx\ndata: {path: data}\nquantization: {ranges: {r: [0, 3]}}\nevaluation: {latency: false}\n"
+    (tmp_path / "job.yaml").write_text(text + "output: {dir: out}\n")
+    done = call("calibrate", "--config", "job.yaml")
+    assert done.code == 0, done.err
+    assert {part["tensors"]["r"]["source"] for part in table(tmp_path)["bodies"].values()} == {"user"}
+    assert table(tmp_path)["tensors"]["x"]["source"] == "calibrated"
+
+
 def test_an_edit_of_a_range_inside_reaches_the_model(call, tmp_path):
     assert job(call, tmp_path, branches(), both()).code == 0
     document = table(tmp_path)
@@ -131,6 +157,7 @@ def test_rounds_of_a_loop_count_and_none_is_no_error(call, tmp_path):
     done = job(call, tmp_path, loop(), items)
     assert done.code == 0, done.err
     assert table(tmp_path)["data"]["bodies"] == {"walk/body": 20}
+    assert "walk/body: calibrated on 20 runs" in report(tmp_path)["decisions"]
     assert is_int8(bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)["walk/body"])
 
 

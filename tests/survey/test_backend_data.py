@@ -9,6 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from backend_data import CONSTANTS, LAYERS, calibrate, calibrate_all, forms, published
+from networks import PAGE, page, stored
 
 # one or two of each kind of op: layers, what stands between them, control flow, other types
 FEW = (
@@ -61,3 +62,7 @@ def test_so_are_all_of_them():
     every = [(f"{case.name}:{form}", each) for case in published() for form, each in forms(case)]
     for key, outcome in calibrate_all(every):
         require_sound(key, outcome)
+
+
+def test_the_page_shows_the_results():
+    assert PAGE.read_text(encoding="utf-8") == page(stored()), "run python tests/survey/networks.py page"

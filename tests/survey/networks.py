@@ -1,0 +1,200 @@
+"""Whole networks through `int8cal calibrate`: what became of each, and docs/survey.md, which shows it.
+
+    python tests/survey/networks.py run FOLDER [NAME...]   calibrate FOLDER/NAME/model.onnx on FOLDER/NAME/data
+    python tests/survey/networks.py graphs FILE.json       take in what backend_data.py noted
+    python tests/survey/networks.py page                   write docs/survey.md
+
+All of it stands in results.json beside this file: names and figures, no weights. FOLDER/NAME/peer.json may hold the SQNR
+of another tool on the same model and samples, {"sqnr_db": {output: figure}}; FOLDER/NAME/kind.txt what the network is.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = Path(__file__).parents[2] / "docs" / "survey.md"
+FORMS = {
+    "published": "as published",
+    "constants": "inputs but the first made constant",
+    "layers": "between layers",
+}
+LIMIT_S = 900
+
+HEAD = """# Which networks were run
+What became of networks and graphs that went through `int8cal calibrate` with its defaults. The figures are of one machine (x86-64
+with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
+
+## Networks
+Exports of torchvision, timm, transformers, ultralytics and hand-written networks have random weights, with settled BatchNorm
+statistics: they tell whether a graph is understood, not how accurate a trained network is, and their SQNR means something only
+beside another tool's on the same model and samples: onnxruntime's `quantize_static` (QDQ, per channel, MinMax). Networks named
+`real` are published files with trained weights, from packages of PyPI, on made inputs (rendered text, tones, noise). *Layers*
+are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over float.
+
+"""
+GRAPHS = """
+## Graphs of ONNX's own tests
+Every graph with a float input of the onnx package's backend tests, on its own test data, in up to three forms: as it is
+published; with all its float inputs but the first made constant, so that weights become weights; and between layers, each
+float32 input behind a MatMul with the identity and each float32 output in front of one, which puts every op between int8
+tensors. *Exact*: the outputs are the float model's, bit for bit.
+
+"""
+LOW = """
+Quantized graphs with less than 15 dB. A nearest neighbour, a Hardmax or a rank turns one code's difference into another element;
+a Softmax of numbers in the thousands reads differences that are smaller than a code; a value of 1000 behind a mask takes the
+range of all others.
+
+"""
+
+
+def run(folder: Path, names: list[str]) -> None:
+    """Calibrate networks one by one, the smallest first, and note what became of each."""
+    sizes = {path.parent.name: path.stat().st_size for path in folder.glob("*/model.onnx")}
+    for name in names or sorted(sizes, key=lambda each: sizes[each]):
+        with tempfile.TemporaryDirectory() as out:
+            given = [str(folder / name / "model.onnx"), "--data", str(folder / name / "data"), "-o", out, "--overwrite"]
+            command = [sys.executable, "-m", "int8cal", "calibrate", *given, "--no-latency", "--quiet"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=dict(os.environ))
+            note(network_of(folder / name, done.returncode, done.stderr, Path(out)))
+
+
+def network_of(source: Path, code: int, said: str, out: Path) -> dict[str, Any]:
+    """Return what is kept of a run, of its report and of what another tool made."""
+    kind, peer = source / "kind.txt", source / "peer.json"
+    found: dict[str, Any] = {"name": source.name, "kind": kind.read_text().strip() if kind.is_file() else "others"}
+    theirs = json.loads(peer.read_text()) if peer.is_file() else {}
+    found["peer"] = "fails" if "failed" in theirs else min(theirs.get("sqnr_db", {}).values(), default=None)
+    found |= {"exit_code": code, "said": reason(said.strip().splitlines()[-1]) if code and said.strip() else ""}
+    report = out / "report.json"
+    if report.is_file():
+        document = json.loads(report.read_text(encoding="utf-8"))
+        table = json.loads(next(out.glob("*.table.json")).read_text(encoding="utf-8"))
+        left = [each for each in document["decisions"] if "not quantized: " in each]
+        layers = r"not quantized: (Conv|ConvTranspose|Gemm|MatMul|LSTM|GRU|RNN) .*: (?!its weights are not constant)"
+        count = len(table["weights"])
+        found["layers"] = [count, count + sum(re.search(layers, each) is not None for each in left)]
+        found["sqnr_db"] = document["metrics"]["sqnr_db"]
+        found["size"] = document["size"]["int8_bytes"] / document["size"]["fp32_bytes"]
+    return found
+
+
+def reason(said: str) -> str:
+    """Return what a message says, without what is of one file alone: paths, names, positions."""
+    said = re.sub(r"^int8cal: ", "", said)
+    said = re.sub(r"^(\w+): [^ ]+: ", r"\1: ", said)
+    said = re.sub(r"\[ONNXRuntimeError\] : \d+ : (\w+) : ", "", said)
+    said = re.sub(r"(implementation for|kernel for) (\w+)\(\d+\).*", r"\1 \2", said)
+    said = re.sub(r"\((?:\w+) '[^']*': ([^;)]*)[^)]*\)?.*", r"(\1)", said)
+    said = re.sub(r" \((?:node|output of)[^)]*\)", "", said)
+    said = re.sub(r" '[^']*'| \"[^\"]*\"", "", said)
+    said = re.sub(r"/onnxruntime_src\S*|Node \(\w+\) Op \((\w+)\)", r"\1", said)
+    said = re.sub(r"^(\w+): data\[\d+\](\[\d+\])?: ", r"\1: ", said)
+    return re.sub(r" of sample \d+| at \[[\d, ]*\]", "", said.partition("; ")[0])[:140].strip()
+
+
+def note(network: dict[str, Any]) -> None:
+    """Keep what became of a network, in place of what was known of it."""
+    results = stored()
+    networks = {each["name"]: each for each in results["networks"]} | {network["name"]: network}
+    results["networks"] = sorted(networks.values(), key=lambda each: (each["kind"], each["name"]))
+    store(results)
+
+
+def stored() -> dict[str, Any]:
+    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {"networks": [], "graphs": {}}
+
+
+def store(results: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def take_graphs(path: Path) -> None:
+    """Sum up outcomes by test and form into counts by form and reason, and the names of those below 15 dB."""
+    graphs: dict[str, Any] = {form: {"quantized": 0, "exact": 0, "refused": collections.Counter()} for form in FORMS}
+    low = {}
+    for key, outcome in json.loads(path.read_text(encoding="utf-8")).items():
+        name, form = key.split(":")
+        of_form = graphs[form]
+        if outcome["exit_code"] == 0:
+            of_form["exact" if outcome["exact"] else "quantized"] += 1
+            if outcome["sqnr_db"] is not None and outcome["sqnr_db"] < 15:
+                low[f"{name}, {FORMS[form]}"] = round(outcome["sqnr_db"], 1)
+        else:
+            of_form["refused"][f"{outcome['exit_code']}|{reason(outcome['said'])}"] += 1
+    store(stored() | {"graphs": graphs, "low": low})
+
+
+def page(results: dict[str, Any]) -> str:
+    """Write the page."""
+    lines = [HEAD]
+    networks = results["networks"]
+    passed = [each for each in networks if each["exit_code"] == 0]
+    better = [each for each in passed if isinstance(each["peer"], float) and each["sqnr_db"] is not None]
+    least = sum(each["sqnr_db"] >= each["peer"] for each in better)
+    lines.append(
+        f"{len(passed)} of {len(networks)} were quantized, {len(networks) - len(passed)} refused. Of the {len(better)} for "
+        f"which both tools have a figure, int8cal's SQNR is at least as high for {least}.\n"
+    )
+    for kind in sorted({each["kind"] for each in networks}):
+        lines += [
+            f"\n### {kind[0].upper()}{kind[1:]}\n\n",
+            "| network | SQNR dB | other tool | layers | size |\n",
+            "|---|---:|---:|---:|---:|\n",
+        ]
+        lines += [_row(each) for each in networks if each["kind"] == kind]
+    lines += [GRAPHS, "| form | quantized | of them exact | refused |\n", "|---|---:|---:|---:|\n"]
+    for form, words in FORMS.items():
+        each = results["graphs"][form]
+        lines.append(
+            f"| {words} | {each['quantized'] + each['exact']} | {each['exact']} | {sum(each['refused'].values())} |\n"
+        )
+    total: collections.Counter[str] = collections.Counter()
+    for form in FORMS:
+        total.update(results["graphs"][form]["refused"])
+    lines += ["\n| exit code | refused because | graphs |\n", "|---:|---|---:|\n"]
+    for key, count in sorted(total.items(), key=lambda item: (-item[1], item[0])):
+        code, _, said = key.partition("|")
+        lines.append(f"| {code} | {_cell(said)} | {count} |\n")
+    lines += [LOW, "| graph | SQNR dB |\n", "|---|---:|\n"]
+    lines += [f"| `{name}` | {figure} |\n" for name, figure in sorted(results["low"].items())]
+    return "".join(lines)
+
+
+def _row(each: dict[str, Any]) -> str:
+    peer = each["peer"] if isinstance(each["peer"], str) else _figure(each["peer"])
+    if each["exit_code"]:
+        return f"| `{each['name']}` | refused: {_cell(each['said'])} | {peer} | | |\n"
+    layers = "{} of {}".format(*each["layers"])
+    return f"| `{each['name']}` | {_figure(each['sqnr_db'])} | {peer} | {layers} | {each['size']:.2f} |\n"
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "&#124;").replace("<", "&lt;").replace("_", "\\_").replace("*", "\\*")
+
+
+def main() -> None:
+    command, *rest = sys.argv[1:]
+    if command == "run":
+        run(Path(rest[0]).resolve(), rest[1:])
+    elif command == "graphs":
+        take_graphs(Path(rest[0]))
+    else:
+        PAGE.write_text(page(stored()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
