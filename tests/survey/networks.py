@@ -50,7 +50,7 @@ tensors. *Exact*: the outputs are the float model's, bit for bit.
 
 """
 LOW = """
-Quantized graphs with less than 15 dB. A nearest neighbour, a Hardmax or a rank turns one code's difference into another element;
+Quantized graphs with less than 15 dB. A nearest neighbour, an index, a Hardmax or a rank turns one code's difference into another element;
 a Softmax of numbers in the thousands reads differences that are smaller than a code; a value of 1000 behind a mask takes the
 range of all others.
 

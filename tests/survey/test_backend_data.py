@@ -29,7 +29,7 @@ REFUSED = {2, 3, 4, 5}  # usage, model, data, statistics
 # What is said of none: a fault of the int8 model, or of how it was run, told as one of the float model.
 WRONG = ("*QuantizeLinear*onnxruntime cannot load*", "*onnxruntime cannot load*QuantizeLinear*")
 # codes of these change which element is taken, or cannot hold what one row in a thousand is
-COARSE = ("*gridsample*", "*hardmax*", "*softmax_large_number*", "*neginf_mask_poison*")
+COARSE = ("*gridsample*", "*onehot*", "*hardmax*", "*softmax_large_number*", "*neginf_mask_poison*")
 LEAST_DB = 15.0
 
 
