@@ -53,7 +53,12 @@ def save_net(folder):
 
 def save_pictures(folder):
     rng = np.random.default_rng(8)
-    values = {"K": rng.normal(size=(6, 3, 3, 3)), "p": rng.normal(size=6), "T": rng.normal(size=(6, 4, 2, 2))}
+    size = 2.0 ** np.arange(6)[:, None, None, None]  # one scale for all channels would be coarse
+    values = {
+        "K": rng.normal(size=(6, 3, 3, 3)) / size,
+        "p": rng.normal(size=6),
+        "T": rng.normal(size=(6, 4, 2, 2)) * size,
+    }
     save(folder / "net.onnx", PICTURES, values | {"C": rng.normal(size=(4, 5)), "bias": rng.normal(size=5)})
     np.savez(folder / "data.npz", x=rng.normal(size=(24, 3, 8, 8)).astype(np.float32))
 
@@ -242,6 +247,9 @@ def test_activations_of_16_bits_are_as_good_as_float_ones(call, tmp_path, save_m
     onnx.checker.check_model(model)
     assert model.opset_import[0].version == 21
     assert {node.domain for node in model.graph.node} == {""}
+    # weights alone are all that makes noise
+    assert calibrate(call, "--weights-only", out="alone").code == 0
+    assert report["metrics"]["sqnr_db"] > read(tmp_path, "alone/report.json")["metrics"]["sqnr_db"] - 1.5
     # the values at x are within half a step of 16 bits
     x = table["tensors"]["x"]
     low, high = x["observed"]
@@ -262,3 +270,36 @@ def test_16_bits_are_refused_where_the_target_has_none(call, tmp_path):
     done = calibrate(call, "--activations", "u16", "--target", "tensorrt")
     assert done.code == 2
     assert "target tensorrt takes activations s8, not u16" in done.message
+
+
+RESIDUAL = """<ir_version: 9, opset_import: ["" : 17]>
+net (float[N,S,16] x) => (float[N,S,16] y) {
+    [product] a = MatMul (x, A)
+    [shift] b = Add (a, bias)
+    [residual] c = Add (x, b)
+    [norm] y = LayerNormalization <axis = -1> (c, gain, offset)
+}"""
+
+
+def test_a_dynamic_product_with_a_residual_keeps_the_kernels_behind_it(call, tmp_path):
+    rng = np.random.default_rng(9)
+    values = {"A": rng.normal(size=(16, 16)), "bias": rng.normal(size=16), "gain": np.ones(16), "offset": np.zeros(16)}
+    save(tmp_path / "net.onnx", RESIDUAL, values)
+    x = rng.normal(size=(48, 8, 16)) * 10.0 ** rng.uniform(-2, 1, size=(48, 1, 1))
+    np.savez(tmp_path / "data.npz", x=x.astype(np.float32))
+    done = calibrate(call, "--activations", "auto")
+    assert done.code == 0, done.err
+    assert read(tmp_path, "out/net.table.json")["settings"]["forms"] == {"product": "dynamic"}
+    assert read(tmp_path, "out/report.json")["metrics"]["sqnr_db"] > 30
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "out" / "net.int8.onnx"), options, providers=["CPUExecutionProvider"]
+    )
+    ops = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
+    assert "SkipLayerNormalization" not in ops
+    assert ops & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
+    # any batch and length
+    (y,) = session.run(None, {"x": np.ones((3, 5, 16), np.float32)})
+    assert y.shape == (3, 5, 16)
