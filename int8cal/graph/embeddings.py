@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 EmbeddingForm = Literal["rows", "columns"]
 
 # Smaller tables stay float: what they save does not show in the file, and each costs nodes at run time.
-LEAST_SHARE, LEAST_VALUES = 0.01, 1024  # of the values of all float32 constants; values
+LEAST_SHARE, LEAST_VALUES = 0.02, 1024  # of the values of all float32 constants; values
+# Narrower ones hold coordinates (anchors of a detector), which take more than eight bits, or hardly more than scales.
+LEAST_WIDTH = 16  # each of the dimensions, but those that are 1
 
 # Ops that read a table whole, whose result is an activation. A factor is none: it would scale what it rounds.
 WHOLE_OPS: frozenset[str] = frozenset({"Add", "Sub", "Concat", "Expand", "Tile", "Slice"})
@@ -88,6 +90,9 @@ def find_embeddings(index: Index, weights: Collection[str]) -> Iterator[tuple[Em
             gathers = tuple(dict.fromkeys(use.node.name for use in lookups))
             readers = () if lookups else tuple(dict.fromkeys(use.node.name for use in rest))
             dims = tuple(index.initializers[name].dims)
+            wide = [dim for dim in dims if dim > 1]
+            if len(wide) < 2 or min(wide) < LEAST_WIDTH:
+                continue
             found = Embedding(first.name, first.op_type, name, dims, gathers, readers)
             yield found, _why_float(index, found, [*lookups, *rest])
 
@@ -107,8 +112,6 @@ def _reads_whole(index: Index, use: Use) -> bool:
 def _why_float(index: Index, table: Embedding, uses: list[Use]) -> str:
     if table.weight in index.outputs:
         return "the model gives its table out"
-    if len(table.dims) < 2:
-        return "its table is a vector"
     other = next((use.node for use in uses if table.gathers and use.node.name not in table.gathers), None)
     if other is not None:
         return f"{other.op_type} {other.name} reads its table in float"

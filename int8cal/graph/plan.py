@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
+    BETWEEN_FLOATS,
     GATES,
     Layer,
     Recurrent,
@@ -169,8 +170,11 @@ def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
 
 
 class _Planner:
-    def __init__(self, index: Index, selection: Selection, ops: OpTable) -> None:
+    def __init__(
+        self, index: Index, selection: Selection, ops: OpTable, between_floats: frozenset[str] = frozenset()
+    ) -> None:
         self.index = index
+        self.between_floats = between_floats  # layers for which a first plan says so
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
@@ -190,7 +194,23 @@ class _Planner:
             self._linear(node)
         wanted = self._wish()
         quantized = self._join(wanted) | self._residuals()
+        slower = frozenset() if self.between_floats else self._between_floats()
+        if slower:
+            return _Planner(self.index, self.selection, self.ops, slower).plan()
         return self._result(quantized)
+
+    def _between_floats(self) -> frozenset[str]:
+        """Name the layers that are faster in float, because no node around them hands them codes or takes theirs."""
+        written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
+        found = set()
+        for layer in self.layers.values():
+            if layer.group == 1 or not self.rules[layer.op_type].float_groups:
+                continue
+            readers = {"" if each is None else each.name for each in self._readers(layer.output)}
+            inner = layer.input in self.index.producer and readers and "" not in readers
+            if inner and layer.input not in written and readers.isdisjoint(self.integer):
+                found.add(layer.node)
+        return frozenset(found)
 
     def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
@@ -224,6 +244,8 @@ class _Planner:
                 return
         elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
+            if node.name in self.between_floats:
+                found = BETWEEN_FLOATS
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
             return

@@ -13,7 +13,7 @@ from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate
 from int8cal.graph.index import Index, attribute, walk
-from int8cal.graph.layers import NO_KERNEL
+from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
@@ -419,7 +419,7 @@ def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str
             do="remove a node from it, or calibrate again",
         )
     do = "give a float32 model with constant weights, or quantize less strictly with --include and --exclude"
-    if plan.unquantized and all(each.reason == NO_KERNEL for each in plan.unquantized):
+    if plan.unquantized and all(each.reason in SLOWER for each in plan.unquantized):
         do = "int8 would only cost here: run the model in float, or name a runtime that has such a kernel with --target"
     reasons = "; ".join(f"{each.op_type} {each.node!r}: {each.reason}" for each in plan.unquantized[:3])
     raise ModelError(

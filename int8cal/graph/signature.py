@@ -12,6 +12,7 @@ from onnx import helper
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_SIZED = frozenset({"Expand", "Reshape", "Tile"})  # ops whose second input says how large the output is
 Dim = int | str | None  # fixed size, symbolic name, or unknown
 
 
@@ -32,16 +33,19 @@ class Signature:
         batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
             input, and in an output where it is above 1; None when the inputs have no common batch axis, so that a feed
             is one indivisible sample. Vectors of a fixed size have none: their only axis holds features.
+        whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, or is a
+            vector that is multiplied by weights.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    whole: bool = False
 
     @property
     def batch(self) -> int | Literal["dynamic"] | None:
         """The batch rule of this model, from the shapes of its inputs; a size above 1 that no output has is none."""
         shapes = [spec.shape for spec in self.inputs if spec.shape]
-        if not shapes or len(shapes) < len(self.inputs):
+        if self.whole or not shapes or len(shapes) < len(self.inputs):
             return None
         leading = {shape[0] for shape in shapes}
         sizes = [size for size in leading if isinstance(size, int)]
@@ -71,7 +75,9 @@ def signature_of(model: onnx.ModelProto) -> Signature:
         for node in model.graph.node
         if node.op_type == "MatMul" and weights.get(node.input[1])
     }
-    inputs = _specs(value for value in model.graph.input if value.name not in weights)
+    inputs = tuple(_specs(value for value in model.graph.input if value.name not in weights))
+    vectors = {spec.name for spec in inputs if spec.shape is not None and len(spec.shape) == 1}
+    sizes = {node.input[1] for node in model.graph.node if node.op_type in _SIZED and len(node.input) > 1}
     return Signature(
         inputs=tuple(
             replace(spec, shape=(summed[spec.name],))
@@ -81,6 +87,7 @@ def signature_of(model: onnx.ModelProto) -> Signature:
         ),
         # a model may list an output twice
         outputs=tuple({spec.name: spec for spec in _specs(model.graph.output)}.values()),
+        whole=bool(vectors & (sizes | summed.keys())),
     )
 
 

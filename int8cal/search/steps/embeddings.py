@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from int8cal.search.search import Proposals, State
 
 # What all of them together may cost against the same int8 model with float tables, since what they gain is size.
-LOSS_DB = 0.2
+LOSS_DB = 0.3
 # Outputs this close to FP32 (an error of 1 % of the signal) may lose more: often the tables are nearly the whole file.
 ENOUGH_DB = 40.0
 # Where nothing can be scored: how close the values themselves have to be.
@@ -38,7 +39,7 @@ class _Offer:
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Settle the form of every embedding: all are tried at once, and if that costs too much, one after the other."""
+    """Settle the form of every embedding: all are tried at once, and if that costs too much, the largest first."""
     index = Index(inputs.prepared)
     offers = {each.node: _offer(index, each) for each in state.plan.embeddings}
     able = [offer for offer in offers.values() if offer.values_db > 0]
@@ -56,7 +57,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     elif able:
         score = state.score or scored(state.built, inputs)
         plain = state = replace(state, score=score)
-        single = [[offer] for offer in able] if len(able) > 1 else []
+        largest = sorted(able, key=lambda offer: -math.prod(offer.embedding.dims))
+        single = [[offer] for offer in largest] if len(able) > 1 else []
         for trial in (able, *single):
             offered = _with(plain, inputs, [*chosen, *trial])
             found = scored(offered.built, inputs)

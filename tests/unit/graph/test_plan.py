@@ -119,3 +119,40 @@ def test_a_smooth_resize_stays_float(bench):
         bench, 'c = Conv(x, W) u = Resize <mode = "linear"> (c, , by) y = Conv(u, K)', **PARTS, **TWICE, K=(4, 8, 1, 1)
     )
     assert shared["c"] != shared["u"]
+
+
+DEEP = {"W": (8, 4, 1, 1), "D": (8, 1, 3, 3), "N": (8, 4, 3, 3), "Q": (8, 2, 3, 3), "Y": (4, 8, 1, 1)}
+
+
+def left_in_float(bench, body, **settings):
+    """Why layers of a graph on an image stay float, by node."""
+    model = bench.text(f"g (float[N,4,8,8] x) => (float[A,C,D,E] y) {{ {body} }}", **DEEP)
+    return {each.node: each.reason for each in bench.plan(model, **settings).unquantized if each.op_type == "Conv"}
+
+
+def test_a_convolution_with_groups_stays_float_between_float_ops(bench):
+    """With a HardSwish on both sides, as in MobileNetV3, its Q, DQ and integer kernel take longer than it does."""
+    text = "c = Conv(x, W) h = HardSwish(c) d = Conv <group = 8> (h, D) s = HardSwish(d) y = Conv(s, Y)"
+    assert left_in_float(bench, text) == {"Conv_d": "its neighbours are float, where its float kernel is faster"}
+    assert left_in_float(bench, text, target="openvino") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "c = Conv(x, W) h = Relu(c) d = Conv <group = 8> (h, D) s = HardSwish(d) y = Conv(s, Y)",
+        "c = Conv(x, W) h = HardSwish(c) d = Conv <group = 8> (h, D) s = Relu(d) y = Conv(s, Y)",
+        "c = Conv(x, W) h = HardSwish(c) d = Conv(h, Y) s = HardSwish(d) y = Conv(s, W)",
+    ],
+    ids=["its input is codes", "its output is read as codes", "without groups"],
+)
+def test_a_convolution_with_groups_next_to_integers_is_int8(bench, text):
+    assert left_in_float(bench, text) == {}
+
+
+def test_a_convolution_with_narrow_groups_stays_float_between_layers_too(bench):
+    narrow = "c = Conv(x, W) h = Relu(c) d = Conv <group = {}> (h, {}) s = Relu(d) y = Conv(s, Y)"
+    slow = "its groups are narrow, its float kernel is faster"
+    assert left_in_float(bench, narrow.format(4, "Q")) == {"Conv_d": slow}
+    assert left_in_float(bench, narrow.format(2, "N")) == {"Conv_d": slow}
+    assert left_in_float(bench, narrow.format(8, "D")) == {}

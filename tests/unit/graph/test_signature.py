@@ -58,3 +58,12 @@ def test_sizes_of_which_exporters_know_nothing_need_not_agree():
     assert signature.inputs[0].shape == (None, 3, None, None)
     assert signature.batch == "dynamic"
     assert Index(model).dims("x") == (None, 3, None, None)
+
+
+@pytest.mark.parametrize("nodes", ["m = Reshape(x, v)", "m = Expand(x, v)", "i = Cast <to = 1> (v) m = MatMul(i, W)"])
+def test_a_vector_that_is_no_row_per_sample_leaves_no_batch_axis(nodes):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2,3] x, int64[2] v) => (float[2,3] y) <float[2,3] W = {{0}}> {{ {nodes} y = Add(x, m) }}"""
+    )
+    assert signature_of(model).batch == (2 if "Cast" in nodes else None)  # behind a Cast it may be anything

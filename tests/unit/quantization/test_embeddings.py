@@ -112,6 +112,13 @@ def test_small_tables_and_those_of_little_weight_stay_float(bench):
     assert plan.unquantized == ()
 
 
+@pytest.mark.parametrize("shape", [(1, 3000, 4), (1, 2, 8400), (8400, 1), (1, 1, 9000)])
+def test_anchors_of_a_detector_and_vectors_stay_float(bench, shape):
+    dims = ",".join(map(str, shape))
+    plan = bench.plan(bench.text(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Add (x, W) }}", W=shape))
+    assert (plan.embeddings, plan.unquantized) == ((), ())
+
+
 def test_a_target_without_int8_tables_and_an_excluded_gather_are_told(bench):
     model = bench.text(LOOKUP, W=WORDS)
     plan, _, _ = built(bench, model, selection=Selection(target="tensorrt"))
