@@ -150,11 +150,3 @@ def test_a_convolution_with_groups_stays_float_between_float_ops(bench):
 )
 def test_a_convolution_with_groups_next_to_integers_is_int8(bench, text):
     assert left_in_float(bench, text) == {}
-
-
-def test_a_convolution_with_narrow_groups_stays_float_between_layers_too(bench):
-    narrow = "c = Conv(x, W) h = Relu(c) d = Conv <group = {}> (h, {}) s = Relu(d) y = Conv(s, Y)"
-    slow = "its groups are narrow, its float kernel is faster"
-    assert left_in_float(bench, narrow.format(4, "Q")) == {"Conv_d": slow}
-    assert left_in_float(bench, narrow.format(2, "N")) == {"Conv_d": slow}
-    assert left_in_float(bench, narrow.format(8, "D")) == {}
