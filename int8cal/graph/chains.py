@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
 
 _SHIFTS = frozenset({"Add", "Sub"})
+_LAYER_NORMS = frozenset({"LayerNormalization", "RMSNormalization"})
 # what may lie between a graph input and a Mul that prepares raw pixels
 _PREPARES = frozenset({"Mul", "Add", "Sub", "Div", "Cast", "Transpose", "Reshape", "Identity", "BatchNormalization"})
 
@@ -156,7 +157,7 @@ class _Finder:
             return None
         if node.op_type == "ConvTranspose":
             return self._transposed_start(node)
-        if node.op_type == "LayerNormalization":
+        if node.op_type in _LAYER_NORMS:
             rank = self.index.rank(node.output[0])
             last = attribute(node, "axis", -1) in {-1, (rank or 0) - 1}
             return self._norm_start(node, -1) if last else None

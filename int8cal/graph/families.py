@@ -114,7 +114,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "embedding tables",
         recognize.tables,
-        "the file hardly shrinks where the table is most of it",
+        "the file hardly shrinks where the table is most of it and stays float",
         treatments.tables,
         "size in the report",
     ),

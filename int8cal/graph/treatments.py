@@ -144,11 +144,19 @@ def vocoders(parts: Sequence[Part], planned: Planned) -> str:
 
 
 def tables(parts: Sequence[Part], planned: Planned) -> str:
-    """Tell of tables: a Gather is no layer, its table stays as it is."""
+    """Tell of tables: those that weigh enough are offered as int8, which the holdout decides."""
     nodes = planned.index.nodes
+    offered = {each.weight for each in planned.plan.embeddings}
     sizes = {nodes[part.node].input[0]: part.figure for part in parts if part.node in nodes}
-    size = sum(sizes.values())
-    return f"{_split(parts, planned, 'as codes', 'exact')}: {size / 1e6:.1f} MB of the file do not become smaller"
+    told = []
+    for known, what in ((True, "int8 where the outputs keep what they had"), (False, "float, exact")):
+        found = [size for name, size in sizes.items() if (name in offered) == known]
+        if found:
+            count = f"{len(found)} table{'s' if found[1:] else ''}"
+            told.append(
+                f"{count} of {sum(found) / 1e6:.1f} MB {'become' if known else 'stay'}{'' if found[1:] else 's'} {what}"
+            )
+    return "; ".join(told)
 
 
 def embeddings(parts: Sequence[Part], planned: Planned) -> str:

@@ -22,6 +22,7 @@ from int8cal.probe.injection import ErrorSite
 from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import Probe
 from int8cal.protos import copied
+from int8cal.quantization.corrections.channel_copies import merged
 from int8cal.quantization.corrections.residual_codes import fine_scale, first_plane
 from int8cal.quantization.layers import scales_per_output
 from int8cal.runtime.sessions import Session
@@ -53,23 +54,26 @@ class RoundedLayer:
         integers: Its weights and bias.
         affine: Of its input.
         residual: Its input has residual codes (see corrections.residual_codes).
+        copies: Channels of its input that it reads once more (see corrections.channel_copies).
     """
 
     layer: Layer
     integers: QuantizedLayer
     affine: Affine
     residual: bool = False
+    copies: tuple[int, ...] = ()
 
     def weight(self) -> npt.NDArray[np.float32]:
         """Return the dequantized weights, shaped as stored; with residual codes, those of the first codes."""
         codes, scales = self.integers.weight, self.integers.scales.astype(np.float32)
         if self.residual:
             codes = first_plane(codes, self.layer.reduction)
+        whole = merged(codes, self.copies, self.layer.reduction).astype(np.float32)
         if self.layer.axis is None:
-            return codes.astype(np.float32) * scales.reshape(())
-        shape = [1] * codes.ndim
+            return whole * scales.reshape(())
+        shape = [1] * whole.ndim
         shape[self.layer.axis] = -1
-        return codes.astype(np.float32) * scales.reshape(shape)
+        return whole * scales.reshape(shape)
 
     def bias(self) -> npt.NDArray[np.float32] | None:
         """Return the dequantized bias, (M,); None where there is none."""

@@ -9,6 +9,7 @@ from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.chains import find_chains
 from int8cal.numerics.affine import Affine, positive_scale
 from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan, scaled_tensors
 from int8cal.quantization.corrections.integers import Rounding
 from int8cal.quantization.corrections.residual_codes import ResidualCodes, with_residual_codes
@@ -42,7 +43,7 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Ma
     return replace(_cut(table, plans, left), settings=settings, weights=weights)
 
 
-def with_forms(table: CalibrationTable, plans: tuple[Plan, Plan], forms: Mapping[str, LayerForm]) -> CalibrationTable:
+def without_unused_ranges(table: CalibrationTable, plans: tuple[Plan, Plan], forms: Mapping[str, LayerForm]) -> CalibrationTable:
     """Take the ranges of inputs out of a table that its layers have no use for; what channels were rescaled stays.
 
     Args:
@@ -92,7 +93,8 @@ def without_layers(
     # codes were rounded for weights that are other ones now
     changed = [chain for chain in find_chains(model, before) if chain.tensor in gone]
     touched = {node for chain in changed for node in (chain.node, *(reader.node for reader in chain.readers))}
-    result = result.corrected(equalization.without_names(gone), rounding.without(touched))
+    copies = ChannelCopies.of(result).without(touched)
+    result = result.corrected(equalization.without_names(gone), rounding.without(touched), copies)
     settings = table.settings.with_left("left_for_latency", left)
     result = replace(result, settings=settings, tensors=tensors, weights={})
     # ranges without equalization are ranges without room for a second plane, too
@@ -134,7 +136,7 @@ def unscaled(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> tup
     }
     bare = replace(table, tensors=tensors, weights={}, corrections=())
     result = with_weights(bare, plan, build_model(model, plan, bare))
-    kept = tuple(each for each in table.corrections if not isinstance(each, Equalization))
+    kept = tuple(each for each in table.corrections if not isinstance(each, (Equalization, ChannelCopies)))
     return replace(result, corrections=kept), wider
 
 

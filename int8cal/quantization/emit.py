@@ -71,7 +71,10 @@ class _Emitter:
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
         self.planes = draft.residual
-        self.both: dict[tuple[str, int], str] = {}  # tensor and axis -> its codes in two planes
+        self.copies = draft.copies
+        self.remainders: dict[str, str] = {}  # tensor -> the codes of what its first ones leave
+        self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
+        self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
         self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
         self.reshaped: set[str] = set()
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
@@ -135,7 +138,8 @@ class _Emitter:
         rows, product = codes, output
         if len(dims) != 2:
             if codes not in self.rows:
-                width = layer.channels * (2 if layer.node in self.planes else 1)
+                width = layer.channels + len(self.copies.get(layer.node, ()))
+                width *= 2 if layer.node in self.planes else 1
                 self.rows[codes] = to_rows(self.built, codes, width)
             rows, product = self.rows[codes], self.names.tensor(f"{node.output[0]}_rows")
         value = self._dequantize(layer.input, self.names.tensor(f"{layer.input}_dequantized"), rows)
@@ -184,22 +188,43 @@ class _Emitter:
             self._dequantize(tensor, tensor)
 
     def _codes(self, layer: Layer) -> str:
-        """Return the codes that a layer reads: its input's, or these and those of the remainder side by side."""
-        tensor = layer.input
-        first = self.parameters[tensor]
-        if layer.node not in self.planes:
-            return first.codes
-        axis = layer.channel_axis
-        if (tensor, axis) not in self.both:
+        """Return the codes that a layer reads: its input's, and beside them those of the remainder, and copies."""
+        tensor, axis = layer.input, layer.channel_axis
+        copies, parts = self.copies.get(layer.node, ()), [self.parameters[tensor].codes]
+        if layer.node in self.planes:
+            parts.append(self._remainder(tensor))
+        if copies:
+            parts = [part for codes in parts for part in (codes, self._pick(codes, axis, copies))]
+        if len(parts) == 1:
+            return parts[0]
+        key = (axis, tuple(parts))
+        if key not in self.joined:
+            self.joined[key] = self.names.tensor(
+                f"{tensor}_planes" if layer.node in self.planes else f"{tensor}_copied"
+            )
+            self.built.node("Concat", parts, self.joined[key], axis=axis)
+        return self.joined[key]
+
+    def _remainder(self, tensor: str) -> str:
+        """Return the codes of what a tensor's first codes leave."""
+        if tensor not in self.remainders:
+            first = self.parameters[tensor]
             fine = self.built.constant(f"{tensor}_remainder_scale", fine_scale(self.activations[tensor]))
             left = self.names.tensor(f"{tensor}_remainder")
             known = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized"))
-            codes, both = self.names.tensor(f"{left}_quantized"), self.names.tensor(f"{tensor}_planes")
+            self.remainders[tensor] = codes = self.names.tensor(f"{left}_quantized")
             self.built.node("Sub", [self.renamed.get(tensor, tensor), known], left)
             self.built.node("QuantizeLinear", [left, fine, first.zero_point], codes)
-            self.built.node("Concat", [first.codes, codes], both, axis=axis)
-            self.both[tensor, axis] = both
-        return self.both[tensor, axis]
+        return self.remainders[tensor]
+
+    def _pick(self, codes: str, axis: int, channels: tuple[int, ...]) -> str:
+        """Return some channels of codes."""
+        key = (codes, axis, channels)
+        if key not in self.picked:
+            self.picked[key] = output = self.names.tensor(f"{codes}_copies")
+            which = self.built.constant(f"{codes}_channels", np.array(channels, np.int64))
+            self.built.node("Gather", [codes, which], output, axis=axis)
+        return self.picked[key]
 
     def _affine_parameters(self, tensor: str, affine: Affine) -> _Parameters:
         if tensor not in self.parameters:

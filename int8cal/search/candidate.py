@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
+from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Candidate:
         equalization: The table's record of the rescaling.
         notes: A line for each rescaled chain.
         rescaled: Nodes of layers whose weights are not those of the prepared model.
+        copies: The table's record of channels that are read several times.
     """
 
     model: onnx.ModelProto
@@ -112,6 +114,7 @@ class Candidate:
     equalization: Equalization = field(default_factory=Equalization)
     notes: tuple[str, ...] = ()
     rescaled: frozenset[str] = frozenset()
+    copies: ChannelCopies = field(default_factory=ChannelCopies)
 
 
 def plain_candidate(inputs: Inputs) -> Candidate:
@@ -153,7 +156,7 @@ def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
     entries = inputs.blank.tensors | candidate.ranges.entries
     warnings = (*inputs.blank.warnings, *candidate.ranges.warnings)
     bare = replace(inputs.blank, tensors=entries, corrections=(), warnings=warnings)
-    return bare.corrected(candidate.equalization, *inputs.blank.corrections)
+    return bare.corrected(candidate.equalization, candidate.copies, *inputs.blank.corrections)
 
 
 def _ranges(inputs: Inputs, tensors: dict[str, TensorStatistics], method: Method) -> Ranges:

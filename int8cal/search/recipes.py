@@ -9,6 +9,7 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
     bias,
+    channel_copies,
     dynamic,
     embeddings,
     equalization,
@@ -46,6 +47,7 @@ _FAST = Recipe(
     (
         widest_ranges.propose,
         equalization.propose,
+        channel_copies.propose,
         recurrent.propose,
         dynamic.propose,
         embeddings.propose,

@@ -61,6 +61,7 @@ class Draft:
         bias_deltas: What to add to biases, in real units, (output channels,) by node.
         rounding: Codes as text, by node; see `corrections.integers`.
         residual: Nodes whose inputs come with residual codes.
+        copies: Channels of its input that a node reads once more, by node.
         pixels: Tensors that hold raw pixels, and the code that a Pad in front of one fills in; None without Pad.
         read: Tensors that layers read where it is something else than in the prepared model.
         metadata: For metadata_props of the int8 model.
@@ -74,6 +75,7 @@ class Draft:
     bias_deltas: Mapping[str, Float64] = field(default_factory=dict)
     rounding: Mapping[str, str] = field(default_factory=dict)
     residual: frozenset[str] = frozenset()
+    copies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pixels: Mapping[str, int | None] = field(default_factory=dict)
     read: Mapping[str, ReadChannels] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)

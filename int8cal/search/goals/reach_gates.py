@@ -130,14 +130,15 @@ class GateSearch:
         """Measure how much noise each layer makes, as it is and with residual codes, at the outputs that decide."""
         prepared, plan, table = self.prepared.model, self.result.plan, self.result.table
         built = build_model(prepared, plan, table)
-        already = built.draft.residual
+        already, copies = built.draft.residual, built.draft.copies
         selection = table.settings.selection
         opened = open_layers(prepared, plan, selection, self._elements, built.draft.pixel_nodes)
         affines = {name: entry.affine for name, entry in table.tensors.items()}
         sources: dict[NoiseSource, RoundedLayer | Affine] = {}
         for each in opened:
             affine = affines[each.layer.input]
-            rounded = RoundedLayer(each.layer, built.layers[each.node], affine, residual=each.node in already)
+            residual, more = each.node in already, copies.get(each.node, ())
+            rounded = RoundedLayer(each.layer, built.layers[each.node], affine, residual, more)
             sources |= {NoiseSource(what, each.node): rounded for what in _OF_LAYERS}
         groups: list[ResidualGroup] = []
         if self.job.quantization.fallback == "planes":
@@ -149,7 +150,7 @@ class GateSearch:
         by_node = {each.node: each.layer for each in opened}
         for node in doubled:
             affine = wide[by_node[node].input].affine
-            rounded = RoundedLayer(by_node[node], built.layers[node], affine, residual=True)
+            rounded = RoundedLayer(by_node[node], built.layers[node], affine, True, copies.get(node, ()))
             sources[NoiseSource("input", node, residual=True)] = rounded
         sites = sites_of(prepared, plan)
         read = [each.tensor for each in plan.tensors if each.source and ErrorSite(each.tensor, "others") in sites]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from int8cal.graph.index import Index
 from int8cal.graph.layers import window_of
+from int8cal.quantization.corrections.channel_copies import merged
 from int8cal.quantization.corrections.equalization import input_channels_first
 from int8cal.quantization.corrections.integers import Bias
 from int8cal.quantization.corrections.residual_codes import first_plane
@@ -74,9 +75,10 @@ def bias_deltas(
         shape = [1] * weight.ndim
         shape[layer.axis] = -1
         codes = integers.weight
-        if codes.shape != weight.shape:  # what residual codes of an input stand for has the mean 0
+        if layer.node in draft.residual:  # what residual codes of an input stand for has the mean 0
             codes = first_plane(codes, layer.reduction)
-        shift = codes * integers.scales.reshape(shape) - weight
+        whole = merged(codes, draft.copies.get(layer.node, ()), layer.reduction)
+        shift = whole * integers.scales.reshape(shape) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
         delta = np.zeros(weight.shape[layer.axis])

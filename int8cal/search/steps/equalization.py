@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.search.search import Proposal, Proposals, State
 
 Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # how far towards equal activations (1) rather than equal weights (0)
 MAX_EXPONENT = 30
@@ -228,7 +229,13 @@ def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> t
 
 
 def predicted_noise(
-    amax: Float64, power: Float64, by_input: list[Float64], exponents: Float64, *, signed: bool
+    amax: Float64,
+    power: Float64,
+    by_input: list[Float64],
+    exponents: Float64,
+    halvings: Int64 | float = 0.0,
+    *,
+    signed: bool,
 ) -> float:
     """Predict the squared error at a reader's output per position, from rounding its input and its weights.
 
@@ -237,6 +244,7 @@ def predicted_noise(
         by_input: Per input channel the weights that read it, (outputs, taps) with the output's row index kept; see
             `input_channels_first`.
         exponents: Of the factors, (C,).
+        halvings: Each channel is read 2**halvings times, with weights so many times smaller; (C,).
         signed: The tensor has negative values (its step is twice as wide).
 
     Numerics: a uniform rounding error has variance step**2 / 12.
@@ -245,6 +253,7 @@ def predicted_noise(
     step = (amax * factor).max() * (2 if signed else 1) / 255
     energy = np.array([np.square(rows).sum() for rows in by_input])
     from_input = step**2 / 12 * (energy / factor**2).sum()
+    factor = factor * np.exp2(halvings)  # copies have the same weights, so their errors add up
     outputs = by_input[0].shape[0]
     largest = np.zeros(outputs)
     spread = np.zeros(outputs)

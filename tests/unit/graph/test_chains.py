@@ -5,6 +5,7 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
+from int8cal.quantization.corrections.equalization import apply_factors
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 ROWS = "g (float[N,4] x) => (float[N,3] y)"
@@ -147,6 +148,18 @@ def test_a_normalization_takes_the_factors_of_all_that_read_it(bench):
     assert (chain.tensors, chain.axes, chain.tensor, chain.channels, chain.inserted) == (("n",), (-1,), "n", 8, False)
     tap = next(tap for tap in make_taps(plan, (chain,)) if tap.tensor == "n")
     assert (tap.channel_axis, tap.channels, tap.equalizable) == (-1, 8, True)
+
+
+def test_a_normalization_by_the_root_mean_square_takes_factors(bench):
+    body = "n = RMSNormalization <axis = -1> (x, G) " + HEADS.format(t="n")
+    model = bench.prepared(bench.text(f"{ATTENTION} {{ {body} }}", opset=23, G=(8,), **QKV)).model
+    (chain,) = find_chains(model, make_plan(model, Selection()))
+    assert readers(chain) == ["MatMul_k", "MatMul_q", "MatMul_v"]
+    assert (carriers(chain), chain.inserted) == ([("G", 0)], False)
+    scaled = apply_factors(model, make_plan(model, Selection()), {"n": np.arange(8.0) - 4})
+    assert [node.op_type for node in scaled.graph.node] == [node.op_type for node in model.graph.node]
+    feed = {"x": np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)}
+    np.testing.assert_allclose(bench.run(scaled, feed)["y"], bench.run(model, feed)["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_a_normalization_written_out_is_one_too(bench):

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from int8cal.graph import treatments
 from int8cal.graph.families import RULES, find_families
 from int8cal.graph.index import Index
 from int8cal.graph.treatments import Planned
@@ -183,7 +184,7 @@ TREATED = {
     "squeeze and excite": "in float",
     "swish": "it runs on integers",
     "vocoder": "all 2 stay in float, 2 of them because the runtime of this target has no integer kernel",
-    "embedding tables": "it stays in float, exact: 0.1 MB of the file",
+    "embedding tables": "1 table of 0.1 MB stays float, exact",
     "embedding output": "it stays in float",
     "recurrent cells": "the weights of 1 of 1 become int8",
     "skip connections": "it runs on integers, with one scale over all that they join",
@@ -205,6 +206,16 @@ def test_what_the_user_leaves_in_float_is_said_to_be_float(bench, name, pattern,
     model = bench.prepared(built(bench, next(text for each, _, text in FOUND if each == name))).model
     parts = families(model)[name].parts
     assert word in families(model)[name].rule.treat(parts, Planned(Index(model), bench.plan(model, exclude=[pattern])))
+
+
+@pytest.mark.parametrize(
+    ("exclude", "told"), [((), "1 table of 0.1 MB becomes int8"), (("op:Gather",), "1 table of 0.1 MB stays float")]
+)
+def test_a_table_that_weighs_enough_is_said_to_become_int8(bench, exclude, told):
+    text = "g (int64[N,5] x) => (float[A,B,C] y) { e = Gather (G, x) y = MatMul (e, W) }"
+    model = bench.prepared(bench.text(text, G=(1500, 16), W=(16, 16))).model
+    plan = bench.plan(model, exclude=exclude)
+    assert told in treatments.tables(families(model)["embedding tables"].parts, Planned(Index(model), plan))
 
 
 def test_depth_of_a_graph_costs_no_more_than_its_nodes(bench):

@@ -13,6 +13,7 @@ from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections import (
     CORRECTIONS,
     Bias,
+    ChannelCopies,
     Equalization,
     ResidualCodes,
     Rounding,
@@ -28,6 +29,7 @@ RECORDS = (
     Bias({"a": (0.1, -1e-17), "b": (2.0,)}),
     Rounding({"a": "eJw=", "b": "eJw="}),
     ResidualCodes({"a": 16}),
+    ChannelCopies({"a": (3, 3, 7)}),
 )
 TWO = "g (float[N,4] x) => (float[N,3] y) { h = Gemm(x, W, B) r = Relu(h) y = Gemm(r, V, C) }"
 SHAPES = {"W": (4, 6), "B": (6,), "V": (6, 3), "C": (3,)}
