@@ -17,6 +17,8 @@ NAMED = ("tensors", "weights", "outputs")
 # parts that other settings or other data bring
 ABSENT = {
     "data.padding.…",
+    "data.bodies.PATH",
+    "bodies.PATH.…",
     "metric.…",
     "runtimes.…",
     "families[].…",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.graph.layers import DYNAMIC_OPS
 from int8cal.graph.plan import make_plan
-from int8cal.quantization.derived_tables import with_forms
+from int8cal.quantization.derived_tables import without_unused_ranges
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 
@@ -55,7 +55,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         forms: dict[str, LayerForm] = dict.fromkeys(nodes, "dynamic")
         settings = state.table.settings
         smaller = make_plan(inputs.prepared, settings.with_forms({**settings.forms, **forms}).selection)
-        table = with_forms(state.table, (state.plan, smaller), forms)
+        table = without_unused_ranges(state.table, (state.plan, smaller), forms)
         notes = (f"ranges taken at run time: {', '.join(nodes)}",)
         state = yield Proposal(f"ranges at run time for {len(nodes)} layers", table, smaller, notes=notes)
         if state.results[-1].kept:
