@@ -43,7 +43,9 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Ma
     return replace(_cut(table, plans, left), settings=settings, weights=weights)
 
 
-def without_unused_ranges(table: CalibrationTable, plans: tuple[Plan, Plan], forms: Mapping[str, LayerForm]) -> CalibrationTable:
+def without_unused_ranges(
+    table: CalibrationTable, plans: tuple[Plan, Plan], forms: Mapping[str, LayerForm]
+) -> CalibrationTable:
     """Take the ranges of inputs out of a table that its layers have no use for; what channels were rescaled stays.
 
     Args:
