@@ -28,6 +28,8 @@ TYPES: dict[str, QType] = {"uint8": U8, "int8": S8, "uint16": U16}
 METHODS: tuple[Method, ...] = ("max", "percentile", "kl", "mse")
 # With 16 bits a clipped value costs more than the finer steps gain.
 METHODS_OF_16_BITS: tuple[Method, ...] = ("max",)
+# One of 16 bits is for values beyond those that were observed: clipping them cost a ResNet 5 dB on unseen images.
+ROOM_OF_16_BITS = 2.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def _by_method(
 ) -> Choice:
     warning = ""
     low, high = histogram.observed
+    if dtype is U16 and method == "max":
+        low, high = low * ROOM_OF_16_BITS, high * ROOM_OF_16_BITS
     if method == "percentile":
         low, high = histogram.percentile_range(percentile)
         if low == high == 0.0:  # more exact zeros than the percentile keeps

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # Why a layer stays float that has weights like any other.
 NO_KERNEL = "the runtime has no integer kernel for it"
 BETWEEN_FLOATS = "its neighbours are float, where its float kernel is faster"
-NARROW_GROUPS = "its groups are narrow, its float kernel is faster"
-SLOWER = frozenset({NO_KERNEL, BETWEEN_FLOATS, NARROW_GROUPS})  # int8 would only cost
+SLOWER = frozenset({NO_KERNEL, BETWEEN_FLOATS})  # int8 would only cost
 # How far below the others a masked score is, at least: exp of it is 0 in float32. Scores have no unit of their own.
 MASKED = 104.0
 
@@ -221,8 +220,6 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
     reason = _why_float_weights(index, node, rule)
     if reason:
         return reason
-    if int(attribute(node, "group", 1)) > 1 and 1 < index.initializers[weight].dims[1] <= rule.narrow_groups:
-        return NARROW_GROUPS
     if rule.bias is not None and len(node.input) > rule.bias and node.input[rule.bias]:
         bias = node.input[rule.bias]
         if not index.is_constant(bias):

@@ -158,8 +158,8 @@ class OpRule:
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
         no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
         grouped: A convolution with groups has the integer kernel too.
-        narrow_groups: Groups of at most so many channels, but more than one, make a convolution slower than in float.
-        float_groups: Between float neighbours a convolution with groups is slower than in float.
+        float_groups: Groups of at most so many channels, one included, make a convolution slower than in float where
+            its neighbours are float.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
         splits: All its outputs hold values of its input, and take codes together or not at all.
@@ -172,8 +172,7 @@ class OpRule:
     shares_inputs: bool = False
     no_kernel: bool = False
     grouped: bool = True
-    narrow_groups: int = 0
-    float_groups: bool = False
+    float_groups: int = 0
     mode: str = ""
     splits: bool = False
     weight: int = 1
@@ -181,7 +180,7 @@ class OpRule:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, narrow_groups=4, float_groups=True),
+    "Conv": OpRule("linear", bias=2, float_groups=8),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -232,7 +231,7 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(rule, float_output=True, no_kernel=False, narrow_groups=0, float_groups=False)
+    op: replace(rule, float_output=True, no_kernel=False, float_groups=0)
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }

@@ -204,7 +204,7 @@ class _Planner:
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
         found = set()
         for layer in self.layers.values():
-            if layer.group == 1 or not self.rules[layer.op_type].float_groups:
+            if layer.group == 1 or layer.dims[1] > self.rules[layer.op_type].float_groups:
                 continue
             readers = {"" if each is None else each.name for each in self._readers(layer.output)}
             inner = layer.input in self.index.producer and readers and "" not in readers

@@ -266,8 +266,7 @@ class _Emitter:
         axis = layer.axis
         scales = integers.scales.astype(np.float32)
         per_tensor = axis is None
-        wide = self.activations[layer.input].dtype is U16
-        if wide:
+        if self.activations[layer.input].dtype is U16 and layer.op_type == "MatMul":
             node.input[rule.weight] = self._folded_weight(stem, integers.weight, scales, axis)
         else:
             node.input[rule.weight] = self._integer_constant(
@@ -281,7 +280,7 @@ class _Emitter:
             return
         bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
         stem = f"{layer.bias}@{layer.node}"
-        if self.plan.ops.float_bias or wide:
+        if self.plan.ops.float_bias:
             value = integers.bias * bias_scales.astype(np.float64)
             node.input[rule.bias] = self.built.constant(stem, value.astype(np.float32))
             return
@@ -303,10 +302,10 @@ class _Emitter:
         return output
 
     def _folded_weight(self, stem: str, codes: np.ndarray, scales: np.ndarray, axis: int | None) -> str:
-        """Write int8 weights behind Cast and Mul, which the runtime folds when it loads the model.
+        """Write int8 weights of a MatMul behind Cast and Mul, which the runtime folds when it loads the model.
 
-        Beside activations of 16 bits it computes in float: behind DequantizeLinear it would make weights anew in every
-        run, or a MatMulNBits, whose kernel takes only 8 bits of the activations.
+        Behind DequantizeLinear it would make a MatMulNBits, whose kernel takes only 8 of the activations' 16 bits. A
+        Conv or Gemm keeps DequantizeLinear: folded weights would get int8 codes again, with one scale for all of them.
         """
         shape = [1] * codes.ndim
         if axis is not None:

@@ -19,6 +19,7 @@ import onnx
 from int8cal.graph.edit import Builder, Names, instead, refill
 from int8cal.graph.index import Index, attribute, tensors_read
 from int8cal.protos import copied
+from int8cal.quantization.products import from_rows, to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,7 @@ def emit_unranged(model: onnx.ModelProto, draft: Draft, integers: Mapping[str, Q
     read |= {value.name for value in model.graph.output}
     unread = {name for layer in unranged for name in (layer.weight, layer.bias)} - read
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
+    refill(model.graph.value_info, [value for value in model.graph.value_info if value.name not in writer.reshaped])
     refill(model.graph.node, writer.built.nodes)
     refill(model.graph.initializer, [*kept, *writer.built.initializers.values()])
     return model
@@ -72,6 +74,9 @@ class _Writer:
         self.draft, self.index = draft, Index(draft.model)
         self.integers = integers
         self.inputs: dict[str, tuple[str, str, str]] = {}  # tensor -> its codes, scale and zero point
+        self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
+        self.reshaped: set[str] = set()
+        self.taken_in: set[str] = set()  # Adds that are written with their product
         # layers that read the same weights in the same way share what is made of them
         self.written: dict[tuple[str, str, bytes, str], tuple[str, ...]] = {}
 
@@ -84,14 +89,44 @@ class _Writer:
             made.output.extend(parts[1:])
             self.inputs[tensor] = (parts[0], parts[1], parts[2])
         codes, scale, zero_point = self.inputs[tensor]
+        output, add, dims = str(node.output[0]), self._add_of(layer), self.index.dims(layer.input) or ()
+        in_rows = len(dims) > 2 and self._meets_residual(layer.output)
+        if in_rows:
+            if codes not in self.rows:
+                self.rows[codes] = to_rows(self.built, codes, layer.channels)
+            output = self.built.names.tensor(f"{stem}_rows")
         weight, scales = self._matrix(node, layer)
         names = {part: self.built.names.tensor(f"{stem}_{part}") for part in ("sums", "sums_float", "sums_scale")}
-        self.built.nodes.append(instead(node, "MatMulInteger", [codes, weight, zero_point], names["sums"]))
+        read = self.rows[codes] if in_rows else codes
+        self.built.nodes.append(instead(node, "MatMulInteger", [read, weight, zero_point], names["sums"]))
         self.built.node("Cast", [names["sums"]], names["sums_float"], to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [scale, scales], names["sums_scale"])
-        product = self._before_bias(node, "product")
+        product = self._before_bias(node, "product") if _has_bias(node) else output
         self.built.node("Mul", [names["sums_float"], names["sums_scale"]], product)
         self._bias(node, layer, product)
+        if in_rows:
+            if add is not None and layer.bias is not None:
+                result = self.built.names.tensor(f"{layer.output}_rows")
+                self.built.node("Add", [product, self._corrected(layer, layer.bias)], result)
+                self.taken_in.add(add.name)
+                product = result
+            width = self.index.initializers[layer.weight].dims[1]
+            from_rows(self.built, product, layer.output, width=width, like=(codes, dims))
+            self.reshaped.add(layer.output)
+
+    def _add_of(self, layer: Layer) -> onnx.NodeProto | None:
+        return self.index.nodes[layer.bias_add] if layer.bias_add else None
+
+    def _meets_residual(self, result: str) -> bool:
+        """Whether an Add of two activations reads a product.
+
+        Told that both have the same shape, the runtime would make a SkipLayerNormalization of the Add and what follows,
+        whose kernel takes longer than both. It cannot tell that of what a Reshape gives.
+        """
+        return any(
+            use.node.op_type == "Add" and not any(self.index.is_constant(name) for name in use.node.input)
+            for use in self.index.uses.get(result, ())
+        )
 
     def weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         """Put int8 weights in front of a node that stays in float."""
@@ -121,7 +156,9 @@ class _Writer:
         self._bias(node, layer, product)
 
     def add(self, node: onnx.NodeProto, layer: Layer) -> None:
-        """Write the Add of a layer's bias."""
+        """Write the Add of a layer's bias, unless the layer has taken it in."""
+        if node.name in self.taken_in:
+            return
         result = copied(node)
         if layer.bias is not None:
             result.input[list(node.input).index(layer.bias)] = self._corrected(layer, layer.bias)
