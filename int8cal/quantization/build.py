@@ -78,11 +78,10 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         for path, each in plan.bodies.items()
         if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
     ]
+    in_their_types(built.model)  # before bodies come back, so that what several graphs hold is alike, and shared
     if not inside:
-        in_their_types(built.model)
         return built
     put_back(built.model, [(body, in_their_types(each.model)) for body, each in inside])
-    in_their_types(built.model)
     digests = [str(metadata_of(each.model, TABLE_KEY)) for each in (built, *(each for _, each in inside))]
     set_metadata(built.model, TABLE_KEY, hashlib.sha256("\n".join(digests).encode()).hexdigest())
     warnings = list(built.warnings)

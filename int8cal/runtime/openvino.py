@@ -121,8 +121,8 @@ class OpenVinoSession:
         Raises:
             StatisticsError: A kernel failed on these values, or an input is missing.
         """
-        # contiguous: the plugin takes the memory as it is
-        given = {self._taken[name]: np.ascontiguousarray(array) for name, array in feed.items() if name in self._taken}
+        # contiguous: the plugin takes the memory as it is; np.ascontiguousarray would make a vector of a scalar
+        given = {self._taken[name]: np.asarray(array, order="C") for name, array in feed.items() if name in self._taken}
         try:
             self._request.infer(given, share_inputs=True)
             ports = {name: self._given[name] for name in (self.outputs if outputs is None else outputs)}

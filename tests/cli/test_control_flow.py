@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from control_flow import SIZE, bodies_of, branches, feeds, loop, nested, ops, save_feeds, scan
+from control_flow import SIZE, bodies_of, branches, feeds, loop, model, nested, ops, save_feeds, scan, weight
 
 
 def job(call, folder, net, items, *more, out="out"):
@@ -184,3 +184,27 @@ def test_inspect_audit_and_evaluate_know_bodies(call, tmp_path):
     assert done.code == 0, done.err
     assert json.loads(done.out)["metrics"]["sqnr_db"] == pytest.approx(report(tmp_path)["metrics"]["sqnr_db"])
     shutil.rmtree(tmp_path / "out")
+
+
+@pytest.mark.parametrize("taken", [(True, False), (True,)], ids=["both", "one"])
+def test_a_float16_table_of_both_branches_is_stored_once_and_no_larger(call, tmp_path, taken):
+    branch = "[look] t = Gather (table, row) [sum] s = Add (h, t) [two] {end} = MatMul (s, w)"
+    text = f"""net (float16[N,{SIZE}] x, int64[N] row, bool flag) => (float16[N,{SIZE}] y) {{
+        [first] g = MatMul (x, outside) [before] u = Gather (table, row) [plus] h = Add (g, u)
+        [choice] y = If (flag) <
+            then_branch = first () => (float16[N,{SIZE}] a) {{ {branch.format(end="a")} }},
+            else_branch = second () => (float16[N,{SIZE}] b) {{ {branch.format(end="b")} }}> }}"""
+    own = [("first", "w", weight(1).astype(np.float16)), ("second", "w", weight(2).astype(np.float16))]
+    outer = {"outside": weight(3).astype(np.float16), "table": weight(4, 2000, SIZE).astype(np.float16)}
+    items = [
+        {**each, "x": each["x"].astype(np.float16), "row": np.array([at * 7], np.int64)}
+        for flag in taken
+        for at, each in enumerate(feeds(8, flag=flag))
+    ]
+    assert job(call, tmp_path, model(text, own, **outer), items, "--exclude", "op:Gather").code == 0
+    sizes = [(tmp_path / name).stat().st_size for name in ("net.onnx", "out/net.int8.onnx")]
+    assert sizes[1] < sizes[0] + 10_000
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+    assert sqnr_db(tmp_path, items) > 20

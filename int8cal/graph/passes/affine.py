@@ -16,7 +16,7 @@ from int8cal.graph.edit import Rewrite, dropped, instead, joined, without_attrib
 from int8cal.graph.index import attribute
 from int8cal.graph.ops import is_standard, op_of
 from int8cal.graph.passes.steps import Change, added, as_float32, change_of, fits, step_of
-from int8cal.protos import copied
+from int8cal.protos import copied, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,6 +93,7 @@ class Absorber:
         self._index = index
         self.names = names
         self._depth = 0
+        self._constant_bytes = sum(map(tensor_bytes, index.initializers.values()))
 
     def absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
         """Move a change into whatever computes a tensor.
@@ -121,6 +122,8 @@ class Absorber:
             return None
         facts = op_of(node)
         if facts.channel_axis and self._index.is_constant(node.input[1]):
+            if change.scales and self._shared_too_often(str(node.input[1])):
+                return None
             return _into_layer(self._index, self.names, node, change, output)
         step = step_of(self._index, node)
         if step is not None:
@@ -134,6 +137,11 @@ class Absorber:
         if node.op_type in ("Mul", "MatMul"):
             return self._into_product(node, change, output)
         return None
+
+    def _shared_too_often(self, weight: str) -> bool:
+        """Whether a copy of a weight for each of its readers would double what constants take: the int8 file grows."""
+        copies = len(self._index.uses[weight]) - 1
+        return copies * tensor_bytes(self._index.initializers[weight]) > self._constant_bytes
 
     def constant(self, tensor: str, values: Float64) -> tuple[str, npt.NDArray[np.float32]] | None:
         """Return a new constant beside a tensor, None where float32 does not hold it."""

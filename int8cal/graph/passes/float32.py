@@ -127,8 +127,15 @@ def in_their_types(model: onnx.ModelProto) -> onnx.ModelProto:
     types = [each for each in HALVES if _NAMES[each] in (metadata_of(model, CONVERTED) or "").split(", ")]
     if not types:
         return model
-    built = Builder(Names(model.graph))
-    for tensor in model.graph.initializer:
+    names = Names(model.graph)
+    for graph in graphs_within(model.graph):
+        _store(graph, names, types)
+    return model
+
+
+def _store(graph: onnx.GraphProto, names: Names, types: Collection[int]) -> None:
+    built = Builder(names)
+    for tensor in graph.initializer:
         if tensor.data_type != onnx.TensorProto.FLOAT or tensor_bytes(tensor) < _SMALLEST_STORED:
             continue
         values = numpy_helper.to_array(tensor)
@@ -137,11 +144,10 @@ def in_their_types(model: onnx.ModelProto) -> onnx.ModelProto:
                 half = values.astype(helper.tensor_dtype_to_np_dtype(each))
             if np.array_equal(half.astype(np.float32), values):
                 name = tensor.name
-                tensor.CopyFrom(constant(built.names.tensor(f"{name}_{_NAMES[each]}"), half))
+                tensor.CopyFrom(constant(names.tensor(f"{name}_{_NAMES[each]}"), half))
                 built.node("Cast", [tensor.name], name, to=onnx.TensorProto.FLOAT)
                 break
-    refill(model.graph.node, [*built.nodes, *model.graph.node])
-    return model
+    refill(graph.node, [*built.nodes, *graph.node])
 
 
 def _require_feedable(model: onnx.ModelProto, where: str) -> None:

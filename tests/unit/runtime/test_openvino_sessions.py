@@ -39,6 +39,11 @@ class TestSession:
             for name, value in ours.items():
                 np.testing.assert_allclose(others[name], value, rtol=1e-5, atol=1e-6)
 
+    def test_a_scalar_stays_one(self, bench):
+        model = bench.text("net (float[N,4] x, float f) => (float[N,4] y) { y = Mul(x, f) }")
+        result = OpenVinoSession(model).run({"x": np.ones((1, 4), np.float32), "f": np.array(3, np.float32)})
+        np.testing.assert_array_equal(result["y"], np.full((1, 4), 3))
+
     def test_outputs_are_the_caller_s_own(self, model):
         session = OpenVinoSession(model)
         first = session.run({"x": np.ones((1, 4), np.float32)}, ["z"])["z"]

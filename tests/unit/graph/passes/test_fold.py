@@ -468,3 +468,17 @@ def test_folding_again_changes_nothing(bench):
     for head, body, constants, _ in FOLDED.values():
         once, _ = folded(inferred(bench, head, body, constants))
         assert not fold(once)
+
+
+@pytest.mark.parametrize(("layers", "copied"), [(2, True), (8, False)])
+def test_a_weight_that_many_layers_share_is_not_copied_for_the_factor_of_each(bench, layers, copied):
+    layer = "m{0} = MatMul(r{0}, W) s{0} = Mul(m{0}, S{0}) r{1} = Relu(s{0}) "
+    body = "".join(layer.format(at, at + 1) for at in range(layers))
+    factors = {f"S{at}": np.linspace(0.5, 2 + at, 64) for at in range(layers)}
+    text = f"g (float[N,64] x) => (float[N,64] y) {{ r0 = Identity(x) {body} y = Identity(r{layers}) }}"
+    model = normalize(shape_inference.infer_shapes(bench.text(text, W=(64, 64), **factors)), "net")
+    fold(model)
+    assert sum(node.op_type == "Mul" for node in model.graph.node) == (0 if copied else layers)
+    weights = [tensor.name for tensor in model.graph.initializer if tuple(tensor.dims) == (64, 64)]
+    assert set(weights) >= {name for node in model.graph.node if node.op_type == "MatMul" for name in node.input[1:]}
+    assert copied or weights == ["W"]
