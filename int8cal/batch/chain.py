@@ -193,7 +193,7 @@ def _run(job: Job, split: str, tensors: Sequence[str]) -> Iterator[tuple[Sample,
 
 def _cast(array: Array, signature: Signature, name: str) -> Array:
     dtype = next(spec.dtype for spec in signature.inputs if spec.name == name)
-    return np.ascontiguousarray(array, dtype)
+    return np.asarray(array, dtype, order="C")  # np.ascontiguousarray would make a vector of a scalar
 
 
 def _write(path: Path, sample: Sample) -> int:

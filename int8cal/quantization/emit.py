@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
+
+_WORTH_SHARING = 1024  # bytes of a constant that several nodes read alike
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class _Emitter:
         self.built = Builder(self.names)
         self.nodes = self.built.nodes
         self.parameters: dict[str, _Parameters] = {}
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         # with s8 activations the runtime's Gemm takes several times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
@@ -296,10 +300,17 @@ class _Emitter:
     ) -> str:
         output = self.names.tensor(f"{stem}_dequantized")
         parts = {"quantized": codes, "scale": scale, "zero_point": zero_point}
-        names = [self.built.constant(f"{stem}_{part}", value) for part, value in parts.items()]
+        names = [self._constant(f"{stem}_{part}", value) for part, value in parts.items()]
         # an attribute of None is left out
         self.built.node("DequantizeLinear", names, output, axis=axis)
         return output
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        """Add a constant, or name the one of the same values: layers that share a weight mostly have the same codes."""
+        key = value.dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
+        if value.nbytes < _WORTH_SHARING or key not in self.constants:
+            self.constants[key] = self.built.constant(name, value)
+        return self.constants[key]
 
     def _folded_weight(self, stem: str, codes: np.ndarray, scales: np.ndarray, axis: int | None) -> str:
         """Write int8 weights of a MatMul behind Cast and Mul, which the runtime folds when it loads the model.
@@ -311,7 +322,7 @@ class _Emitter:
         if axis is not None:
             shape[axis] = -1
         output, real = (self.names.tensor(f"{stem}_{part}") for part in ("dequantized", "float"))
-        quantized = self.built.constant(f"{stem}_quantized", codes)
+        quantized = self._constant(f"{stem}_quantized", codes)
         scale = self.built.constant(f"{stem}_scale", scales.reshape(shape))
         self.built.node("Cast", [quantized], real, to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [real, scale], output)

@@ -191,7 +191,7 @@ class _Buffers:
         self._fed = None
         values = self._session.run(feed, outputs)
         if self._settled and all(value.size and value.dtype.kind == "f" for value in values.values()):
-            self._held = {name: np.ascontiguousarray(value) for name, value in values.items()}
+            self._held = {name: np.asarray(value, order="C") for name, value in values.items()}
             self._binding = self._whole.io_binding()
             for name, array in self._held.items():
                 self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from small_models import photo_classifier
@@ -249,3 +250,24 @@ def test_a_gate_that_can_never_hold_ends_before_any_work(call, tmp_path, gates, 
     assert done.code == 2
     assert told in done.message
     assert not (tmp_path / "net-int8").exists()
+
+
+def test_layers_that_share_a_weight_share_its_codes(call, tmp_path):
+    rng = np.random.default_rng(0)
+    layer = "m{0} = MatMul (r{0}, W) s{0} = Mul (m{0}, S{0}) r{1} = Relu (s{0}) "
+    body = "".join(layer.format(at, at + 1) for at in range(6))
+    net = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[N,64] x) => (float[N,64] y) '
+        f"{{ r0 = Identity (x) {body} y = Identity (r6) }}"
+    )
+    values = {"W": rng.normal(0, 0.15, (64, 64))} | {f"S{at}": rng.uniform(1, 2, 64) for at in range(6)}
+    net.graph.initializer.extend(onnx.numpy_helper.from_array(v.astype(np.float32), n) for n, v in values.items())
+    onnx.save(net, tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=rng.normal(size=(16, 64)).astype(np.float32))
+    done = call("calibrate", "net.onnx", "--data", "data.npz", "-o", "out", "--no-latency")
+    assert done.code == 0, done.err
+    model = onnx.load(tmp_path / "out/net.int8.onnx")
+    assert sum(list(each.dims) == [64, 64] for each in model.graph.initializer) == 1
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()

@@ -201,3 +201,25 @@ def test_one_model_of_a_chain_may_be_run_alone(run):
     assert Path("out/decoder/report.json").is_file()
     assert not Path("out/encoder").exists()
     assert "in the chain" not in out
+
+
+def test_a_single_number_is_handed_on_as_one(run):
+    gain = helper.make_tensor_value_info("gain", TensorProto.FLOAT, [])
+    for name, inputs, output in (("encoder", ["mel"], "hidden"), ("decoder", ["memory"], "state")):
+        model = product(inputs, "sum", "Relu", 0)
+        model.graph.input.append(gain)
+        model.graph.node.append(helper.make_node("Mul", ["sum", "gain"], [output], "louder"))
+        model.graph.output[0].name = output
+        onnx.save(model, f"{name}.onnx")
+    for row, mel in enumerate(np.load("mels/0.npz")["mel"]):
+        Path("loud").mkdir(exist_ok=True)
+        np.savez(f"loud/{row}.npz", mel=mel[np.newaxis], gain=np.float32(2))
+    text = """
+defaults: {output: {dir: "out/{name}"}, evaluation: {latency: false}}
+models:
+  encoder: {model: encoder.onnx, data: loud}
+  decoder: {model: decoder.onnx, inputs: {memory: encoder.hidden, gain: encoder.gain}}
+"""
+    code, _, err = run(text)
+    assert (code, err) == (0, "")
+    assert np.load("out/decoder-inputs/calibration/000000.npz")["gain"].shape == ()

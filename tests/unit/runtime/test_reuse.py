@@ -62,3 +62,8 @@ def test_values_last_as_many_runs_as_asked_for():
         for start in range(0, 3 * depth, depth):
             found = [runs.run(feed([start + index, 0, 0]))["y"] for index in range(depth)]
             assert [int(values[0, 0]) for values in found] == [-start - index for index in range(depth)]
+
+
+def test_a_single_number_stays_one():
+    runs = ReusedOutputs(session("y = ReduceSum <keepdims = 0> (x)", outputs="float y"))
+    assert [runs.run(feed([1, 2, 3]))["y"].shape for _ in range(4)] == [()] * 4
