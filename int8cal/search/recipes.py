@@ -43,29 +43,25 @@ class Recipe:
     sweep_s: float = 0.0
 
 
+# Copies come before measured rescaling, which moves what they would take care of into the weights.
+_RESCALED = (widest_ranges.propose, equalization.propose, channel_copies.propose)
+_FORMS = (recurrent.propose, dynamic.propose, embeddings.propose)
+# Rounding costs the int8 model nothing, so it comes before what costs time.
+_END = (output_error.propose, bias.propose)
 _FAST = Recipe(
-    (
-        widest_ranges.propose,
-        equalization.propose,
-        channel_copies.propose,
-        recurrent.propose,
-        dynamic.propose,
-        embeddings.propose,
-        output_error.propose,
-        bias.propose,
-    ),
+    (*_RESCALED, *_FORMS, second_order.propose_products, *_END),
     validation_samples=512,
     fit_samples=64,
     sweep_s=3.0,
 )
 _BALANCED = replace(
     _FAST,
-    steps=(*_FAST.steps[:2], measured_equalization.propose, *_FAST.steps[2:]),
+    steps=(*_RESCALED, measured_equalization.propose, *_FORMS, second_order.propose_products, *_END),
     sweep_s=10.0,
 )
 _ACCURATE = replace(
     _BALANCED,
-    steps=(*_BALANCED.steps[:-1], second_order.propose, bias.propose),
+    steps=(*_RESCALED, measured_equalization.propose, *_FORMS, second_order.propose, *_END),
     fit_samples=128,
     sweep_s=30.0,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import numpy.typing as npt
 
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.index import Index
+from int8cal.graph.recognize import norms
+from int8cal.graph.scopes import scopes
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
@@ -18,7 +21,7 @@ from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from int8cal.numerics.gram import Moments
     from int8cal.quantization.build import BuiltModel
@@ -33,6 +36,8 @@ Int8 = npt.NDArray[np.int8]
 
 # A bias may not come near the limit of s32, where the guard of the bias would change scales and with them codes.
 _BIAS_ROOM = 2.0**29
+_PRODUCTS = ("Gemm", "MatMul")
+MOST_WEIGHTS = 30_000_000  # of products, that `fast` rounds anew
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,29 @@ class Refined:
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer weights rounded by the second moments of what the layers of the int8 model read."""
+    yield from _propose(state, inputs, [layer.node for layer in state.built.draft.plan.layers])
+
+
+def propose_products(state: State, inputs: Inputs) -> Proposals:
+    """Offer the same for products alone, in a model with LayerNorm or RMSNorm and few enough weights.
+
+    Behind these a few channels are much larger than the others: there the rounding of weights makes most of the noise.
+    Convolutions gain less, and have many more positions to sum the moments over.
+    """
+    index = Index(state.built.draft.model)
+    found = [layer for layer in state.built.draft.plan.layers if layer.op_type in _PRODUCTS]
+    weights = sum(math.prod(index.initializers[layer.weight].dims) for layer in found)
+    if found and weights <= MOST_WEIGHTS and any(norms(next(scopes(inputs.prepared)))):
+        yield from _propose(state, inputs, [layer.node for layer in found])
+
+
+def _propose(state: State, inputs: Inputs, nodes: Collection[str]) -> Proposals:
     holdout = inputs.holdout
     if not holdout.can_fit:
         return
     held_out = holdout.validation[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs' does
-    samples = (list(feeds_for(state.built.model, each)) for each in (holdout.fit, held_out))
-    table, lines = refine_layers(state.built, state.table, *samples, threads=inputs.job.calibration.threads)
+    fit, unseen = (list(feeds_for(state.built.model, each)) for each in (holdout.fit, held_out))
+    table, lines = refine_layers(state.built, state.table, fit, unseen, nodes, threads=inputs.job.calibration.threads)
     state = yield Remark(lines)
     yield from propose_layers(state, inputs, "second-order rounding", table, (Rounding, Bias))
 
@@ -67,16 +89,18 @@ def refine_layers(
     table: CalibrationTable,
     fit: Sequence[SampleLike],
     validation: Sequence[SampleLike],
+    nodes: Collection[str] | None = None,
     *,
     threads: int = 0,
 ) -> tuple[CalibrationTable, tuple[str, ...]]:
-    """Round the weights of all layers anew, by the moments of their inputs in the int8 model, and correct the biases.
+    """Round the weights of layers anew, by the moments of their inputs in the int8 model, and correct the biases.
 
     Args:
         built: `build_model`'s result for this very table.
         table: Without second-order rounding; a bias correction in it is replaced for the layers that are refined.
         fit: Samples to fit on, as the int8 model takes them (raw pixels where it takes these).
         validation: Samples to score on, never fitted on, likewise.
+        nodes: The layers; None for all.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Returns:
@@ -85,7 +109,7 @@ def refine_layers(
     Raises:
         StatisticsError: A kernel failed on a sample.
     """
-    layers = {layer.node: layer for layer in built.draft.plan.layers}
+    layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
     index = Index(built.draft.model)
     found: dict[str, Refined] = {}

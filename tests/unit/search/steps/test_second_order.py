@@ -13,7 +13,11 @@ from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.table_file import parse_table, table_to_json
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
-from int8cal.search.steps.second_order import mean_output, refine_layers
+from int8cal.search.candidate import plain_candidate
+from int8cal.search.recipes import RECIPES
+from int8cal.search.search import first_state, search
+from int8cal.search.steps import second_order
+from int8cal.search.steps.second_order import mean_output, propose_products, refine_layers
 
 CONVS = (
     "g (float[N,4,8,8] x) => (float[A,C,D,E] y) "
@@ -180,3 +184,38 @@ def test_a_stack_of_matrices_is_left_out_and_named(bench):
     new, lines = refine_layers(built, table, samples, samples)
     assert not Rounding.of(new)
     assert lines[-1].endswith("left out: its weights are a stack of matrices")
+
+
+NORMALIZED = """g (float[N,64] x) => (float[N,24] y) {
+    n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) r = Relu (m) y = MatMul (r, U)
+}"""
+PLAIN = "g (float[N,64] x) => (float[N,24] y) { m = MatMul (x, W) r = Relu (m) y = MatMul (r, U) }"
+
+
+def products_searched(search_inputs, bench, text):
+    random = np.random.default_rng(4)
+    weights = {"W": random.normal(size=(64, 48)), "U": random.normal(size=(48, 24))}
+    if "S" in text:
+        weights |= {"S": random.lognormal(sigma=1.0, size=64), "T": np.zeros(64)}
+    inputs = search_inputs(text, **{name: each.astype(np.float32) for name, each in weights.items()})
+    fit = list(bench.samples(inputs.prepared, 24, seed=1))
+    unseen = list(bench.samples(inputs.prepared, 16, seed=2))
+    inputs = replace(inputs, holdout=replace(inputs.holdout, fit=fit, validation=unseen))
+    return search(first_state(inputs, plain_candidate(inputs)), (propose_products,), inputs)
+
+
+def test_products_behind_a_norm_are_rounded_in_every_recipe(search_inputs, bench):
+    state = products_searched(search_inputs, bench, NORMALIZED)
+    assert "second-order rounding" in [each.name for each in state.results if each.kept]
+    assert all(propose_products in RECIPES[each].steps for each in ("fast", "balanced"))
+
+
+def test_products_without_a_norm_are_left_to_the_recipe_that_rounds_all(search_inputs, bench):
+    state = products_searched(search_inputs, bench, PLAIN)
+    assert "second-order rounding" not in [each.name for each in state.results]
+
+
+def test_products_of_a_large_model_are_left_to_the_recipe_that_rounds_all(search_inputs, bench, monkeypatch):
+    monkeypatch.setattr(second_order, "MOST_WEIGHTS", 64 * 48 + 48 * 24 - 1)
+    state = products_searched(search_inputs, bench, NORMALIZED)
+    assert "second-order rounding" not in [each.name for each in state.results]
