@@ -7,7 +7,7 @@ node (LSTM, GRU, RNN) has int8 weights in one of two forms, which the target dec
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -115,27 +115,9 @@ def layer_of(index: Index, node: onnx.NodeProto, rules: Mapping[str, OpRule], al
     reason = _why_float(index, node, rule, rules)
     if reason:
         return reason
-    weight = index.initializers[node.input[rule.weight]]
     bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
-    dims = tuple(weight.dims)
-    axis, channels, group = _weight_layout(node, dims)
     add = _bias_add(index, node, allowed)
-    if add is not None:
-        bias = next(str(name) for name in add.input if name != node.output[0])
-    return Layer(
-        node.name,
-        node.op_type,
-        weight.name,
-        bias or None,
-        axis,
-        node.input[0],
-        activated(index, node if add is None else add),
-        channels,
-        group,
-        "" if add is None else add.name,
-        dims,
-        tuple(attribute(node, "strides", ())),
-    )
+    return _layer(index, node, rule, bias, add, activated(index, node if add is None else add))
 
 
 def unranged_layer_of(
@@ -155,15 +137,23 @@ def unranged_layer_of(
     reason = _why_float_weights(index, node, rule) or _why_not_dynamic(index, node, rule, form)
     if reason:
         return reason
-    weight = index.initializers[node.input[rule.weight]]
-    dims = tuple(weight.dims)
-    axis, channels, group = _weight_layout(node, dims)
     bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
     if not (bias and index.is_float_constant(bias)) or (
-        node.op_type == "Gemm" and not _is_row(index.constant(bias), index.constant(weight.name), node)
+        node.op_type == "Gemm" and not _is_row(index.constant(bias), index.constant(node.input[rule.weight]), node)
     ):
         bias = ""
     add = _bias_add(index, node, allowed)
+    output = str(node.output[0]) if add is None else str(add.output[0])
+    return replace(_layer(index, node, rule, bias, add, output), form=form)
+
+
+def _layer(
+    index: Index, node: onnx.NodeProto, rule: OpRule, bias: str, add: onnx.NodeProto | None, output: str
+) -> Layer:
+    """Describe a layer; add: what holds its bias, where that is a node of its own, which then counts."""
+    weight = index.initializers[node.input[rule.weight]]
+    dims = tuple(weight.dims)
+    axis, channels, group = _weight_layout(node, dims)
     if add is not None:
         bias = next(str(name) for name in add.input if name != node.output[0])
     return Layer(
@@ -173,13 +163,12 @@ def unranged_layer_of(
         bias or None,
         axis,
         node.input[0],
-        str(node.output[0]) if add is None else str(add.output[0]),
+        output,
         channels,
         group,
-        bias_add="" if add is None else add.name,
-        dims=dims,
-        strides=tuple(attribute(node, "strides", ())),
-        form=form,
+        "" if add is None else add.name,
+        dims,
+        tuple(attribute(node, "strides", ())),
     )
 
 

@@ -15,14 +15,14 @@ from int8cal.quantization.corrections.integers import Rounding
 from int8cal.quantization.corrections.residual_codes import ResidualCodes, with_residual_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import onnx
 
     from int8cal.calibration.ranges import TensorEntry
-    from int8cal.graph.layers import LayerForm
+    from int8cal.graph.layers import Layer, LayerForm
     from int8cal.graph.plan import Plan
-    from int8cal.quantization.table import CalibrationTable
+    from int8cal.quantization.table import CalibrationTable, WeightEntry
 
 
 def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str]) -> CalibrationTable:
@@ -33,12 +33,8 @@ def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Ma
         plans: The plan of all layers, and the plan without those of `left`.
         left: Node name -> why it stays float.
     """
-    before, after = plans
-    weights = {}
-    for layer in after.layers:
-        entry = table.weights.get(before.weight_key(layer.node, layer.weight))
-        if entry is not None:
-            weights[after.weight_key(layer.node, layer.weight)] = entry
+    _, after = plans
+    weights = _weights_of(after.layers, table, plans)
     settings = table.settings.with_left("left_for_gates", table.settings.left("left_for_gates") | {**left})
     return replace(_cut(table, plans, left), settings=settings, weights=weights)
 
@@ -53,12 +49,8 @@ def without_unused_ranges(
         plans: That plan, and the one in which they have none.
         forms: Node name -> the form that the layer takes.
     """
-    before, after = plans
-    weights = {}
-    for layer in after.weighted:
-        entry = table.weights.get(before.weight_key(layer.node, layer.weight))
-        if entry is not None:
-            weights[after.weight_key(layer.node, layer.weight)] = entry
+    _, after = plans
+    weights = _weights_of(after.weighted, table, plans)
     settings = table.settings.with_forms({**table.settings.forms, **forms})
     return replace(_cut(table, plans, forms), settings=settings, weights=weights)
 
@@ -152,6 +144,17 @@ def _widened_entry(name: str, entry: TensorEntry, factor: float) -> TensorEntry:
             tensor=name,
         ) from error
     return entry.with_affine(affine)
+
+
+def _weights_of(layers: Iterable[Layer], table: CalibrationTable, plans: tuple[Plan, Plan]) -> dict[str, WeightEntry]:
+    """Return the entries of layers, under the keys that the later plan has for them."""
+    before, after = plans
+    names = [(each.node, each.weight) for each in layers]
+    return {
+        after.weight_key(*each): table.weights[old]
+        for each in names
+        if (old := before.weight_key(*each)) in table.weights
+    }
 
 
 def _cut(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, object]) -> CalibrationTable:

@@ -32,6 +32,7 @@ LIMIT_S = 900
 HEAD = """# Which networks were run
 What became of networks and graphs that went through `int8cal calibrate` with its defaults. The figures are of one machine (x86-64
 with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
+Rows were measured one after the other while this version was being made: later changes may have moved single figures.
 
 ## Networks
 Exports of torchvision, timm, transformers, ultralytics and hand-written networks have random weights, with settled BatchNorm
