@@ -27,6 +27,7 @@ _NAMES: dict[int, str] = {
     onnx.TensorProto.DOUBLE: "float64",
 }
 _SMALLEST_STORED = 1024  # bytes in float32
+_HALF_BYTES = 2  # older versions of onnx have no numpy type of bfloat16, and give float32
 # Attributes that hold an element type.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
 # Ops whose weights can become int8: a model that multiplies float64 only elsewhere stays as it is.
@@ -142,7 +143,7 @@ def _store(graph: onnx.GraphProto, names: Names, types: Collection[int]) -> None
         for each in types:
             with np.errstate(over="ignore"):
                 half = values.astype(helper.tensor_dtype_to_np_dtype(each))
-            if np.array_equal(half.astype(np.float32), values):
+            if half.itemsize == _HALF_BYTES and np.array_equal(half.astype(np.float32), values):
                 name = tensor.name
                 tensor.CopyFrom(constant(names.tensor(f"{name}_{_NAMES[each]}"), half))
                 built.node("Cast", [tensor.name], name, to=onnx.TensorProto.FLOAT)
