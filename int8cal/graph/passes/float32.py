@@ -18,6 +18,8 @@ from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    import numpy.typing as npt
+
 # Metadata of a model that was converted: the types that it had, "float16" or "bfloat16, float16".
 CONVERTED = "int8cal.converted_from"
 HALVES = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
@@ -27,7 +29,6 @@ _NAMES: dict[int, str] = {
     onnx.TensorProto.DOUBLE: "float64",
 }
 _SMALLEST_STORED = 1024  # bytes in float32
-_HALF_BYTES = 2  # older versions of onnx have no numpy type of bfloat16, and give float32
 # Attributes that hold an element type.
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision"})
 # Ops whose weights can become int8: a model that multiplies float64 only elsewhere stays as it is.
@@ -142,8 +143,8 @@ def _store(graph: onnx.GraphProto, names: Names, types: Collection[int]) -> None
         values = numpy_helper.to_array(tensor)
         for each in types:
             with np.errstate(over="ignore"):
-                half = values.astype(helper.tensor_dtype_to_np_dtype(each))
-            if half.itemsize == _HALF_BYTES and np.array_equal(half.astype(np.float32), values):
+                half = values.astype(helper.tensor_dtype_to_np_dtype(each))  # plain bits where onnx is before 1.19
+            if half.dtype.kind != "u" and np.array_equal(half.astype(np.float32), values):
                 name = tensor.name
                 tensor.CopyFrom(constant(names.tensor(f"{name}_{_NAMES[each]}"), half))
                 built.node("Cast", [tensor.name], name, to=onnx.TensorProto.FLOAT)
@@ -221,12 +222,18 @@ def _rounded(model: onnx.ModelProto) -> set[str]:
 def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
     if tensor.data_type not in types:
         return
-    values = numpy_helper.to_array(tensor)
+    values = _bfloat16(tensor) if tensor.data_type == onnx.TensorProto.BFLOAT16 else numpy_helper.to_array(tensor)
     if tensor.data_type == onnx.TensorProto.DOUBLE:
         # bounds such as 1.8e308 stand for no bound
         largest = float(np.finfo(np.float32).max)
         values = np.where(np.isfinite(values), np.clip(values, -largest, largest), values)
     tensor.CopyFrom(constant(tensor.name, values.astype(np.float32)))
+
+
+def _bfloat16(tensor: onnx.TensorProto) -> npt.NDArray[np.float32]:
+    # the upper half of a float32; onnx before 1.19 has no numpy type for it, and reads something else
+    bits = np.frombuffer(tensor.raw_data, "<u2") if tensor.HasField("raw_data") else np.array(tensor.int32_data)
+    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(tuple(tensor.dims))
 
 
 def _convert_attributes(node: onnx.NodeProto, types: Collection[int]) -> None:

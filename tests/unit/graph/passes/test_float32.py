@@ -13,8 +13,6 @@ from int8cal.graph.prepare import prepare
 from int8cal.protos import metadata_of
 from int8cal.runtime.sessions import Session, simplify
 
-ml_dtypes = pytest.importorskip("ml_dtypes", reason="onnx brings it from 1.19 on")
-
 WEIGHT = np.random.default_rng(0).normal(0, 0.3, (8, 8))
 
 
@@ -55,6 +53,7 @@ def test_a_float16_model_computes_in_float32_and_keeps_its_types():
 
 
 def test_bfloat16_weights_keep_their_values():
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="onnx brings it from 1.19 on")
     weight = WEIGHT.astype(ml_dtypes.bfloat16)
     model = made(
         "g (float[N,8] x) => (float[N,8] y) { h = Cast <to = 16> (x) a = MatMul(h, W) y = Cast <to = 1> (a) }", W=weight
@@ -179,3 +178,19 @@ def test_what_is_left_in_float_is_stored_in_its_type_where_that_holds_it():
     feed = {"i": np.array([3, 5])}
     expected = table.astype(np.float16).astype(np.float32)[[3, 5]] @ WEIGHT.astype(np.float16).astype(np.float32)
     np.testing.assert_allclose(Session(stored).run(feed)["y"], expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_values_of_bfloat16_are_the_upper_halves_of_float32(raw):
+    bits = (WEIGHT.astype(np.float32).view(np.uint32) >> 16).astype("<u2")
+    tensor = onnx.TensorProto(name="w", data_type=onnx.TensorProto.BFLOAT16, dims=bits.shape)
+    if raw:
+        tensor.raw_data = bits.tobytes()
+    else:
+        tensor.int32_data.extend(bits.ravel().tolist())
+    model = made("g (float[N,8] x) => (float[N,8] y) { c = Cast <to = 1> (w) y = MatMul (x, c) }")
+    model.graph.initializer.append(tensor)
+    in_float32(model, "m")
+    values = numpy_helper.to_array(next(each for each in model.graph.initializer if each.name == "w"))
+    assert values.dtype == np.float32
+    np.testing.assert_array_equal(values, (bits.astype(np.uint32) << 16).view(np.float32))
