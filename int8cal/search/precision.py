@@ -17,6 +17,7 @@ import numpy.typing as npt
 from int8cal.calibration.ranges import choose, clipped_by, group_histogram
 from int8cal.graph.costs import float_us, inference_us, residual_codes_us
 from int8cal.graph.index import Index, connected
+from int8cal.numerics.affine import affine_from_range
 from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
@@ -44,9 +45,14 @@ CANDIDATES: tuple[tuple[Method, float], ...] = (
     ("percentile", 99.99),
     ("percentile", 99.9),
 )
+# Factors of the lower and the upper end of a range, tried together; the best is the start of the next round.
+MOVES = ((0.5, 1.0), (0.7, 1.0), (0.85, 1.0), (1.2, 1.0), (1.0, 0.5), (1.0, 0.7), (1.0, 0.85), (1.0, 1.2))
+ROUNDS = 4
 LEAST_SHARE = 0.03  # of the noise at the outputs: tensors below it are left alone
+MOVED_SHARE = 0.1  # likewise: below it no ends are moved, which takes many inferences
 LEAST_GAIN = 0.03  # of the noise: what an upgrade has to take away
 SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another range must be better
+LEAST_MOVED = 0.02  # log ratio, by which moving an end must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
 RESIDUAL_LEAVES = 0.03  # of a tensor's noise, with residual codes
@@ -203,22 +209,28 @@ class Precision:
             for method, percentile in CANDIDATES:
                 affines.append(choose(histogram, method, quantization.activations, percentile).affine)
             # all on a few samples; then what is best of them on the rest as well
-            first = self._noise(group, affines, self.samples[: min(FIRST_SAMPLES, count)], sweep)
-            best = int(_ratios(first).mean(axis=1).argmin())
-            if best == 0:
-                continue
-            rest = self._noise(group, [affines[0], affines[best]], self.samples[FIRST_SAMPLES:count], sweep)
-            both = np.concatenate([first[[0, best]], rest], axis=1)
-            if not _surely_less(both):
-                continue
-            now, other = both
-            method, percentile = CANDIDATES[best - 1]
+            few = self.samples[: min(FIRST_SAMPLES, count)]
+            best = int(_ratios(self._noise(group, affines, few, sweep)).mean(axis=1).argmin())
+            method, percentile = CANDIDATES[best - 1] if best else (calibration.method, 0.0)
+            name = f"{method} {percentile:g}" if method == "percentile" else str(method)
             affine = affines[best]
-            name = f"{method} {percentile:g}" if method == "percentile" else method
+            if sweep.groups[group] >= MOVED_SHARE:
+                affine = self._moved(group, affine, histogram.observed, few, sweep)
+            if affine == affines[0]:
+                continue
+            noise = self._noise(group, [affines[0], affine, affines[best]], self.samples[:count], sweep)
+            moved = affine != affines[best] and _surely_less(noise[:2])
+            if moved:
+                name = f"{affine.low:.4g} to {affine.high:.4g}"
+            elif best and _surely_less(noise[::2]):
+                affine = affines[best]
+            else:
+                continue
+            now, other = noise[0], noise[1 if moved else 2]
             for tensor in (each.tensor for each in self.plan.members(group)):
                 entries[tensor] = replace(
                     entries[tensor].with_affine(affine),
-                    method=method,
+                    method="outputs" if moved else method,
                     clipped=clipped_by(self.tensors[tensor].histogram, affine),
                 )
             lines.append(
@@ -226,6 +238,34 @@ class Precision:
                 f"{10 * math.log10(now.mean() / max(other.mean(), now.mean() * 1e-6)):.1f} dB ({count} samples)"
             )
         return replace(ranges, entries=entries), tuple(lines)
+
+    def _moved(
+        self, group: str, affine: Affine, observed: tuple[float, float], samples: Sequence[SampleLike], sweep: Sweep
+    ) -> Affine:
+        """Move the ends of a range, one after the other, as long as there is less noise at the outputs.
+
+        Squared errors of the values say nothing of what becomes of them: a Gelu writes nearly 0 for all below -3, so
+        the codes that a range spends on these are lost.
+
+        Args:
+            group: Its tensors share the range.
+            affine: Where to start.
+            observed: No end is moved beyond it.
+            samples: A few.
+            sweep: As for `_noise`.
+        """
+        if affine.dtype.qmin < 0 or self._count(ROUNDS * len(MOVES), len(samples)) < len(samples):
+            return affine  # symmetric, or there is no time
+        for _ in range(ROUNDS):
+            least, most = min(observed[0], affine.low), max(observed[1], affine.high)
+            ends = ((max(affine.low * low, least), min(affine.high * high, most)) for low, high in MOVES)
+            moved = dict.fromkeys(affine_from_range(*each, affine.dtype) for each in ends)
+            tried = [affine, *(each for each in moved if each != affine)]
+            ratios = _ratios(self._noise(group, tried, samples, sweep)).mean(axis=1)
+            if ratios.min() > -LEAST_MOVED:
+                break
+            affine = tried[int(ratios.argmin())]
+        return affine
 
     def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], sweep: Sweep) -> Float64:
         """Return what ranges of one group do, in shares of the whole noise of a sample, (ranges, samples)."""
