@@ -129,6 +129,8 @@ def int8_with_taps(
     index = Index(model)
     constants = Constants(index)
     rests = {tensor: node for node in model.graph.node if (tensor := _residual_of_quantizer(index, node))}
+    # residual codes of some channels alone are not a second part of the tensor
+    rests = {tensor: node for tensor, node in rests.items() if tensor in index.producer[node.input[0]].input}
     nodes: list[onnx.NodeProto] = []
     found = []
     for tap, name in zip(taps, names, strict=True):
@@ -201,9 +203,12 @@ def residual_of(index: Index, difference: onnx.NodeProto) -> str:
         return ""
     known = index.producer.get(difference.input[1])
     first = None if known is None or known.op_type != "DequantizeLinear" else index.producer.get(known.input[0])
-    if first is None or first.op_type != "QuantizeLinear" or first.input[0] != difference.input[0]:
+    whole, picked = difference.input[0], index.producer.get(difference.input[0])
+    if first is not None and picked is not None and first.op_type == picked.op_type == "Gather":  # some channels
+        first, whole = index.producer.get(first.input[0]), picked.input[0]
+    if first is None or first.op_type != "QuantizeLinear" or first.input[0] != whole:
         return ""
-    return str(difference.input[0])
+    return str(whole)
 
 
 def measure_layers(

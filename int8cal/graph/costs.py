@@ -79,6 +79,11 @@ def residual_codes_us(layer: Layer, elements: float) -> float:
     return PLANES_US + PLANES_ELEMENT_US * elements + products(layer, elements) * INT8_MAC_US
 
 
+def fine_channels_us(layer: Layer, elements: float, share: float) -> float:
+    """Estimate the microseconds that residual codes of a share of the channels add, with two Gathers and a Concat."""
+    return 2 * NODE_US + ELEMENT_US * elements + residual_codes_us(layer, share * elements)
+
+
 def gains_from_turning(outputs_each: int, inputs_each: int, *, outputs: bool = True) -> bool:
     """Tell whether a product on integers gains more than the Transposes cost that its integer kernel needs.
 

@@ -69,7 +69,7 @@ class RoundedLayer:
         codes, scales = self.integers.weight, self.integers.scales.astype(np.float32)
         if self.residual:
             codes = first_plane(codes, self.layer.reduction)
-        whole = merged(codes, self.copies, self.layer.reduction).astype(np.float32)
+        whole = merged(codes, self.copies, self.layer).astype(np.float32)
         return whole * scales.reshape(along(self.layer.axis, whole.ndim))
 
     def bias(self) -> npt.NDArray[np.float32] | None:

@@ -12,7 +12,7 @@ from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan, scaled_tensors
 from int8cal.quantization.corrections.integers import Rounding
-from int8cal.quantization.corrections.residual_codes import ResidualCodes, with_residual_codes
+from int8cal.quantization.corrections.residual_codes import FineChannels, ResidualCodes, with_residual_codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,8 +87,8 @@ def without_layers(
     # codes were rounded for weights that are other ones now
     changed = [chain for chain in find_chains(model, before) if chain.tensor in gone]
     touched = {node for chain in changed for node in (chain.node, *(reader.node for reader in chain.readers))}
-    copies = ChannelCopies.of(result).without(touched)
-    result = result.corrected(equalization.without_names(gone), rounding.without(touched), copies)
+    lists = (ChannelCopies.of(result).without(touched), FineChannels.of(result).without(touched))
+    result = result.corrected(equalization.without_names(gone), rounding.without(touched), *lists)
     settings = table.settings.with_left("left_for_latency", left)
     result = replace(result, settings=settings, tensors=tensors, weights={})
     # ranges without equalization are ranges without room for a second plane, too

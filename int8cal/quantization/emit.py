@@ -76,8 +76,8 @@ class _Emitter:
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
         self.planes = draft.residual
-        self.copies = draft.copies
-        self.remainders: dict[str, str] = {}  # tensor -> the codes of what its first ones leave
+        self.copies, self.fine = draft.copies, draft.fine
+        self.remainders: dict[tuple[str, tuple[int, ...]], str] = {}  # tensor, channels -> what first codes leave
         self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
         self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
@@ -143,7 +143,7 @@ class _Emitter:
         rows, product = codes, output
         if len(dims) != 2:
             if codes not in self.rows:
-                width = layer.channels + len(self.copies.get(layer.node, ()))
+                width = layer.channels + len(self.copies.get(layer.node, ())) + len(self.fine.get(layer.node, ()))
                 width *= 2 if layer.node in self.planes else 1
                 self.rows[codes] = to_rows(self.built, codes, width)
             rows, product = self.rows[codes], self.names.tensor(f"{node.output[0]}_rows")
@@ -200,6 +200,8 @@ class _Emitter:
             parts.append(self._remainder(tensor))
         if copies:
             parts = [part for codes in parts for part in (codes, self._pick(codes, axis, copies))]
+        if layer.node in self.fine:
+            parts.append(self._remainder(tensor, axis, self.fine[layer.node]))
         if len(parts) == 1:
             return parts[0]
         key = (axis, tuple(parts))
@@ -210,20 +212,24 @@ class _Emitter:
             self.built.node("Concat", parts, self.joined[key], axis=axis)
         return self.joined[key]
 
-    def _remainder(self, tensor: str) -> str:
-        """Return the codes of what a tensor's first codes leave."""
-        if tensor not in self.remainders:
-            first = self.parameters[tensor]
+    def _remainder(self, tensor: str, axis: int = 0, channels: tuple[int, ...] = ()) -> str:
+        """Return the codes of what a tensor's first codes leave; of some channels, or of all."""
+        key = (tensor, channels)
+        if key not in self.remainders:
+            first, value = self.parameters[tensor], self.renamed.get(tensor, tensor)
+            read = first.codes
+            if channels:
+                value, read = self._pick(value, axis, channels), self._pick(read, axis, channels)
             fine = self.built.constant(f"{tensor}_remainder_scale", fine_scale(self.activations[tensor]))
             left = self.names.tensor(f"{tensor}_remainder")
-            known = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized"))
-            self.remainders[tensor] = codes = self.names.tensor(f"{left}_quantized")
-            self.built.node("Sub", [self.renamed.get(tensor, tensor), known], left)
+            known = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized"), read)
+            self.remainders[key] = codes = self.names.tensor(f"{left}_quantized")
+            self.built.node("Sub", [value, known], left)
             self.built.node("QuantizeLinear", [left, fine, first.zero_point], codes)
-        return self.remainders[tensor]
+        return self.remainders[key]
 
     def _pick(self, codes: str, axis: int, channels: tuple[int, ...]) -> str:
-        """Return some channels of codes."""
+        """Return some channels of codes, or of values."""
         key = (codes, axis, channels)
         if key not in self.picked:
             self.picked[key] = output = self.names.tensor(f"{codes}_copies")

@@ -16,7 +16,7 @@ from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
 from int8cal.quantization.corrections.channel_copies import with_copies
 from int8cal.quantization.corrections.integers import codes_from_text
-from int8cal.quantization.corrections.residual_codes import choose_plane_scales, round_planes, widened
+from int8cal.quantization.corrections.residual_codes import choose_plane_scales, fine_weights, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 
@@ -65,7 +65,7 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
         draft: Its table names the range of the codes, and the target, which decides what weights meet in one
             instruction. Scales of the table's weights win over computed ones where they are for the range that the
             codes have now; codes that the table does not have are rounded without data. With residual codes, weights'
-            codes have twice the channels, with copies of channels as many more.
+            codes have twice the channels, with copies of channels or residual codes of some as many more.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
 
     Returns:
@@ -138,11 +138,14 @@ def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
     Raises:
         NonFiniteError: The weight holds NaN or infinity; names it and its node.
     """
-    weight = finite_weight(index, layer.weight, layer.node)
+    given = weight = finite_weight(index, layer.weight, layer.node)
     if layer.node in draft.copies:
         weight = with_copies(weight, draft.copies[layer.node], layer.reduction)
     if layer.node in draft.residual:
         weight = widened(weight, layer.reduction)
+    if layer.node in draft.fine:
+        fine = fine_weights(given, draft.fine[layer.node], layer.reduction)
+        weight = np.concatenate([weight, fine], axis=layer.reduction.input_axis)
     return lay_out(weight, layer, draft.table.settings.weights, draft.table.settings.target)
 
 

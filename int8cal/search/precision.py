@@ -8,19 +8,20 @@ make at the outputs (see `probe.probe`), and the last two within an allowance of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.ranges import choose, clipped_by, group_histogram
-from int8cal.graph.costs import float_us, inference_us, residual_codes_us
+from int8cal.graph.costs import fine_channels_us, float_us, inference_us, residual_codes_us
 from int8cal.graph.index import Index, connected
 from int8cal.numerics.affine import affine_from_range
 from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
+from int8cal.quantization.corrections.channel_copies import can_have_copies
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ LEAST_MOVED = 0.02  # log ratio, by which moving an end must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
 RESIDUAL_LEAVES = 0.03  # of a tensor's noise, with residual codes
+# Channels that get residual codes by themselves: those of so many times the mean's noise, and no more than this share.
+OUTLYING, FINE_SHARE = 4.0, 1 / 16
+FEWEST = 64  # channels of an input; with fewer, picking some takes longer than the layer
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Upgrade:
         floats: Optional nodes that stay float.
         gain: Share of the noise at the outputs that it takes away.
         us: Estimated microseconds.
+        tensor: Whose residual codes it is about: of all channels, or of `fine` alone. "" for none.
+        fine: Layers that get residual codes of some channels of their input, and which.
     """
 
     what: str
@@ -75,6 +81,8 @@ class Upgrade:
     floats: tuple[str, ...]
     gain: float
     us: float
+    tensor: str = ""
+    fine: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -309,19 +317,25 @@ class Precision:
             What is taken, and a line for everything that was looked at.
         """
         whole = inference_us(self.model, self.plan, self.elements)
-        left, taken, lines = allowance * whole, [], []
+        left, lines = allowance * whole, []
+        taken: list[Upgrade] = []
         for each in sorted(self._possible(sweep, residual=residual), key=lambda each: -each.gain / each.us):
-            if each.gain < LEAST_GAIN:
+            # some channels of a tensor may be taken already, or all of them
+            before = next((one for one in taken if one.tensor and one.tensor == each.tensor), None)
+            gain, us = each.gain, each.us
+            if before is not None:
+                gain, us = gain - before.gain, us - before.us
+            if gain < LEAST_GAIN:
                 verdict = "too little"
-            elif each.us > left:
+            elif us > left:
                 verdict = "beyond the allowance"
             else:
                 verdict = "taken"
-                left -= each.us
-                taken.append(each)
-            percent = 100 * each.us / whole
+                left -= us
+                taken = [*(one for one in taken if one is not before), each]
+            percent = 100 * us / whole
             lines.append(
-                f"{each.what}: {100 * each.gain:.0f} % of the noise for an estimated {percent:.1f} % of time: {verdict}"
+                f"{each.what}: {100 * gain:.0f} % of the noise for an estimated {percent:.1f} % of time: {verdict}"
             )
         return tuple(taken), tuple(lines)
 
@@ -332,7 +346,14 @@ class Precision:
             if ErrorSite(tensor, "others") in self.probe.sites:
                 continue  # these would read the first codes alone, with their wider range
             gain = sweep.groups[groups[tensor]] * (1 - RESIDUAL_LEAVES)
-            result.append(Upgrade(f"second plane for {tensor}", each.nodes, (), gain, each.us))
+            result.append(Upgrade(f"second plane for {tensor}", each.nodes, (), gain, each.us, tensor))
+            layers = [layer for layer in self.plan.layers if layer.input == tensor]
+            channels, part = self._outlying(layers)
+            share = len(channels) / layers[0].channels
+            us = sum(fine_channels_us(layer, self.elements[tensor], share) for layer in layers)
+            if channels and us < each.us:
+                what = f"second plane for {len(channels)} channels of {tensor}"
+                result.append(Upgrade(what, (), (), gain * part, us, tensor, dict.fromkeys(each.nodes, channels)))
         for region, gain in sweep.floats.items():
             if not self._avoidable(region):
                 continue
@@ -340,6 +361,24 @@ class Precision:
             name = region[0] if len(region) == 1 else f"{region[0]} and {len(region) - 1} more"
             result.append(Upgrade(f"float for {name}", (), region, gain, us))
         return result
+
+    def _outlying(self, layers: Sequence[Layer]) -> tuple[tuple[int, ...], float]:
+        """Return the channels of an input whose codes make most noise by far, and their share of its noise.
+
+        All codes have the same step, so the noise of a channel is as the squares of the weights that read it.
+
+        Args:
+            layers: All that read it.
+        """
+        count = layers[0].channels
+        if count < FEWEST or not all(can_have_copies(self.plan, layer) for layer in layers):
+            return (), 0.0
+        noise = np.zeros(count)
+        for layer in layers:
+            noise += np.square(self.index.constant(layer.weight).astype(np.float64)).sum(axis=layer.axis)
+        largest = np.argsort(-noise, kind="stable")[: int(FINE_SHARE * count)]
+        chosen = np.sort(largest[noise[largest] > OUTLYING * noise.mean()])
+        return tuple(chosen.tolist()), float(noise[chosen].sum() / max(noise.sum(), np.finfo(np.float64).tiny))
 
     def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
         members = self.plan.members(group)

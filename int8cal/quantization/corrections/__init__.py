@@ -4,7 +4,7 @@ from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Correction
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.integers import Bias, Rounding
-from int8cal.quantization.corrections.residual_codes import ResidualCodes
+from int8cal.quantization.corrections.residual_codes import FineChannels, ResidualCodes
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 
 __all__ = [
@@ -13,10 +13,19 @@ __all__ = [
     "ChannelCopies",
     "Correction",
     "Equalization",
+    "FineChannels",
     "ResidualCodes",
     "Rounding",
     "Uint8Input",
 ]
 
 # Raw pixels first: the rest is applied to the model that they are folded into.
-CORRECTIONS: tuple[type[Correction], ...] = (Uint8Input, Equalization, Bias, Rounding, ResidualCodes, ChannelCopies)
+CORRECTIONS: tuple[type[Correction], ...] = (
+    Uint8Input,
+    Equalization,
+    Bias,
+    Rounding,
+    ResidualCodes,
+    ChannelCopies,
+    FineChannels,
+)

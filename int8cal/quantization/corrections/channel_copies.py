@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from int8cal.quantization.corrections.correction import Draft
 
 
-class ChannelCopies(OfNodes[tuple[int, ...]]):
-    """The channels that stand behind those of a layer's input, each as often as it is read once more; by node."""
-
-    key = "copies"
-    lost = "copies of channels are left out: their weights are as large as rescaling made them"
+class ChannelLists(OfNodes[tuple[int, ...]]):
+    """Channels that stand behind those of a layer's input, by node."""
 
     @classmethod
     def _read_value(cls, value: Any, place: str) -> tuple[int, ...]:
@@ -44,8 +41,12 @@ class ChannelCopies(OfNodes[tuple[int, ...]]):
             raise TableError(f"is {str(value)[:40]}, expected a list of channels", where=place, do="correct it")
         return tuple(value)
 
-    def apply(self, draft: Draft) -> Draft:
-        """Let layers read channels several times, see `Correction.apply`."""
+    def require_fit(self, draft: Draft) -> None:
+        """Refuse nodes that cannot have channels behind their input's, and channels that this does not have.
+
+        Raises:
+            TableError: Names the node.
+        """
         layers = {layer.node: layer for layer in draft.plan.layers}
         for node, copies in self.values.items():
             layer = layers.get(node)
@@ -62,6 +63,17 @@ class ChannelCopies(OfNodes[tuple[int, ...]]):
                     do="calibrate again",
                     node=node,
                 )
+
+
+class ChannelCopies(ChannelLists):
+    """The channels that stand behind those of a layer's input, each as often as it is read once more; by node."""
+
+    key = "copies"
+    lost = "copies of channels are left out: their weights are as large as rescaling made them"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Let layers read channels several times, see `Correction.apply`."""
+        self.require_fit(draft)
         return replace(draft, copies=self.values)
 
 
@@ -91,17 +103,18 @@ def with_copies(weight: npt.NDArray[Any], copies: Sequence[int], reduction: Redu
     return np.concatenate([shared, np.take(shared, copies, axis=axis)], axis=axis)
 
 
-def merged(codes: npt.NDArray[Any], copies: Sequence[int], reduction: Reduction) -> npt.NDArray[np.int32]:
+def merged(codes: npt.NDArray[Any], copies: Sequence[int], layer: Layer) -> npt.NDArray[np.int32]:
     """Return what the codes of weights with copies add up to for each channel of the input; int32.
 
     Args:
-        codes: Of `with_copies` weights.
-        copies, reduction: As there.
+        codes: Of `with_copies` weights; what is behind the copies, for residual codes, is left out.
+        copies: As there.
+        layer: The layer.
     """
-    if not copies:
+    axis, channels = layer.reduction.input_axis, layer.channels
+    if codes.shape[axis] <= channels:
         return codes.astype(np.int32)
-    axis = reduction.input_axis
-    own, more = np.split(np.moveaxis(codes.astype(np.int32), axis, 0), [codes.shape[axis] - len(copies)])
+    own, more, _ = np.split(np.moveaxis(codes.astype(np.int32), axis, 0), [channels, channels + len(copies)])
     whole = own.copy()
     np.add.at(whole, np.asarray(copies, np.int64), more)
     return np.moveaxis(whole, 0, axis)

@@ -62,6 +62,7 @@ class Draft:
         rounding: Codes as text, by node; see `corrections.integers`.
         residual: Nodes whose inputs come with residual codes.
         copies: Channels of its input that a node reads once more, by node.
+        fine: Channels of its input that come with residual codes, by node.
         pixels: Tensors that hold raw pixels, and the code that a Pad in front of one fills in; None without Pad.
         read: Tensors that layers read where it is something else than in the prepared model.
         metadata: For metadata_props of the int8 model.
@@ -76,6 +77,7 @@ class Draft:
     rounding: Mapping[str, str] = field(default_factory=dict)
     residual: frozenset[str] = frozenset()
     copies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    fine: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pixels: Mapping[str, int | None] = field(default_factory=dict)
     read: Mapping[str, ReadChannels] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)

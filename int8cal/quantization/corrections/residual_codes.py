@@ -19,11 +19,12 @@ from int8cal.errors import TableError
 from int8cal.numerics.affine import SMALLEST_SCALE, Affine, positive_scale
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
+from int8cal.quantization.corrections.channel_copies import ChannelLists
 from int8cal.quantization.corrections.correction import OfNodes
 from int8cal.quantization.corrections.integers import Rounding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
@@ -79,6 +80,27 @@ class ResidualCodes(OfNodes[int]):
                     node=node,
                 )
         return replace(draft, residual=frozenset(self.values))
+
+
+class FineChannels(ChannelLists):
+    """The channels of a layer's input that come with residual codes while the others do not; by node."""
+
+    key = "fine"
+    lost = "residual codes of channels are left out: the other runtime has one code per value"
+
+    def apply(self, draft: Draft) -> Draft:
+        """Give layers residual codes of some channels, see `Correction.apply`."""
+        self.require_fit(draft)
+        inputs = {layer.node: layer.input for layer in draft.plan.layers}
+        for node in self.values:
+            entry = draft.table.tensors.get(inputs[node])
+            if node in draft.residual or (entry is not None and entry.affine.dtype.name != "uint8"):
+                raise TableError(
+                    f"corrections.{self.key} names {node!r}, whose input has residual codes already, or no codes of u8",
+                    do="remove it, or calibrate again",
+                    node=node,
+                )
+        return replace(draft, fine=self.values)
 
 
 def can_have_residual_codes(plan: Plan, layer: Layer) -> bool:
@@ -144,7 +166,35 @@ def with_residual_codes(table: CalibrationTable, plan: Plan, nodes: Iterable[str
     weights = {key: entry for key, entry in table.weights.items() if key not in keys}
     chosen = {**ResidualCodes.of(table).values, **dict.fromkeys(nodes, FACTOR)}
     result = replace(table, tensors=tensors, weights=weights)
-    return result.corrected(ResidualCodes(chosen), Rounding.of(table).without(nodes))
+    others = FineChannels.of(table).without(nodes)
+    return result.corrected(ResidualCodes(chosen), others, Rounding.of(table).without(nodes))
+
+
+def with_fine_channels(
+    table: CalibrationTable, plan: Plan, channels: Mapping[str, tuple[int, ...]]
+) -> CalibrationTable:
+    """Return the table in which some channels of layers' inputs have residual codes; weights are rounded anew.
+
+    Args:
+        table: A table.
+        plan: Its plan.
+        channels: By node, of layers for which `can_have_residual_codes` and `can_have_copies` hold: all that read a
+            tensor or none.
+    """
+    layers = [layer for layer in plan.layers if layer.node in channels]
+    tensors = dict(table.tensors)
+    for tensor in dict.fromkeys(layer.input for layer in layers):
+        tensors[tensor] = tensors[tensor].with_affine(with_room(tensors[tensor].affine, 1.0))
+    keys = {plan.weight_key(layer.node, layer.weight) for layer in layers}
+    weights = {key: entry for key, entry in table.weights.items() if key not in keys}
+    chosen = FineChannels({**FineChannels.of(table).values, **channels})
+    return replace(table, tensors=tensors, weights=weights).corrected(chosen, Rounding.of(table).without(channels))
+
+
+def fine_weights(weight: npt.NDArray[Any], channels: Sequence[int], reduction: Reduction) -> npt.NDArray[Any]:
+    """Return the weights of some channels' residual codes."""
+    fine: npt.NDArray[Any] = np.take(weight, channels, axis=reduction.input_axis) / weight.dtype.type(FACTOR)
+    return fine
 
 
 def widened(weight: npt.NDArray[Any], reduction: Reduction) -> npt.NDArray[Any]:

@@ -76,7 +76,7 @@ def bias_deltas(
         codes = integers.weight
         if layer.node in draft.residual:  # what residual codes of an input stand for has the mean 0
             codes = first_plane(codes, layer.reduction)
-        whole = merged(codes, draft.copies.get(layer.node, ()), layer.reduction)
+        whole = merged(codes, draft.copies.get(layer.node, ()), layer)
         shift = whole * integers.scales.reshape(along(layer.axis, weight.ndim)) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.equalization import Equalization
-from int8cal.quantization.corrections.residual_codes import with_residual_codes
+from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
+from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
@@ -49,8 +50,11 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
     residual = [node for each in taken for node in each.residual]
-    if residual:
-        state = yield Proposal("second planes of inputs", with_residual_codes(state.table, state.plan, residual))
+    fine = {node: channels for each in taken for node, channels in each.fine.items()}
+    if residual or fine:
+        table = with_fine_channels(with_residual_codes(state.table, state.plan, residual), state.plan, fine)
+        table = rounded_again(state, inputs, table)
+        state = yield Proposal("second planes of inputs", table)
     left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
     if left and (proposal := _floats(state, inputs, left)) is not None:
         yield proposal

@@ -15,6 +15,7 @@ from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
+from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
 from int8cal.search.scorer import LEAST_SCORED
@@ -75,11 +76,26 @@ def _propose(state: State, inputs: Inputs, nodes: Collection[str]) -> Proposals:
     holdout = inputs.holdout
     if not holdout.can_fit:
         return
-    held_out = holdout.validation[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs' does
-    fit, unseen = (list(feeds_for(state.built.model, each)) for each in (holdout.fit, held_out))
-    table, lines = refine_layers(state.built, state.table, fit, unseen, nodes, threads=inputs.job.calibration.threads)
+    table, lines = _refined(state.built, state.table, inputs, nodes)
     state = yield Remark(lines)
     yield from propose_layers(state, inputs, "second-order rounding", table, (Rounding, Bias))
+
+
+def rounded_again(state: State, inputs: Inputs, table: CalibrationTable) -> CalibrationTable:
+    """Return a table with second-order rounding of the layers that had it in a state and lost it by a change."""
+    nodes = Rounding.of(state.table).values.keys() - Rounding.of(table).values.keys()
+    if not nodes:
+        return table
+    return _refined(build_model(inputs.prepared, state.plan, table), table, inputs, nodes)[0]
+
+
+def _refined(
+    built: BuiltModel, table: CalibrationTable, inputs: Inputs, nodes: Collection[str]
+) -> tuple[CalibrationTable, tuple[str, ...]]:
+    """Refine layers on the samples of the holdout that nothing is scored on, see `refine_layers`."""
+    held_out = inputs.holdout.validation[:LEAST_SCORED]  # a layer's own error needs fewer samples than the outputs'
+    fit, unseen = (list(feeds_for(built.model, each)) for each in (inputs.holdout.fit, held_out))
+    return refine_layers(built, table, fit, unseen, nodes, threads=inputs.job.calibration.threads)
 
 
 def refine_layers(
@@ -166,7 +182,8 @@ def mean_output(values: Float64, moments: Moments) -> Float64:
 def _with(table: CalibrationTable, found: dict[str, Refined]) -> CalibrationTable:
     bias = dict(Bias.of(table).without(found).values)
     bias |= {node: tuple(each.delta.tolist()) for node, each in found.items() if each.delta is not None}
-    rounding = {node: each.text for node, each in found.items() if each.text is not None}
+    rounding = dict(Rounding.of(table).without(found).values)
+    rounding |= {node: each.text for node, each in found.items() if each.text is not None}
     return table.corrected(Bias(bias), Rounding(rounding))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from int8cal.errors import TableError
 from int8cal.evaluation.fusion import audit_fusion
-from int8cal.numerics.pairs import Reduction
+from int8cal.graph.layers import Layer
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, merged, with_copies
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
@@ -48,7 +48,7 @@ def test_copies_compute_what_their_codes_add_up_to(bench, name, optimization):
     assert integers.weight.shape[axis] == 5 + len(COPIES)
     x = np.concatenate([sample.feed["x"] for sample in bench.samples(model, 6, seed=11)])
     codes = np.clip(np.rint(x / np.float32(affine.scale)) + affine.zero_point, 0, 255) - affine.zero_point
-    whole = merged(integers.weight, COPIES, layer.reduction)
+    whole = merged(integers.weight, COPIES, layer)
     sums = codes @ (whole if axis == 0 else whole.T)
     if integers.bias is not None:
         sums = sums + integers.bias
@@ -86,12 +86,12 @@ def test_readers_of_one_tensor_share_its_copies(bench):
 @pytest.mark.parametrize("axis", [0, 1])
 def test_shared_weights_add_up_to_the_weights(axis):
     weight = np.random.default_rng(1).normal(size=(5, 5))
-    reduction = Reduction(1 - axis, axis)
-    wide = with_copies(weight, COPIES, reduction)
+    layer = Layer("m", "MatMul", "W", None, 1 - axis, "x", "y", 5)
+    wide = with_copies(weight, COPIES, layer.reduction)
     assert wide.shape[axis] == 9
     np.testing.assert_array_equal(np.take(wide, 1, axis), np.take(weight, 1, axis) / 4)
     codes = np.arange(45).reshape(wide.shape).astype(np.int8)
-    whole = merged(codes, COPIES, reduction)
+    whole = merged(codes, COPIES, layer)
     np.testing.assert_array_equal(
         np.take(whole, 4, axis), np.take(codes, 4, axis) + np.take(codes, 5, axis).astype(int)
     )

@@ -15,6 +15,7 @@ from int8cal.quantization.corrections import (
     Bias,
     ChannelCopies,
     Equalization,
+    FineChannels,
     ResidualCodes,
     Rounding,
     Uint8Input,
@@ -30,6 +31,7 @@ RECORDS = (
     Rounding({"a": "eJw=", "b": "eJw="}),
     ResidualCodes({"a": 16}),
     ChannelCopies({"a": (3, 3, 7)}),
+    FineChannels({"a": (2, 5)}),
 )
 TWO = "g (float[N,4] x) => (float[N,3] y) { h = Gemm(x, W, B) r = Relu(h) y = Gemm(r, V, C) }"
 SHAPES = {"W": (4, 6), "B": (6,), "V": (6, 3), "C": (3,)}

@@ -172,6 +172,23 @@ def test_an_end_beyond_which_its_reader_tells_nothing_apart_is_moved(bench):
     assert lines[0].startswith(f"range of c: {after.low:.4g} to {after.high:.4g} for ")
 
 
+def test_a_channel_that_makes_most_of_the_noise_gets_residual_codes_by_itself(bench):
+    rng = np.random.default_rng(2)
+    weight = rng.normal(size=(128, 32))
+    weight[[3, 70]] *= 30
+    model = bench.text("g (float[N,256,128] x) => (float[N,256,32] y) { n = Tanh (x) y = MatMul (n, W) }", W=weight)
+    precision, ranges, _ = measured(bench, model, feeds(8, 256, 128))
+    sweep = precision.sweep(affines(ranges))
+    whole = inference_us(precision.model, precision.plan, precision.elements)
+    (everything,), lines = precision.upgrades(sweep, math.inf)
+    assert everything.residual == ("MatMul_y",)
+    assert [line.rpartition(": ")[2] for line in lines] == ["taken", "taken"]
+    # where there is no time for all channels, these two alone
+    (taken,), _ = precision.upgrades(sweep, 0.99 * everything.us / whole)
+    assert taken.fine == {"MatMul_y": (3, 70)}
+    assert 0.8 < taken.gain < everything.gain
+
+
 def test_rare_values_that_matter_keep_their_range(bench):
     precision, ranges, settings = measured(bench, *rare_peaks(bench, "LeakyRelu <alpha = 0.9> "))
     better, _ = precision.better_ranges(precision.sweep(affines(ranges)), ranges, *settings)
