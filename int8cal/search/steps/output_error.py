@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.search.precision import Precision
@@ -65,7 +64,7 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
         left: Node -> why.
     """
     settings = state.table.settings.with_left("left_for_accuracy", left)
-    smaller = make_plan(inputs.prepared, settings.selection)
+    smaller = inputs.plan_for(settings)
     # without factors on either side: no chain of the smaller plan may have lost one
     lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
     lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}
