@@ -48,13 +48,14 @@ if TYPE_CHECKING:
 
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
+    from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
 
 _FIRST = "onnxruntime"
 
 
 def evaluate_pair(
-    fp32: Path | onnx.ModelProto,
+    fp32: Path | onnx.ModelProto | Reference,
     int8: Path | onnx.ModelProto,
     samples: Iterable[Sample],
     *,
@@ -106,8 +107,9 @@ def evaluate_pair(
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
     """
-    given, fp32 = fp32, float32_reference(fp32)
-    models = (_loaded(fp32), _loaded(int8))
+    reference = float32_reference(fp32)
+    fp32 = reference.run
+    models = (reference.model, load_model(int8) if isinstance(int8, Path) else int8)
     signatures = (signature_of(models[0]), signature_of(models[1]))
     require_same_inputs(*models)
     names = match_outputs(*signatures)
@@ -188,7 +190,7 @@ def evaluate_pair(
         layers=layers,
         fusion=fusion,
         saturation=saturation,
-        size=Size(model_bytes(given), model_bytes(int8)),
+        size=Size(model_bytes(reference.given), model_bytes(int8)),
         latency=times.get(_FIRST),
         metric=figures,
         reasons=found | dict(reasons or {}) | parts.reasons,
@@ -319,10 +321,6 @@ def model_bytes(model: Path | onnx.ModelProto) -> int:
         return int(without_weights(model).ByteSize()) + weight_bytes(model)
     header = onnx.load(str(model), load_external_data=False)
     return model.stat().st_size + sum((model.parent / name).stat().st_size for name in external_files(header))
-
-
-def _loaded(model: Path | onnx.ModelProto) -> onnx.ModelProto:
-    return load_model(model) if isinstance(model, Path) else model
 
 
 def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:

@@ -109,14 +109,13 @@ def _decided(
 
 def _bodies(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[Body, ...]:
     """Prepare the bodies of If, Loop and Scan, those inside them behind them; one that cannot be stays float."""
-    found, waiting = list[Body](), [("", model)]
-    while waiting:
-        path, parent = waiting.pop(0)
+    found, graphs = list[Body](), [("", model)]
+    for path, parent in graphs:  # which grows
         for each in extracted(parent, path):
             body = each if each.reason else _prepared_body(each, simplify)
             found.append(body)
             if not body.reason:
-                waiting.append((body.path, body.model))
+                graphs.append((body.path, body.model))
     return tuple(found)
 
 

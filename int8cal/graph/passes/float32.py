@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,27 +87,44 @@ def plain_casts(model: onnx.ModelProto) -> None:
             node.CopyFrom(instead(node, "Cast", node.input[:1], to=types[node.input[1]]))
 
 
-def float32_reference(model: Path | onnx.ModelProto) -> Path | onnx.ModelProto:
-    """Return what a float model is run as: itself, or its copy in float32.
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A float model, loaded once, and what is run for it.
+
+    Attributes:
+        given: The file or the model as it was given.
+        model: In memory, in float32.
+        run: What a session opens: a file where there is one and it is what is run.
+    """
+
+    given: Path | onnx.ModelProto
+    model: onnx.ModelProto
+    run: Path | onnx.ModelProto
+
+
+def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
+    """Load a float model, and return what it is run as: itself, or its copy in float32.
 
     onnxruntime's CPU provider computes in float32 too, between Casts of its own; but of some models of 16 bits that it
     cannot load it says so, and of others it ends the process.
 
     Args:
-        model: A file or a model in memory; one that is quantized is run as it is.
+        model: A file or a model in memory, one that is quantized is run as it is; or what this returned.
 
     Raises:
         ModelError: It cannot be loaded, or has bfloat16 inputs or outputs.
     """
+    if isinstance(model, Reference):
+        return model
     loaded = load_model(model) if isinstance(model, Path) else model
     if is_quantized(loaded) or not _types_of(loaded, _rounded(loaded)):
-        return model
+        return Reference(model, loaded, model)
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
     initialized = {tensor.name for tensor in copy.graph.initializer}
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     in_float32(copy, str(model) if isinstance(model, Path) else copy.graph.name)
-    return copy
+    return Reference(model, copy, copy)
 
 
 def told(model: onnx.ModelProto) -> tuple[str, ...]:
