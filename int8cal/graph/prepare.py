@@ -163,7 +163,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     initialized = {tensor.name for tensor in copy.graph.initializer}
     refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
     _name_nodes(copy.graph)
-    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    in_float32(copy)  # before the opset is raised: the converter adds constants of float32
     if opset < least:
         copy = raise_opset(copy, opset, where, least)
         initialized = {tensor.name for tensor in copy.graph.initializer}
