@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.body_samples import feed_bodies
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`. `inside` are
+    the tensors of bodies as `result.tensors` are those of the main graph, by path and name.
     """
 
     statistics: Statistics
@@ -69,6 +70,7 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     variation: float | None = None
+    inside: dict[str, TensorStatistics] = field(default_factory=dict)
 
 
 def plan_job(
@@ -180,6 +182,7 @@ def calibrate_planned(
             sha256, threads = prepared.sha256, job.calibration.threads
             how = {"model_sha256": sha256, "threads": threads, "keep": keep}
             collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
+    inside: dict[str, TensorStatistics] = {}
     inputs = _search_inputs(job, planned, collected)
     if planned.plan.bodies:
         bodies = _calibrate_bodies(job, planned, clock, held, known)
@@ -187,6 +190,7 @@ def calibrate_planned(
         blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
         plan = replace(inputs.plan, bodies=planned.plan.bodies | bodies.plans)
         inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
+        inside = {f"{path}/{name}": each for path, own in bodies.tensors.items() for name, each in own.items()}
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
@@ -203,7 +207,9 @@ def calibrate_planned(
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
     remark, variation = collected.remark, collected.variation
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
+    return Calibrated(
+        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, inside=inside
+    )
 
 
 def _counting(job: Job, planned: Planned, known: Statistics | None, body: str = "") -> Counting | Stored:

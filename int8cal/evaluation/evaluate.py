@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
+from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
@@ -170,12 +171,17 @@ def evaluate_pair(
     elif not audits:
         found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
     layers: tuple[LayerMetrics, ...] = ()
+    outer: tuple[LayerMetrics, ...] = ()
     with parts.part("layers"):
-        layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
-        found |= layer_reasons
+        outer, why = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        inner, why_not = measure_body_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        layers = (*outer, *inner)
+        if inner and not outer and clipped is not None:
+            why.pop("layers", None)  # it is only the main graph that has none
+        found |= why | why_not
     families: tuple[FamilyFinding, ...] = ()
     with parts.part("families"):
-        families = weak_families(models[0], layers)
+        families = weak_families(models[0], outer)
     saturation = Saturation(target, None)
     with parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
@@ -205,7 +211,7 @@ def evaluate_pair(
         families=families,
         warnings=(
             *exchanged,
-            *other_weights(layers),
+            *other_weights(outer),
             *comparison.warnings(),
             *(line for other in others for line in other.warnings()),
         ),

@@ -18,7 +18,7 @@ from int8cal.graph.signature import Signature
 from int8cal.protos import emptied, graphs_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 CONTROL = ("If", "Loop", "Scan")
 _WORTH_SHARING = 1024  # bytes of a constant that several scopes hold
@@ -64,17 +64,25 @@ def extracted(parent: onnx.ModelProto, path: str) -> Iterator[Body]:
     """
     if not any(node.op_type in CONTROL for node in parent.graph.node):
         return
-    index = Index(parent)
-    empty = emptied(parent)
+    index, empty = Index(parent), emptied(parent)
+    tables = {
+        tensor.name
+        for graph in graphs_within(parent.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) >= 2
+    }
     for node in parent.graph.node:
         if node.op_type not in CONTROL or node.domain not in STANDARD:
             continue
         for item in node.attribute:
-            if item.type == onnx.AttributeProto.GRAPH and any(_may_be_layer(each) for each in walk(item.g)):
+            if item.type == onnx.AttributeProto.GRAPH and any(_may_be_layer(each, tables) for each in walk(item.g)):
                 yield _extracted(empty, index, node, item, path)
 
 
-def _may_be_layer(node: onnx.NodeProto) -> bool:
+def _may_be_layer(node: onnx.NodeProto, tables: Collection[str]) -> bool:
+    """Whether a node can have int8 weights: a layer, or the lookup in a table, of which these are the names."""
+    if node.op_type == "Gather":
+        return node.input[0] in tables
     return op_of(node).channel_axis != 0 or node.op_type in GATES
 
 

@@ -90,9 +90,9 @@ def prepare(
     if metadata_of(normal, CONVERTED):
         set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
-    folded = simplify(normal)
+    simple = simplify(normal)
     del normal
-    model = _decided(finish(folded, header), header, simplify)
+    model = _decided(finish(simple, header), header, simplify)
     return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
 
 
@@ -322,9 +322,10 @@ def plan_bodies(
     wanted: set[str] = set()
     for body in reversed(prepared.bodies):  # one inside another comes behind it
         planned = plans.get(body.path)
-        if planned is not None and (
-            body.path in wanted or planned.plan.layers or planned.plan.unranged or planned.plan.recurrent
-        ):
+        if planned is None:
+            continue
+        plan = planned.plan
+        if body.path in wanted or plan.layers or plan.unranged or plan.recurrent or plan.embeddings:
             wanted |= {body.path, body.parent}
     return {path: each for path, each in plans.items() if path in wanted}, tuple(left)
 
