@@ -18,6 +18,7 @@ from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, r
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
@@ -90,7 +91,7 @@ def prepare(
     if metadata_of(normal, CONVERTED):
         set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
-    simple = simplify(normal)
+    simple = folded(normal, simplify)
     del normal
     model = _decided(finish(simple, header), header, simplify)
     return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
@@ -101,7 +102,7 @@ def _decided(
 ) -> onnx.ModelProto:
     """Let branches on sizes that are known take the place of their Ifs."""
     while fold_sizes(model):  # every round takes a node away
-        model = finish(simplify(model), header)
+        model = finish(folded(model, simplify), header)
     return model
 
 
@@ -121,7 +122,7 @@ def _prepared_body(body: Body, simplify: Callable[[onnx.ModelProto], onnx.ModelP
     try:
         _require_tensors(body.model, body.path)
         header = without_weights(body.model)
-        model = _decided(finish(simplify(normalize(body.model, body.path)), header), header, simplify)
+        model = _decided(finish(folded(normalize(body.model, body.path), simplify), header), header, simplify)
     except ModelError as error:
         return replace(body, model=onnx.ModelProto(), reason=error.what)
     signature = signature_of(model)

@@ -11,6 +11,7 @@ from int8cal.errors import TableError
 from int8cal.graph.bodies import put_back
 from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS
+from int8cal.graph.passes.computed import computed_again
 from int8cal.graph.passes.float32 import in_their_types, told
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.corrections import CORRECTIONS
@@ -118,7 +119,7 @@ def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
     model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
     warnings = (*told(prepared), *_warnings(layers, draft.entries))
-    return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
+    return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings)
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:

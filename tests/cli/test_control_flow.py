@@ -331,3 +331,22 @@ def test_a_function_that_is_called_twice_and_branches_has_a_body_for_each_call(c
     assert report(tmp_path)["fusion"]["integer"] == 4
     assert len(table(tmp_path)["bodies"]) == 2
     assert sqnr_db(tmp_path, both()) > 30
+
+
+def test_what_a_branch_computes_of_a_small_constant_is_not_stored(call, tmp_path):
+    text = f"""net (float[N,{SIZE}] x, bool flag) => (float[N,{SIZE}] y) {{
+        [long] t = Tile (base, counts)
+        [choice] y = If (flag) <
+            then_branch = first () => (float[N,{SIZE}] a) {{
+                [one] h = MatMul (x, w) [wide] u = Tile (base, counts) [most] m = ReduceSum <keepdims = 0> (u)
+                [all] k = MatMul (h, v) [sum] l = Add (k, m) g = Mul (l, t) a = ReduceMean <axes = [0], keepdims = 0> (g) }},
+            else_branch = second () => (float[N,{SIZE}] b) {{ [none] b = Identity (x) }}> }}"""
+    outer = {"base": weight(3, 1, 1, SIZE), "counts": np.array([5000, 1, 1])}
+    net = model(text, [("first", "w", weight(1)), ("first", "v", weight(2))], **outer)
+    items = feeds(8, flag=True) + feeds(2, seed=8, flag=False)
+    assert job(call, tmp_path, net, items).code == 0
+    assert (tmp_path / "out/net.int8.onnx").stat().st_size < 20_000
+    assert sqnr_db(tmp_path, items) > 30
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
