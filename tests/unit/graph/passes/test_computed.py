@@ -22,9 +22,13 @@ def made(text, **constants):
 
 def tiled():
     text = """net (float[N,64,32] x) => (float[N,64,32] y, float[N,64,32] z) {
-        [plain] t = Tile (base, counts) [twice] u = Mul (t, t) h = Mul (x, t) y = Add (h, u) z = Add (y, kept) }"""
+        t = Tile (base, counts) u = Mul (t, t) h = Mul (x, t) y = Add (h, u) z = Add (y, kept) }"""
     base = RNG.normal(size=(1, 1, 32)).astype(np.float32)
-    return made(text, base=base, counts=np.array([1, 64, 1]), kept=RNG.normal(size=(64, 32)).astype(np.float32))
+    kept = RNG.normal(size=(64, 32)).astype(np.float32)
+    model = made(text, base=base, counts=np.array([1, 64, 1]), kept=kept)
+    for node, name in zip(model.graph.node, ("plain", "twice"), strict=False):
+        node.name = name
+    return model
 
 
 def values(model, feed):
