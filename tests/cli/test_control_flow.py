@@ -350,3 +350,12 @@ def test_what_a_branch_computes_of_a_small_constant_is_not_stored(call, tmp_path
     done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
     assert done.code == 0, done.err
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+def test_inspect_and_audit_call_layers_inside_by_their_full_names(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    names = {f"choice/{branch}/{node}" for branch in ("then_branch", "else_branch") for node in ("one", "three")}
+    for command in (("inspect", "net.onnx"), ("audit", "out/net.int8.onnx")):
+        done = call(*command)
+        assert done.code == 0, done.err
+        assert all(name in done.out for name in names)
