@@ -398,3 +398,15 @@ def test_inspect_and_audit_call_layers_inside_by_their_full_names(call, tmp_path
         done = call(*command)
         assert done.code == 0, done.err
         assert all(name in done.out for name in names)
+
+
+def test_layers_inside_that_cannot_be_compared_have_a_reason(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    save_feeds(tmp_path / "some", feeds(4, flag=True))
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "some", "-o", "one", "--no-latency")
+    assert done.code == 0, done.err
+    assert report(tmp_path, "one")["reasons"]["layers.choice/else_branch"] == "no sample runs it"
+    assert "choice/then_branch/r" in layers(tmp_path, "one")
+    done = call("evaluate", "out/net.int8.onnx", "out/net.int8.onnx", "--data", "some", "-o", "same", "--no-latency")
+    assert done.code == 0, done.err
+    assert "is already quantized" in report(tmp_path, "same")["reasons"]["layers.bodies"]
