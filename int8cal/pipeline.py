@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from int8cal.calibration.body_samples import BodySamples
-from int8cal.calibration.engines import collect, stored, warm_up
+from int8cal.calibration.body_samples import feed_bodies
+from int8cal.calibration.engines import Counting, Stored, uncounted, warm_up
+from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.calibration.body_samples import BodyRuns
     from int8cal.calibration.engines import Collected
-    from int8cal.calibration.statistics import Statistics
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.bodies import Body
     from int8cal.graph.plan import Plan, PlannedBody
-    from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
     from int8cal.quantization.table import CalibrationTable, TableData
 
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`. `inside` are
+    the tensors of bodies as `result.tensors` are those of the main graph, by path and name.
     """
 
     statistics: Statistics
@@ -70,6 +71,7 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     variation: float | None = None
+    inside: dict[str, TensorStatistics] = field(default_factory=dict)
 
 
 def plan_job(
@@ -169,14 +171,29 @@ def calibrate_planned(
     held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
     ahead = progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate")
-    collected = _collect(job, planned, clock, ahead, engine)
+    path = job.calibration.statistics
+    known = None if path is None else load_statistics(path)
+    with clock.station("calibrate"):
+        if engine is None:
+            counting = _counting(job, planned, known)
+            counting.extend(ahead)
+            collected = counting.result()
+        else:
+            prepared, keep = planned.prepared, kept_samples(job, RECIPES[job.quantization.recipe])
+            sha256, threads = prepared.sha256, job.calibration.threads
+            how = {"model_sha256": sha256, "threads": threads, "keep": keep}
+            collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
+    inside: dict[str, TensorStatistics] = {}
     inputs = _search_inputs(job, planned, collected)
+    if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
+        raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
     if planned.plan.bodies:
-        bodies = _calibrate_bodies(job, planned, clock, held, engine)
+        bodies = _calibrate_bodies(job, planned, clock, held, known)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
-        blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
-        plan = replace(inputs.plan, bodies=planned.plan.bodies | bodies.plans)
+        blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
+        plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
         inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
+        inside = {f"{path}/{name}": each for path, own in bodies.tensors.items() for name, each in own.items()}
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
@@ -193,37 +210,27 @@ def calibrate_planned(
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
     remark, variation = collected.remark, collected.variation
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
+    return Calibrated(
+        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, inside=inside
+    )
 
 
-def _collect(
-    job: Job,
-    planned: Planned,
-    clock: Clock,
-    samples: Iterable[Sample],
-    engine: Callable[..., Collected] | None,
-    body: str = "",
-) -> Collected:
-    """Run samples through the taps, or read the statistics that the job names: those of the model, or of a body."""
-    if engine is None:
-        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics, body)
-    with clock.station("calibrate"):
-        return engine(
-            planned.prepared.model,
-            planned.prepared.signature,
-            planned.taps,
-            samples,
-            model_sha256=planned.prepared.sha256,
-            threads=job.calibration.threads,
-            keep=kept_samples(job, RECIPES[job.quantization.recipe]),
-        )
+def _counting(job: Job, planned: Planned, known: Statistics | None, body: str = "") -> Counting | Stored:
+    """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
+    prepared, taps = planned.prepared, planned.taps
+    sha256, keep = prepared.sha256, kept_samples(job, RECIPES[job.quantization.recipe])
+    if known is None:
+        threads = job.calibration.threads
+        return Counting(prepared.model, prepared.signature, taps, model_sha256=sha256, threads=threads, keep=keep)
+    statistics = known.bodies.get(body) if body else known
+    return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
 
 
 def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
     prepared, plan = planned.prepared, planned.plan
-    elements = {name: each.count / statistics.samples for name, each in statistics.tensors.items()}
+    elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
     scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads)
@@ -234,55 +241,73 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     others = {name for each in plan.bodies.values() for name in _ranges_of(each.plan, job)}
     ranges = {name: ends for name, ends in job.quantization.ranges.items() if name not in others}
     job = replace(job, quantization=replace(job.quantization, ranges=_ranges_of(plan, job) | ranges))
-    return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+    inputs = Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+    left = without_values(inputs.ranged_plan, statistics.tensors, job.quantization.ranges)
+    if not left:
+        return inputs
+    lines = (
+        f"{node} stays float: {why}; give samples that do, or name it in weights_only" for node, why in left.items()
+    )
+    settings = blank.settings.with_left("left_without_range", left)
+    blank = replace(blank, settings=settings, warnings=(*blank.warnings, *lines))
+    return replace(inputs, plan=replace(inputs.plan_for(settings), bodies=plan.bodies), blank=blank)
 
 
 @dataclass(frozen=True)
 class _Bodies:
-    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that were run."""
+    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that are quantized."""
 
     runs: dict[str, int]
     statistics: dict[str, Statistics]
     tables: dict[str, CalibrationTable]
     plans: dict[str, PlannedBody]
-    notes: tuple[str, ...]
+    tensors: dict[str, dict[str, TensorStatistics]]
+    notes: list[str]
 
 
 def _calibrate_bodies(
-    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], engine: Callable[..., Collected] | None
+    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], known: Statistics | None
 ) -> _Bodies:
     """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
     prepared, threads = planned.prepared, job.calibration.threads
-    places: dict[str, tuple[onnx.ModelProto, Signature, Iterable[Sample]]]
-    places = {"": (prepared.model, prepared.signature, samples)}
-    found = _Bodies({}, {}, {}, {}, ())
+    unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
+    for path, each in reversed(planned.plan.bodies.items()):  # one inside another comes behind it
+        if each.plan.unranged or path in unranged:
+            unranged |= {path, each.body.parent}
+    parts: dict[str, tuple[Job, Planned, Counting | Stored]] = {}
     for path, each in planned.plan.bodies.items():
-        body, (model, signature, outside) = each.body, places[each.body.parent]
-        runs = BodySamples(model, signature, body, outside, threads)
-        places[path] = body.model, body.signature, runs
+        body = each.body
         inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
         taps = make_taps(each.plan, find_chains(body.model, each.plan))
         own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
         quantization = replace(job.quantization, uint8_input=False, ranges=_ranges_of(each.plan, job))
         inner = replace(job, quantization=quantization)
-        streamed = iter(runs if found.runs.get(body.parent) != 0 else ())
-        first = next(streamed, None)
-        if first is None and not _is_counted(job, path):
+        parts[path] = inner, own, _counting(inner, own, known, path)
+    bodies = [each.body for each in planned.plan.bodies.values()]
+    with clock.station("calibrate"):
+
+        def take(runs: BodyRuns) -> None:
+            parts[runs.body.path][2].extend(runs)
+
+        feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
+    found = _Bodies({}, {}, {}, {}, {}, [])
+    for path, (inner, own, counting) in parts.items():
+        if not counting.seen:
             found.runs[path] = 0
-            continue
-        collected = _collect(inner, own, clock, chain([] if first is None else [first], streamed), engine, path)
+            if path not in unranged:
+                continue
+        # weights alone need no run
+        collected = counting.result() if counting.seen else uncounted(own.taps, prepared.sha256)
         result = run_recipe(_search_inputs(inner, own, collected), clock)
-        found.runs[path] = collected.statistics.samples
-        found.statistics[path], found.tables[path] = collected.statistics, result.table
-        found.plans[path] = replace(each, plan=result.plan)  # steps may have left nodes in float
-        lines = (f"calibrated on {found.runs[path]} runs", *result.decisions)
-        found = replace(found, notes=(*found.notes, *(f"{path}: {line}" for line in lines)))
+        found.runs[path], found.tables[path] = collected.statistics.samples, result.table
+        found.tensors[path] = result.tensors
+        found.plans[path] = replace(planned.plan.bodies[path], plan=result.plan)  # steps may have left nodes in float
+        lines = result.decisions
+        if found.runs[path]:
+            found.statistics[path] = collected.statistics
+            lines = (f"calibrated on {found.runs[path]} runs", *lines)
+        found.notes.extend(f"{path}: {line}" for line in lines)
     return found
-
-
-def _is_counted(job: Job, path: str) -> bool:
-    """Whether the statistics that a job names know a body."""
-    return job.calibration.statistics is not None and path in load_statistics(job.calibration.statistics).bodies
 
 
 def _ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
@@ -291,20 +316,21 @@ def _ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
     return {name: ends for name, ends in job.quantization.ranges.items() if name in known}
 
 
-def _entered(bodies: _Bodies, table: CalibrationTable, planned: Planned) -> CalibrationTable:
+def _entered(bodies: _Bodies, table: CalibrationTable, plan: Plan) -> CalibrationTable:
     """Enter what became of bodies into a model's table, and say which of them no sample reached.
 
     Raises:
         DataError: Nothing is left to quantize.
     """
-    plan, warnings = planned.plan, list(table.warnings)
+    warnings = list(table.warnings)
     for path, runs in bodies.runs.items():
         body = plan.bodies[path].body
         if runs:
             warnings += (f"{path}: {warning}" for warning in bodies.tables[path].warnings)
         elif not body.parent or bodies.runs[body.parent]:
-            warnings.append(f"{path} was run by no sample, so its layers stay float: {_why_not_run(body)}")
-    if not (bodies.tables or plan.layers or plan.recurrent):
+            rest = " but those of weights_only" if path in bodies.tables else ""
+            warnings.append(f"{path} was run by no sample, so its layers{rest} stay float: {_why_not_run(body)}")
+    if not (bodies.tables or plan.weighted or plan.recurrent):
         raise DataError(
             "runs none of the branches and loops that hold layers",
             do=_why_not_run(next(iter(plan.bodies.values())).body),
