@@ -7,6 +7,7 @@ its inputs are quantized anyway and somebody wants its output quantized anyway. 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
-    BETWEEN_FLOATS,
+    BESIDE_FLOATS,
     GATES,
     Layer,
     Recurrent,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from int8cal.graph.bodies import Body
     from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
+
+_SWISH_GATES = frozenset({"Sigmoid", "HardSigmoid"})  # a swish is a tensor times one of these of it
 
 
 @dataclass(frozen=True)
@@ -168,14 +171,14 @@ def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
     """
     index, ops = Index.of(model), op_table(selection.target)
     first = _Planner(index, selection, ops)
-    plan, slower = first.plan(), first.between_floats()
+    plan, slower = first.plan(), first.faster_in_float()
     return _Planner(index, selection, ops, slower).plan() if slower else plan
 
 
 class _Planner:
     def __init__(self, index: Index, selection: Selection, ops: OpTable, slower: frozenset[str] = frozenset()) -> None:
         self.index = index
-        self.slower = slower  # layers that a first plan found to be between floats
+        self.slower = slower  # layers that a first plan found to be faster in float
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
@@ -198,18 +201,47 @@ class _Planner:
         quantized = self._join(wanted) | self._residuals()
         return self._result(quantized)
 
-    def between_floats(self) -> frozenset[str]:
-        """Name the planned layers that are faster in float: no node around them hands them codes or takes theirs."""
+    def faster_in_float(self) -> frozenset[str]:
+        """Name the planned convolutions that are faster in float, with what stands around them counted.
+
+        1. Of an image: in front of a float op or a swish.
+        2. With narrow groups: between float ops.
+        3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups,
+           behind which is a swish or a float op: these two. The first one may be of an image.
+        """
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
-        found = set()
+        found: set[str] = set()
+        small: dict[str, str] = {}  # what a swish makes of a convolution with few products -> its name
         for layer in self.layers.values():
-            if layer.group == 1 or layer.dims[1] > self.rules[layer.op_type].float_groups:
-                continue
+            rule = self.rules[layer.op_type]
+            swished = self._swished(layer.output)
             readers = {"" if each is None else each.name for each in self._readers(layer.output)}
-            inner = layer.input in self.index.producer and readers and "" not in readers
-            if inner and layer.input not in written and readers.isdisjoint(self.integer):
-                found.add(layer.node)
+            floats = bool(readers) and "" not in readers and readers.isdisjoint(self.integer)
+            if layer.op_type != "Conv" or not (floats or swished):
+                continue
+            taps = math.prod(layer.dims[2:])
+            if layer.group == 1:
+                image = layer.channels <= rule.float_image and taps <= rule.float_taps and layer.input not in written
+                image = image and not self.selection.pixels
+                if image:
+                    found.add(layer.node)
+                if swished and (image or layer.channels * taps <= rule.float_products):
+                    small[swished] = layer.node
+            elif layer.dims[1] <= rule.float_groups:
+                if layer.input in small and self.index.only_reader(layer.input) is not None:
+                    found |= {small[layer.input], layer.node}
+                elif floats and layer.input in self.index.producer and layer.input not in written:
+                    found.add(layer.node)
         return frozenset(found)
+
+    def _swished(self, tensor: str) -> str:
+        """Name the product of a tensor and its Sigmoid or HardSigmoid, "" where anything else reads either."""
+        gates = [each for each in self._readers(tensor) if each is not None and each.op_type in _SWISH_GATES]
+        product = self.index.only_reader(gates[0].output[0]) if len(gates) == 1 else None
+        if product is None or product.op_type != "Mul" or sorted(product.input) != sorted((tensor, gates[0].output[0])):
+            return ""
+        names = {"" if each is None else each.name for each in self._readers(tensor)}
+        return str(product.output[0]) if names == {gates[0].name, product.name} else ""
 
     def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
@@ -244,7 +276,7 @@ class _Planner:
         elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
             if node.name in self.slower:
-                found = BETWEEN_FLOATS
+                found = BESIDE_FLOATS
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
             return
