@@ -31,7 +31,7 @@ from int8cal.graph.select import EXCLUDED
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import onnx
 
@@ -301,7 +301,7 @@ class _Planner:
 
     def _join(self, wanted: set[str]) -> set[str]:
         """Go forwards: let ops join where all they read is quantized and their output is wanted so."""
-        joins = []
+        joins, entered = [], []
         quantized = self.hard | {
             layer.output for layer in self.layers.values() if not self.rules[layer.op_type].float_output
         }
@@ -309,19 +309,38 @@ class _Planner:
             outputs = self._ends(node)
             if not wanted.issuperset(outputs) or not self.index.may_be_float(node.output[0]):
                 continue
-            reason = self._why_float(node, rule, quantized)
+            beside = self._beside_codes(node, rule, quantized)
+            reason = self._why_float(node, rule, quantized, beside)
             if reason:
                 self.unquantized.append(Unquantized(node.name, node.op_type, reason))
                 continue
             self.integer.add(node.name)
             quantized.update(outputs)
+            quantized |= beside
+            entered += [(name, outputs[0]) for name in beside]
             if rule.kind == "pass":
                 for output in outputs:
                     self.shared.unite(self._variable(node, rule)[0], output)
             elif rule.shares_inputs and outputs[0] == node.output[0]:
                 joins.append((node, outputs[0]))
         self._join_inputs(joins, quantized)
+        for name, output in entered:
+            self.shared.unite(name, output)
         return quantized
+
+    def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
+        """Name float inputs of a Concat beside codes: they get codes with the scale of its output.
+
+        They are rounded once, as the output was, and what is beside them does not leave its codes. Must name none that
+        another node reads, nor any where a float op reads the output: that would read rounded values.
+        """
+        variable = self._variable(node, rule)
+        if not rule.shares_inputs or quantized.isdisjoint(variable):
+            return set()
+        readers = list(self._readers(node.output[0]))
+        if any(reader is None or reader.name not in self.layers for reader in readers):
+            return set()
+        return {name for name in variable if name not in quantized and self.index.only_reader(name) is node}
 
     def _residuals(self) -> set[str]:
         """Name the operands that join the kernel of a layer through an Add behind it, and let those Adds take codes."""
@@ -347,7 +366,9 @@ class _Planner:
             found.add(other)
         return found
 
-    def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> str:
+    def _why_float(
+        self, node: onnx.NodeProto, rule: OpRule, quantized: Collection[str], beside: Collection[str]
+    ) -> str:
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
         if not rule.splits and any(name in self.index.uses for name in node.output[1:]):
@@ -357,7 +378,9 @@ class _Planner:
             return "an operand is constant"
         if self._may_mask(node):
             return "it may mask scores that Softmax reads"
-        return next((f"its input {name} is float" for name in variable if name not in quantized), "")
+        return next(
+            (f"its input {name} is float" for name in variable if name not in quantized and name not in beside), ""
+        )
 
     def _join_inputs(self, nodes: list[tuple[onnx.NodeProto, str]], quantized: set[str]) -> None:
         """Let inputs of Concats share the scale of the output where nothing else reads them, or what shares theirs.

@@ -123,6 +123,28 @@ def test_a_smooth_resize_stays_float(bench):
     assert shared["c"] != shared["u"]
 
 
+SMOOTH = 'c = Conv(x, W) u = Resize <mode = "linear"> (c, , by) v = Resize <mode = "nearest"> (x, , by) s = Conv(v, V) '
+
+
+def test_a_float_input_of_a_concat_beside_codes_takes_its_scale(bench):
+    """The decoder of a U-Net: in float, the Concat would take the map beside it out of its codes and back."""
+    shared = groups_of(bench, SMOOTH + "j = Concat <axis = 1> (u, s) y = Conv(j, F)", **PARTS, **TWICE)
+    assert shared["u"] == shared["s"] == shared["j"] != shared["c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t = Tanh(s) j = Concat <axis = 1> (u, t) y = Conv(j, F)",
+        "j = Concat <axis = 1> (u, s) t = Tanh(j) k = Conv(j, F) p = Conv(t, F) y = Add(k, p)",
+        "t = Tanh(u) j = Concat <axis = 1> (u, s) k = Conv(j, F) p = Conv(t, H) y = Add(k, p)",
+    ],
+    ids=["no codes beside it", "a float op reads the Concat", "a float op reads the input"],
+)
+def test_a_float_input_of_a_concat_stays_float(bench, text):
+    assert "u" not in groups_of(bench, SMOOTH + text, **PARTS, **TWICE, H=(4, 8, 1, 1))
+
+
 DEEP = {"W": (8, 4, 1, 1), "D": (8, 1, 3, 3), "N": (8, 4, 3, 3), "Q": (8, 2, 3, 3), "Y": (4, 8, 1, 1)}
 DEEP |= {"L": (8, 4, 4, 4), "I": (8, 3, 3, 3), "O": (8, 3, 9, 9)}
 DEEP |= {"U": (32, 4, 1, 1), "G": (32, 16, 3, 3), "V": (4, 32, 1, 1)}
