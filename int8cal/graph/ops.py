@@ -160,8 +160,8 @@ class OpRule:
         grouped: A convolution with groups has the integer kernel too.
         float_groups: Groups of at most so many channels, one included, make a convolution slower than in float where
             its neighbours are float.
-        float_image, float_taps: A convolution of at most so many channels and taps is slower than in float where an
-            activation in float or a swish follows, because its kernel gathers every patch byte by byte.
+        float_image, float_taps: A convolution of at most so many channels and taps is slower than in float where a
+            swish follows, because its kernel gathers every patch byte by byte.
         float_products: A convolution of at most so many products per value gains less than a swish behind it costs.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.

@@ -7,13 +7,13 @@ its inputs are quantized anyway and somebody wants its output quantized anyway. 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.graph.embeddings import find_embeddings
+from int8cal.graph.float_convolutions import convolutions_faster_in_float
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
     BESIDE_FLOATS,
@@ -31,15 +31,13 @@ from int8cal.graph.select import EXCLUDED
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     import onnx
 
     from int8cal.graph.bodies import Body
     from int8cal.graph.embeddings import Embedding
     from int8cal.graph.select import Selection
-
-_SWISH_GATES = frozenset({"Sigmoid", "HardSigmoid"})  # a swish is a tensor times one of these of it
 
 
 @dataclass(frozen=True)
@@ -202,46 +200,10 @@ class _Planner:
         return self._result(quantized)
 
     def faster_in_float(self) -> frozenset[str]:
-        """Name the planned convolutions that are faster in float, with what stands around them counted.
-
-        1. Of an image: in front of a float op or a swish.
-        2. With narrow groups: between float ops.
-        3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups,
-           behind which is a swish or a float op: these two. The first one may be of an image.
-        """
+        """Name the planned convolutions that are faster in float, with what stands around them counted."""
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
-        found: set[str] = set()
-        small: dict[str, str] = {}  # what a swish makes of a convolution with few products -> its name
-        for layer in self.layers.values():
-            rule = self.rules[layer.op_type]
-            swished = self._swished(layer.output)
-            readers = {"" if each is None else each.name for each in self._readers(layer.output)}
-            floats = bool(readers) and "" not in readers and readers.isdisjoint(self.integer)
-            if layer.op_type != "Conv" or not (floats or swished):
-                continue
-            taps = math.prod(layer.dims[2:])
-            if layer.group == 1:
-                image = layer.channels <= rule.float_image and taps <= rule.float_taps and layer.input not in written
-                image = image and not self.selection.pixels
-                if image:
-                    found.add(layer.node)
-                if swished and (image or layer.channels * taps <= rule.float_products):
-                    small[swished] = layer.node
-            elif layer.dims[1] <= rule.float_groups:
-                if layer.input in small and self.index.only_reader(layer.input) is not None:
-                    found |= {small[layer.input], layer.node}
-                elif floats and layer.input in self.index.producer and layer.input not in written:
-                    found.add(layer.node)
-        return frozenset(found)
-
-    def _swished(self, tensor: str) -> str:
-        """Name the product of a tensor and its Sigmoid or HardSigmoid, "" where anything else reads either."""
-        gates = [each for each in self._readers(tensor) if each is not None and each.op_type in _SWISH_GATES]
-        product = self.index.only_reader(gates[0].output[0]) if len(gates) == 1 else None
-        if product is None or product.op_type != "Mul" or sorted(product.input) != sorted((tensor, gates[0].output[0])):
-            return ""
-        names = {"" if each is None else each.name for each in self._readers(tensor)}
-        return str(product.output[0]) if names == {gates[0].name, product.name} else ""
+        conv, layers, pixels = self.rules["Conv"], self.layers.values(), self.selection.pixels
+        return convolutions_faster_in_float(self.index, conv, layers, self.integer, written, pixels=pixels)
 
     def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
@@ -315,8 +277,7 @@ class _Planner:
                 self.unquantized.append(Unquantized(node.name, node.op_type, reason))
                 continue
             self.integer.add(node.name)
-            quantized.update(outputs)
-            quantized |= beside
+            quantized.update(outputs, beside)
             entered += [(name, outputs[0]) for name in beside]
             if rule.kind == "pass":
                 for output in outputs:
@@ -329,16 +290,13 @@ class _Planner:
         return quantized
 
     def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
-        """Name float inputs of a Concat beside codes: they get codes with the scale of its output.
+        """Name float inputs of a Concat beside codes: with the scale of its output they are rounded once, as it was.
 
-        They are rounded once, as the output was, and what is beside them does not leave its codes. Must name none that
-        another node reads, nor any where a float op reads the output: that would read rounded values.
+        Must name none that another node reads, nor any where a float op reads the output, which it has unrounded.
         """
         variable = self._variable(node, rule)
-        if not rule.shares_inputs or quantized.isdisjoint(variable):
-            return set()
-        readers = list(self._readers(node.output[0]))
-        if any(reader is None or reader.name not in self.layers for reader in readers):
+        exact = any(each is None or each.name not in self.layers for each in self._readers(node.output[0]))
+        if not rule.shares_inputs or exact or quantized.isdisjoint(variable):
             return set()
         return {name for name in variable if name not in quantized and self.index.only_reader(name) is node}
 
@@ -366,9 +324,7 @@ class _Planner:
             found.add(other)
         return found
 
-    def _why_float(
-        self, node: onnx.NodeProto, rule: OpRule, quantized: Collection[str], beside: Collection[str]
-    ) -> str:
+    def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str], beside: set[str]) -> str:
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
         if not rule.splits and any(name in self.index.uses for name in node.output[1:]):
