@@ -295,8 +295,8 @@ class _Planner:
         Must name none that another node reads, nor any where a float op reads the output, which it has unrounded.
         """
         variable = self._variable(node, rule)
-        exact = any(each is None or each.name not in self.layers for each in self._readers(node.output[0]))
-        if not rule.shares_inputs or exact or quantized.isdisjoint(variable):
+        rounds = any(each is None or each.name not in self.layers for each in self._readers(node.output[0]))
+        if not rule.shares_inputs or rounds or quantized.isdisjoint(variable):
             return set()
         return {name for name in variable if name not in quantized and self.index.only_reader(name) is node}
 
