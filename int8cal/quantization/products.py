@@ -11,7 +11,7 @@ A Gemm takes two dimensions, so that a tensor of more becomes rows and gets its 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -120,7 +120,7 @@ class Rows:
         self.restored: set[str] = set()
         # a size of 0 that is told is none to copy from the rows; before opset 14 a Reshape cannot say so
         told = any(item.domain in STANDARD and item.version >= 14 for item in model.opset_import)
-        self._told = {"allowzero": 1} if told else {}
+        self._told: dict[str, Any] = {"allowzero": 1} if told else {}
         self._rows: dict[str, str] = {}
         self._leading: dict[NamedDims, str] = {}
         self._shapes: dict[NamedDims, str] = {}
@@ -154,7 +154,7 @@ class Rows:
             codes: The same tensor as it is in the int8 model.
         """
         tensor, dims = like
-        leading, attributes = dims[:-1], dict[str, int]()
+        leading, attributes = dims[:-1], dict[str, Any]()
         if leading.count(None) <= 1:
             known = np.array([*(-1 if dim is None else dim for dim in leading), width], np.int64)
             shape = self.built.constant(f"{output}_shape", known)
