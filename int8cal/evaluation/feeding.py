@@ -18,6 +18,7 @@ from int8cal.data.sample import Sample
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
+from int8cal.numerics.channels import along
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, Session
 
@@ -230,8 +231,7 @@ def _changed(sample: Sample, spec: TensorSpec, variant: _Variant) -> Sample | No
     if variant.color and count != 3:
         return None
     x = sample.feed[spec.name]
-    shape = [1] * x.ndim
-    shape[axis] = -1
+    shape = along(axis, x.ndim)
     mean, std = (np.array(values if count == 3 else values[:1], np.float32).reshape(shape) for values in (_MEAN, _STD))
     changed = np.flip(x, axis) if variant is _EXCHANGED else variant.change(x, mean, std)
     return Sample({**sample.feed, spec.name: np.ascontiguousarray(changed, np.float32)}, sample.origin, sample.label)

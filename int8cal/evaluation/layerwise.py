@@ -23,6 +23,7 @@ from int8cal.graph.index import Index, attribute, derived_constants
 from int8cal.graph.ops import op_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
+from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
@@ -376,7 +377,5 @@ def _unscaled(tensor: str, value: npt.NDArray[Any], axis: int, factors: npt.NDAr
             f"of shape {value.shape}",
             do="quantize the model again",
         )
-    shape = [1] * value.ndim
-    shape[axis] = -1
-    result: npt.NDArray[Any] = value / factors.reshape(shape)
+    result: npt.NDArray[Any] = value / factors.reshape(along(axis, value.ndim))
     return result

@@ -116,6 +116,28 @@ def refill(values: Any, items: Iterable[Any]) -> None:
     values.extend(wanted)
 
 
+def without_initialized_inputs(graph: onnx.GraphProto) -> None:
+    """Take off the inputs that have an initializer: models of before IR version 4 list every constant there."""
+    initialized = {tensor.name for tensor in graph.initializer}
+    refill(graph.input, [value for value in graph.input if value.name not in initialized])
+
+
+def rebuild(model: onnx.ModelProto, built: Builder, replaced: Collection[str]) -> None:
+    """Let a model have the nodes that were built in place of its own, and the constants that were added.
+
+    Args:
+        model: Changed in place.
+        built: All nodes of its main graph.
+        replaced: Initializers that go where no node reads them any more.
+    """
+    nodes = [copied(node) for node in built.nodes]  # some of them are the model's own
+    read = {name for node in nodes for name in tensors_read(node)} | {value.name for value in model.graph.output}
+    unread = set(replaced) - read
+    kept = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
+    refill(model.graph.node, nodes)
+    refill(model.graph.initializer, [*kept, *built.initializers.values()])
+
+
 def tensor_names(graph: onnx.GraphProto) -> Iterator[str]:
     """Iterate over the names of tensors in a graph and in the graphs inside it, some of them several times."""
     for each in graphs_within(graph):

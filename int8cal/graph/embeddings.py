@@ -83,7 +83,7 @@ def find_embeddings(index: Index, weights: Collection[str]) -> Iterator[tuple[Em
             seen.add(name)
             uses = index.uses[name]
             lookups = [use for use in uses if _looks_up(use)]
-            rest = [use for use in uses if use not in lookups and not (name in weights and use.slot == 1)]
+            rest = [use for use in uses if not _looks_up(use) and not (name in weights and use.slot == 1)]
             if not lookups and (name in weights or not all(_reads_whole(index, use) for use in rest)):
                 continue
             first = (lookups or rest)[0].node

@@ -107,9 +107,9 @@ class Index:
         if kind is None or not kind.tensor_type.HasField("shape"):
             return None
         # some exporters write -1 for a size that they do not know
-        known = (dim.HasField("dim_value") and dim.dim_value >= 0 for dim in kind.tensor_type.shape.dim)
         return tuple(
-            dim.dim_value if each else None for dim, each in zip(kind.tensor_type.shape.dim, known, strict=True)
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
+            for dim in kind.tensor_type.shape.dim
         )
 
     def only_reader(self, name: str) -> onnx.NodeProto | None:

@@ -138,9 +138,7 @@ def unranged_layer_of(
     if reason:
         return reason
     bias = node.input[rule.bias] if rule.bias is not None and len(node.input) > rule.bias else ""
-    if not (bias and index.is_float_constant(bias)) or (
-        node.op_type == "Gemm" and not _is_row(index.constant(bias), index.constant(node.input[rule.weight]), node)
-    ):
+    if not (bias and index.is_float_constant(bias)) or (node.op_type == "Gemm" and not is_bias_row(index, node)):
         bias = ""
     add = _bias_add(index, node, allowed)
     output = str(node.output[0]) if add is None else str(add.output[0])
@@ -177,9 +175,7 @@ def _why_not_dynamic(index: Index, node: onnx.NodeProto, rule: OpRule, form: Lay
         return ""
     if node.op_type not in DYNAMIC_OPS or len(index.initializers[node.input[rule.weight]].dims) != 2:
         return "only products with one matrix of weights have a kernel for codes made at run time"
-    if node.op_type == "Gemm" and any(
-        attribute(node, name, usual) != usual for name, usual in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
-    ):
+    if not is_plain(node):
         return "its alpha, beta or transA is not the usual one"
     return ""
 
@@ -203,7 +199,6 @@ def _why_float_weights(index: Index, node: onnx.NodeProto, rule: OpRule) -> str:
 
 
 def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[str, OpRule]) -> str:
-    weight = node.input[rule.weight]
     if rule.no_kernel or (not rule.grouped and attribute(node, "group", 1) > 1):
         return NO_KERNEL
     reason = _why_float_weights(index, node, rule)
@@ -220,7 +215,7 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
         masks = bool(real.size) and np.ptp(real) >= MASKED
         if not rule.float_output and masks and are_scores(index, rules, node.output[0]):
             return "its bias masks scores that Softmax reads"
-        if node.op_type == "Gemm" and not _is_row(values, index.constant(weight), node):
+        if node.op_type == "Gemm" and not is_bias_row(index, node):
             return "its bias is not one value per output channel"
     if node.op_type == "Gemm" and attribute(node, "transA", 0):
         return "its input is transposed (transA), and it is too small to gain from a Transpose in front"
@@ -318,8 +313,16 @@ def _weight_layout(node: onnx.NodeProto, dims: tuple[int, ...]) -> tuple[int | N
     return (len(dims) - 1 if len(dims) == 2 else None), dims[-2], 1
 
 
-def _is_row(bias: np.ndarray, weight: np.ndarray, node: onnx.NodeProto) -> bool:
-    width = weight.shape[0] if attribute(node, "transB", 0) else weight.shape[1]
+def is_plain(node: onnx.NodeProto) -> bool:
+    """Whether a node is a MatMul, or a Gemm that is a MatMul and an Add."""
+    usual = (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
+    return all(attribute(node, name, value) == value for name, value in usual)
+
+
+def is_bias_row(index: Index, gemm: onnx.NodeProto) -> bool:
+    """Whether the constant that a Gemm adds is one value, or one per column of its constant weights."""
+    bias = index.constant(gemm.input[2])
+    width = index.initializers[gemm.input[1]].dims[0 if attribute(gemm, "transB", 0) else 1]
     return bias.size in (1, width) and (bias.ndim <= 1 or bias.shape[-1] == bias.size)
 
 

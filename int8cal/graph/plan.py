@@ -166,15 +166,16 @@ def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
     Raises:
         UsageError: a pattern of the selection matches nothing.
     """
-    return _Planner(Index.of(model), selection, op_table(selection.target)).plan()
+    index, ops = Index.of(model), op_table(selection.target)
+    first = _Planner(index, selection, ops)
+    plan, slower = first.plan(), first.between_floats()
+    return _Planner(index, selection, ops, slower).plan() if slower else plan
 
 
 class _Planner:
-    def __init__(
-        self, index: Index, selection: Selection, ops: OpTable, between_floats: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, index: Index, selection: Selection, ops: OpTable, slower: frozenset[str] = frozenset()) -> None:
         self.index = index
-        self.between_floats = between_floats  # layers for which a first plan says so
+        self.slower = slower  # layers that a first plan found to be between floats
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
@@ -190,17 +191,15 @@ class _Planner:
         self.shared = _SharedScales(self.index)
 
     def plan(self) -> Plan:
+        """Return the plan; once."""
         for node, _ in self._ruled("linear"):
             self._linear(node)
         wanted = self._wish()
         quantized = self._join(wanted) | self._residuals()
-        slower = frozenset() if self.between_floats else self._between_floats()
-        if slower:
-            return _Planner(self.index, self.selection, self.ops, slower).plan()
         return self._result(quantized)
 
-    def _between_floats(self) -> frozenset[str]:
-        """Name the layers that are faster in float, because no node around them hands them codes or takes theirs."""
+    def between_floats(self) -> frozenset[str]:
+        """Name the planned layers that are faster in float: no node around them hands them codes or takes theirs."""
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
         found = set()
         for layer in self.layers.values():
@@ -244,7 +243,7 @@ class _Planner:
                 return
         elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
-            if node.name in self.between_floats:
+            if node.name in self.slower:
                 found = BETWEEN_FLOATS
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))

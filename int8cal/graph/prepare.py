@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
-from int8cal.graph.edit import Names, apply, refill, separate
+from int8cal.graph.edit import Names, apply, refill, separate, without_initialized_inputs
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
@@ -164,14 +164,12 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
-    initialized = {tensor.name for tensor in copy.graph.initializer}
-    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    without_initialized_inputs(copy.graph)
     _name_nodes(copy.graph)
     in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
     if opset < least:
         copy = _raise_opset(copy, opset, where, least)
-        initialized = {tensor.name for tensor in copy.graph.initializer}
-        refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+        without_initialized_inputs(copy.graph)
     elif opset > MAX_OPSET:
         copy = _lower_opset(copy, opset, where)
     plain_casts(copy)
@@ -221,13 +219,13 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
 
 def _form_products(model: onnx.ModelProto) -> None:
     """Write products with a constant operand in the forms that have integer kernels; shapes are inferred before."""
-    names = Names(model.graph)
+    names, index = Names(model.graph), Index(model)
     for each in (einsum_products, placed_operands, apart_biases):
-        index = Index(model)
         rewrites = separate(each(index, names))
         if rewrites:
             apply(model, index, rewrites)
             _infer_shapes(model)
+            index = Index(model)
 
 
 def fold(model: onnx.ModelProto) -> bool:

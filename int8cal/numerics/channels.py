@@ -59,6 +59,19 @@ class ChannelSums:
         return None if ratio is None else (channel, ratio)
 
 
+def along(axis: int | None, rank: int) -> tuple[int, ...]:
+    """Return the shape in which one value per position of an axis multiplies an array of this rank.
+
+    Args:
+        axis: Negative counts from the end; None for one value in all.
+        rank: Of the array.
+    """
+    shape = [1] * rank
+    if axis is not None:
+        shape[axis] = -1
+    return tuple(shape)
+
+
 def channel_sums(x: npt.NDArray[Any], y: npt.NDArray[Any], axis: int) -> ChannelSums:
     """Compare two arrays channel by channel.
 

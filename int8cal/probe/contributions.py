@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from int8cal.graph.costs import layer_outputs
 from int8cal.graph.index import Index
 from int8cal.graph.taps import in_chunks, tapped_model
+from int8cal.numerics.channels import along
 from int8cal.probe.injection import ErrorSite
 from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import Probe
@@ -69,11 +70,7 @@ class RoundedLayer:
         if self.residual:
             codes = first_plane(codes, self.layer.reduction)
         whole = merged(codes, self.copies, self.layer.reduction).astype(np.float32)
-        if self.layer.axis is None:
-            return whole * scales.reshape(())
-        shape = [1] * whole.ndim
-        shape[self.layer.axis] = -1
-        return whole * scales.reshape(shape)
+        return whole * scales.reshape(along(self.layer.axis, whole.ndim))
 
     def bias(self) -> npt.NDArray[np.float32] | None:
         """Return the dequantized bias, (M,); None where there is none."""

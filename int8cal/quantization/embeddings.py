@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 
 from int8cal.errors import TableError
-from int8cal.graph.edit import Builder, Names, refill
-from int8cal.graph.index import Index, tensors_read
+from int8cal.graph.edit import Builder, Names, rebuild
+from int8cal.graph.index import Index
 from int8cal.numerics.affine import S8, SMALLEST_SCALE
 from int8cal.protos import copied
 from int8cal.quantization.layers import finite_weight
@@ -116,7 +116,7 @@ def codes_of(values: npt.NDArray[np.floating[Any]], scales: Float64, axis: int) 
     """Round values to codes of [-127, 127], half to even."""
     codes: Int8 = np.empty(values.shape, np.int8)
     for rows, part, spread in _blocks(values, scales, axis):
-        codes[rows] = np.clip(np.rint(part / spread), -S8.qmax, S8.qmax)
+        codes[rows] = _rounded(part, spread)
     return codes
 
 
@@ -124,10 +124,14 @@ def squared_error(values: npt.NDArray[np.floating[Any]], axis: int) -> tuple[flo
     """Return the squared error of int8 codes with a scale per position of an axis, and the squared values."""
     error = signal = 0.0
     for _, part, spread in _blocks(values, scales_along(values, axis), axis):
-        rounded = np.clip(np.rint(part / spread), -S8.qmax, S8.qmax) * spread
-        error += float(np.square(part - rounded).sum())
+        error += float(np.square(part - _rounded(part, spread) * spread).sum())
         signal += float(np.square(part).sum())
     return error, signal
+
+
+def _rounded(values: Float64, scales: Float64) -> Float64:
+    codes: Float64 = np.clip(np.rint(values / scales), -S8.qmax, S8.qmax)
+    return codes
 
 
 def _blocks(
@@ -164,12 +168,7 @@ def emit_embeddings(model: onnx.ModelProto, embeddings: dict[str, QuantizedEmbed
             writer.looked_up(node, each)
         else:
             writer.whole(node, each)
-    nodes = [copied(node) for node in writer.built.nodes]
-    read = {name for node in nodes for name in tensors_read(node)} | {value.name for value in model.graph.output}
-    unread = {each.embedding.weight for each in embeddings.values()} - read
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
-    refill(model.graph.node, nodes)
-    refill(model.graph.initializer, [*kept, *writer.built.initializers.values()])
+    rebuild(model, writer.built, {each.embedding.weight for each in embeddings.values()})
     return model
 
 

@@ -14,6 +14,7 @@ from onnx import helper
 from int8cal.graph.edit import Builder, Names, instead, refill
 from int8cal.graph.index import Index, attribute, tensors_read
 from int8cal.numerics.affine import U16
+from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
@@ -314,12 +315,9 @@ class _Emitter:
         Behind DequantizeLinear it would make a MatMulNBits, whose kernel takes only 8 of the activations' 16 bits. A
         Conv or Gemm keeps DequantizeLinear: folded weights would get int8 codes again, with one scale for all of them.
         """
-        shape = [1] * codes.ndim
-        if axis is not None:
-            shape[axis] = -1
         output, real = (self.names.tensor(f"{stem}_{part}") for part in ("dequantized", "float"))
         quantized = self._constant(f"{stem}_quantized", codes)
-        scale = self.built.constant(f"{stem}_scale", scales.reshape(shape))
+        scale = self.built.constant(f"{stem}_scale", scales.reshape(along(axis, codes.ndim)))
         self.built.node("Cast", [quantized], real, to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [real, scale], output)
         return output

@@ -16,8 +16,8 @@ import onnx
 from onnx import helper
 
 from int8cal.errors import TableError
-from int8cal.graph.edit import Builder, Names, instead, refill
-from int8cal.graph.index import Index, tensors_read
+from int8cal.graph.edit import Builder, Names, instead, rebuild
+from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS, KERNELS, KernelForm
 from int8cal.numerics.weights import WEIGHT_TYPES, gate_scales, quantize_gates
 from int8cal.protos import copied
@@ -122,21 +122,15 @@ def emit_recurrent(model: onnx.ModelProto, recurrent: dict[str, QuantizedRecurre
     if not recurrent:
         return model
     writer = _Writer(model)
-    nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         each = recurrent.get(node.name)
         if each is None:
-            nodes.append(copied(node))
+            writer.built.nodes.append(node)
         elif each.form == "kernel":
-            nodes.append(writer.kernel(node, each))
+            writer.kernel(node, each)
         else:
-            nodes.extend(writer.weights(node, each))
-    read = {name for node in nodes for name in tensors_read(node)}
-    read |= {value.name for value in model.graph.output}
-    unread = {name for each in recurrent.values() for name in each.gates} - read
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
-    refill(model.graph.node, nodes)
-    refill(model.graph.initializer, [*kept, *writer.built.initializers.values()])
+            writer.weights(node, each)
+    rebuild(model, writer.built, {name for each in recurrent.values() for name in each.gates})
     if writer.used_kernel and all(item.domain != _DOMAIN for item in model.opset_import):
         model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     return model
@@ -149,7 +143,7 @@ class _Writer:
         # nodes that read the same weights in the same way share what is made of them
         self.written: dict[tuple[KernelForm, str, bytes, str], tuple[str, ...]] = {}
 
-    def kernel(self, node: onnx.NodeProto, each: QuantizedRecurrent) -> onnx.NodeProto:
+    def kernel(self, node: onnx.NodeProto, each: QuantizedRecurrent) -> None:
         """Turn a node into the op whose kernel multiplies integers."""
         self.used_kernel = True
         inputs = [*node.input, *[""] * (_KERNEL_INPUTS - len(node.input))]
@@ -162,12 +156,11 @@ class _Writer:
         result.output[:] = node.output
         result.attribute.extend(item for item in node.attribute if item.name != "layout")  # 0, as the kernel has it
         result.doc_string = node.doc_string
-        return result
+        self.built.nodes.append(result)
 
-    def weights(self, node: onnx.NodeProto, each: QuantizedRecurrent) -> list[onnx.NodeProto]:
+    def weights(self, node: onnx.NodeProto, each: QuantizedRecurrent) -> None:
         """Put int8 weights, Cast and Mul in front of a node that stays in float."""
         result = copied(node)
-        first = len(self.built.nodes)
         for slot, name in ((1, each.layer.weight), (2, each.layer.recurrence)):
             gates = each.gates[name]
             key = (each.form, name, gates.scales.tobytes(), each.range)
@@ -180,7 +173,7 @@ class _Writer:
                 self.built.node("Mul", [real, scales], value)
                 self.written[key] = (value,)
             (result.input[slot],) = self.written[key]
-        return [*self.built.nodes[first:], result]
+        self.built.nodes.append(result)
 
     def _kernel_weight(self, name: str, each: QuantizedRecurrent) -> tuple[str, ...]:
         gates = each.gates[name]

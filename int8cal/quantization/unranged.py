@@ -11,13 +11,16 @@ behind DequantizeLinear it would convert all weights in every run.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from int8cal.graph.edit import Builder, Names, instead, refill
-from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.graph.edit import Builder, Names, instead, rebuild, refill
+from int8cal.graph.index import Index, attribute
+from int8cal.graph.layers import is_plain
+from int8cal.numerics.channels import along
 from int8cal.protos import copied
 from int8cal.quantization.products import Rows
 
@@ -53,20 +56,15 @@ def emit_unranged(model: onnx.ModelProto, draft: Draft, integers: Mapping[str, Q
         if node.name in adds:
             writer.add(node, adds[node.name])
         elif layer is None:
-            writer.built.nodes.append(copied(node))
+            writer.built.nodes.append(node)
         elif layer.form == "dynamic":
             writer.dynamic(node, layer)
         else:
             writer.weights(node, layer)
-    read = {name for node in writer.built.nodes for name in tensors_read(node)}
-    read |= {value.name for value in model.graph.output}
-    unread = {name for layer in unranged for name in (layer.weight, layer.bias)} - read
-    kept = [tensor for tensor in model.graph.initializer if tensor.name not in unread]
     refill(
         model.graph.value_info, [value for value in model.graph.value_info if value.name not in writer.rows.restored]
     )
-    refill(model.graph.node, writer.built.nodes)
-    refill(model.graph.initializer, [*kept, *writer.built.initializers.values()])
+    rebuild(model, writer.built, {name for layer in unranged for name in (layer.weight, layer.bias) if name})
     return model
 
 
@@ -128,7 +126,7 @@ class _Writer:
 
     def weights(self, node: onnx.NodeProto, layer: Layer) -> None:
         """Put int8 weights in front of a node that stays in float."""
-        if layer.op_type not in ("MatMul", "Gemm") or layer.axis is None or not _plain(node):
+        if layer.op_type not in ("MatMul", "Gemm") or layer.axis is None or not is_plain(node):
             result = copied(node)
             result.input[1] = self._float_weight(layer)
             self.built.nodes.append(result)
@@ -184,10 +182,7 @@ class _Writer:
 
     def _float_weight(self, layer: Layer) -> str:
         codes = self.integers[layer.node].weight
-        shape = [1] * codes.ndim
-        if layer.axis is not None:
-            shape[layer.axis] = -1
-        names = self._codes(layer, "float", codes, tuple(shape))
+        names = self._codes(layer, "float", codes, along(layer.axis, codes.ndim))
         key = ("behind Cast and Mul", names[0], b"", "")
         if key not in self.written:
             value = self.built.names.tensor(f"{layer.weight}_dequantized")
@@ -201,7 +196,7 @@ class _Writer:
         self, layer: Layer, how: str, codes: npt.NDArray[np.int8], scale_shape: tuple[int, ...]
     ) -> tuple[str, ...]:
         each = self.integers[layer.node]
-        key = (how, layer.weight, codes.tobytes() + each.scales.tobytes(), str(codes.shape))
+        key = (how, layer.weight, hashlib.sha256(codes.tobytes() + each.scales.tobytes()).digest(), str(codes.shape))
         if key not in self.written:
             self.written[key] = (
                 self.built.constant(f"{layer.weight}_quantized", codes),
@@ -212,9 +207,3 @@ class _Writer:
 
 def _has_bias(node: onnx.NodeProto) -> bool:
     return node.op_type == "Gemm" and len(node.input) > 2 and bool(node.input[2])
-
-
-def _plain(node: onnx.NodeProto) -> bool:
-    """Whether a node is a MatMul, or a Gemm that is a MatMul and an Add."""
-    usual = (("alpha", 1.0), ("beta", 1.0), ("transA", 0))
-    return all(attribute(node, name, value) == value for name, value in usual)

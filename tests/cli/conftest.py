@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,12 @@ def call(shared, tmp_path, tmp_path_factory) -> Callable[..., Finished]:
     """Run `int8cal ARGUMENTS` in an empty directory; the log of a crash goes to a temporary one of its own."""
     temporary = str(tmp_path_factory.mktemp("temporary"))
     return lambda *arguments, **extra: shared(tmp_path, *arguments, TMPDIR=temporary, **extra)
+
+
+@pytest.fixture
+def calibrated(request, tmp_path) -> Path:
+    """A copy, in the working directory of `call`, of the folder that the test file's own fixture `results` filled."""
+    return Path(shutil.copytree(request.getfixturevalue("results"), tmp_path, dirs_exist_ok=True))
 
 
 @pytest.fixture(scope="session")

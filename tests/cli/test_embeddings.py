@@ -1,8 +1,6 @@
 """Embeddings through the commands: size, table, report, patterns, and what goes wrong."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -60,12 +58,6 @@ def results(shared, tmp_path_factory):
     done = calibrate(lambda *each: shared(folder, *each))
     assert done.code == 0, done.err
     return folder
-
-
-@pytest.fixture
-def calibrated(results, tmp_path):
-    """The same, in the working directory of `call`."""
-    return Path(shutil.copytree(results, tmp_path, dirs_exist_ok=True))
 
 
 def test_table_model_and_report_of_one_run(calibrated):

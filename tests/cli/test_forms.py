@@ -1,8 +1,6 @@
 """Layers without a calibrated range through the commands: `--activations auto` and `--weights-only`."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -82,46 +80,40 @@ def results(shared, tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def made(results, tmp_path):
-    """The same, in the working directory of `call`."""
-    return Path(shutil.copytree(results, tmp_path, dirs_exist_ok=True))
-
-
 def initializers(path):
     return {each.name: numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}
 
 
-def test_a_range_at_run_time_is_taken_where_samples_differ_in_size(made):
-    table = read(made, "out/net.table.json")
+def test_a_range_at_run_time_is_taken_where_samples_differ_in_size(calibrated):
+    table = read(calibrated, "out/net.table.json")
     assert table["settings"]["activations"] == "auto"
     assert table["settings"]["forms"]["first"] == "dynamic"
     assert "x" not in table["tensors"]
     assert table["weights"]["A"]["range"] == "paired"
-    ops = {node.name: node.op_type for node in onnx.load(made / "out" / "net.int8.onnx").graph.node}
+    ops = {node.name: node.op_type for node in onnx.load(calibrated / "out" / "net.int8.onnx").graph.node}
     assert ops["first"] == "MatMulInteger"
-    auto, static = (read(made, f"{out}/report.json") for out in ("out", "static"))
+    auto, static = (read(calibrated, f"{out}/report.json") for out in ("out", "static"))
     assert auto["metrics"]["sqnr_db"] > static["metrics"]["sqnr_db"] + 6
     assert any("ranges at run time" in line and "kept" in line for line in auto["decisions"])
     assert auto["saturation"]["unsafe_channels"] == 0
-    assert "forms" not in read(made, "static/net.table.json")["settings"]
+    assert "forms" not in read(calibrated, "static/net.table.json")["settings"]
 
 
-def test_quantize_writes_the_same_bytes(call, made):
+def test_quantize_writes_the_same_bytes(call, calibrated):
     done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
     assert done.code == 0, done.err
-    assert (made / "again.onnx").read_bytes() == (made / "out" / "net.int8.onnx").read_bytes()
+    assert (calibrated / "again.onnx").read_bytes() == (calibrated / "out" / "net.int8.onnx").read_bytes()
 
 
-def test_a_dynamic_product_is_what_the_formula_says(made):
-    names = initializers(made / "out" / "net.int8.onnx")
+def test_a_dynamic_product_is_what_the_formula_says(calibrated):
+    names = initializers(calibrated / "out" / "net.int8.onnx")
     codes, scales = names["A_quantized"].astype(np.float64), names["A_scale"].astype(np.float64)
-    model = onnx.load(made / "out" / "net.int8.onnx")
+    model = onnx.load(calibrated / "out" / "net.int8.onnx")
     (product,) = (node for node in model.graph.node if "a" in node.output)
     model.graph.output.append(onnx.ValueInfoProto(name="a"))
     assert product.op_type == "Mul"
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    for x in np.load(made / "data.npz")["x"][:4]:
+    for x in np.load(calibrated / "data.npz")["x"][:4]:
         (actual,) = session.run(["a"], {"x": x[np.newaxis]})
         scale = (max(x.max(), 0) - min(x.min(), 0)) / 255
         zero = np.clip(np.rint(-min(x.min(), 0) / scale), 0, 255)
@@ -132,8 +124,8 @@ def test_a_dynamic_product_is_what_the_formula_says(made):
         assert np.median(np.abs(actual[0] - expected)) <= 1e-5 * np.abs(expected).max()
 
 
-def test_no_two_neighbours_of_a_dynamic_layer_can_saturate(call, made):
-    codes = initializers(made / "out" / "net.int8.onnx")["A_quantized"].astype(np.int64)
+def test_no_two_neighbours_of_a_dynamic_layer_can_saturate(call, calibrated):
+    codes = initializers(calibrated / "out" / "net.int8.onnx")["A_quantized"].astype(np.int64)
     high, low = np.maximum(codes, 0), np.minimum(codes, 0)
     for part in (high, low):
         assert (255 * np.abs(part[0::2] + part[1::2])).max() <= 32767
@@ -141,10 +133,10 @@ def test_no_two_neighbours_of_a_dynamic_layer_can_saturate(call, made):
     done = call("audit", "out/net.int8.onnx", "--gate", "unsafe_channels<=0")
     assert done.code == 0, done.err
     # the same weights as s8 would
-    table = read(made, "out/net.table.json")
+    table = read(calibrated, "out/net.table.json")
     table["settings"]["weights"] = "s8"
     del table["corrections"]["rounding"]  # codes of other weights
-    (made / "s8.table.json").write_text(json.dumps(table))
+    (calibrated / "s8.table.json").write_text(json.dumps(table))
     assert call("quantize", "net.onnx", "--table", "s8.table.json", "-o", "s8.onnx").code == 0
     done = call("audit", "s8.onnx", "--gate", "unsafe_channels<=0")
     assert done.code == 7
@@ -159,10 +151,10 @@ def test_no_two_neighbours_of_a_dynamic_layer_can_saturate(call, made):
         ({"norm": "dynamic"}, "is dynamic for node 'norm', but it has no weights"),
     ],
 )
-def test_an_edited_form_that_cannot_be_ends_with_6(call, made, forms, message):
-    table = read(made, "out/net.table.json")
+def test_an_edited_form_that_cannot_be_ends_with_6(call, calibrated, forms, message):
+    table = read(calibrated, "out/net.table.json")
     table["settings"]["forms"] = forms
-    (made / "edited.table.json").write_text(json.dumps(table))
+    (calibrated / "edited.table.json").write_text(json.dumps(table))
     done = call("quantize", "net.onnx", "--table", "edited.table.json", "-o", "again.onnx")
     assert done.code == 6
     assert message in done.message
@@ -226,7 +218,7 @@ def test_patterns_choose_layers_of_which_only_the_weights_become_int8(call, tmp_
     assert "pattern 'haed' matches no node; did you mean 'head'?" in done.err
 
 
-def test_a_conversion_tells_of_layers_without_a_range(call, made):
+def test_a_conversion_tells_of_layers_without_a_range(call, calibrated):
     done = call("table", "out/net.table.json", "--to", "tensorrt", "-o", "net.cache")
     assert done.code == 0, done.err
     assert "no calibrated range (settings.forms)" in done.out + done.err

@@ -1,8 +1,6 @@
 """LSTM and GRU through the commands: table, model, report, patterns and what goes wrong."""
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -68,12 +66,6 @@ def results(shared, tmp_path_factory):
     done = calibrate(lambda *each: shared(folder, *each))
     assert done.code == 0, done.err
     return folder
-
-
-@pytest.fixture
-def calibrated(results, tmp_path):
-    """The same, in the working directory of `call`."""
-    return Path(shutil.copytree(results, tmp_path, dirs_exist_ok=True))
 
 
 def decisions(folder):

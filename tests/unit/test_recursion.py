@@ -55,7 +55,6 @@ ALLOWED = {
         {"outer_references", "references_of", "walk"},
         "nesting of subgraphs, which protobuf limits to 32",
     ),
-    "graph/plan.py": ({"plan"}, "once more, when it is known which layers integers would make slower"),
     "probe/probe.py": ({"noise", "run"}, "the session's method, and the reference's"),
     "interop/foreign.py": ({"read_bytes"}, "the path's method"),
     "io/paths.py": ({"exists"}, "the path's method"),

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from int8cal.errors import ModelError
-from int8cal.graph.edit import Builder, Names, constant, instead, refill
+from int8cal.graph.edit import Builder, Names, constant, instead, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
 from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
@@ -103,8 +103,7 @@ def float32_reference(model: Path | onnx.ModelProto) -> Path | onnx.ModelProto:
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
-    initialized = {tensor.name for tensor in copy.graph.initializer}
-    refill(copy.graph.input, [value for value in copy.graph.input if value.name not in initialized])
+    without_initialized_inputs(copy.graph)
     in_float32(copy, str(model) if isinstance(model, Path) else copy.graph.name)
     return copy
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.graph.edit import Rewrite, constant, instead, without_attribute
 from int8cal.graph.index import attribute
+from int8cal.graph.layers import is_bias_row
 from int8cal.graph.ops import is_standard
 from int8cal.protos import copied
 
@@ -60,11 +61,9 @@ def apart_biases(index: Index, names: Names) -> Iterator[Rewrite]:
         weight, bias = str(node.input[1]), str(node.input[2])
         if not index.is_float_constant(weight) or index.is_constant(node.input[0]) or attribute(node, "beta", 1.0) != 1:
             continue
-        width = index.initializers[weight].dims[0 if attribute(node, "transB", 0) else 1]
         if index.is_constant(bias):
-            values = index.constant(bias)
-            row = values.size in (1, width) and (values.ndim <= 1 or values.shape[-1] == values.size)
-            if row or not index.is_float_constant(bias) or not np.isfinite(values).all():
+            finite = index.is_float_constant(bias) and np.isfinite(index.constant(bias)).all()
+            if not finite or is_bias_row(index, node):
                 continue
         product = names.beside(str(node.output[0]), "product")
         gemm = copied(node)

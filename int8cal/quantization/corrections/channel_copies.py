@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import TableError
+from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.correction import OfNodes
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def can_have_copies(plan: Plan, layer: Layer) -> bool:
     return (
         tensor is not None
         and not tensor.exclusive
-        and layer.op_type != "Conv"
         and layer.channel_axis == -1
         and layer.axis is not None
         and len(plan.members(tensor.group)) == 1
@@ -86,9 +86,8 @@ def with_copies(weight: npt.NDArray[Any], copies: Sequence[int], reduction: Redu
         reduction: Tells which axis is that of the input channels.
     """
     axis = reduction.input_axis
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    shared = weight / _times(weight.shape[axis], copies).astype(weight.dtype).reshape(shape)
+    times = _times(weight.shape[axis], copies).astype(weight.dtype)
+    shared = weight / times.reshape(along(axis, weight.ndim))
     return np.concatenate([shared, np.take(shared, copies, axis=axis)], axis=axis)
 
 

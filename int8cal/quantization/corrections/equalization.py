@@ -18,6 +18,7 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.edit import Names, constant, refill
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
+from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.correction import NamedValues, read_numbers
 
 if TYPE_CHECKING:
@@ -176,9 +177,7 @@ def input_channels_first(weight: Float64, layer: Layer) -> list[Float64]:
 
 def scale_outputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
     """Multiply each output channel of a layer's weight by its factor."""
-    shape = [1] * weight.ndim
-    shape[layer.axis or 0] = -1
-    return weight * factors.reshape(shape)
+    return weight * factors.reshape(along(layer.axis or 0, weight.ndim))
 
 
 def scale_inputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:

@@ -22,6 +22,7 @@ from int8cal.errors import TableError
 from int8cal.graph.edit import Names, constant, instead, refill
 from int8cal.graph.index import Index
 from int8cal.graph.plan import Plan, QuantizedTensor
+from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.pixel_layers import ARITHMETIC, PixelLayer
 
 if TYPE_CHECKING:
@@ -236,9 +237,7 @@ def _per_input(values: Float64, weight: Float64, axis: int, group: int) -> Float
     With groups, the output channels of group g see input channels g * C / group and on.
     """
     if group == 1:
-        shape = [1] * weight.ndim
-        shape[axis] = -1
-        return values.reshape(shape)
+        return values.reshape(along(axis, weight.ndim))
     rows = np.repeat(values.reshape(group, -1), weight.shape[0] // group, axis=0)
     return rows.reshape(weight.shape[0], -1, *[1] * (weight.ndim - 2))
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from int8cal.graph.index import Index
 from int8cal.graph.layers import window_of
+from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.channel_copies import merged
 from int8cal.quantization.corrections.equalization import input_channels_first
 from int8cal.quantization.corrections.integers import Bias
@@ -72,13 +73,11 @@ def bias_deltas(
             continue
         weight = index.constant(layer.weight).astype(np.float64)
         integers = layers[layer.node]
-        shape = [1] * weight.ndim
-        shape[layer.axis] = -1
         codes = integers.weight
         if layer.node in draft.residual:  # what residual codes of an input stand for has the mean 0
             codes = first_plane(codes, layer.reduction)
         whole = merged(codes, draft.copies.get(layer.node, ()), layer.reduction)
-        shift = whole * integers.scales.reshape(shape) - weight
+        shift = whole * integers.scales.reshape(along(layer.axis, weight.ndim)) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
         delta = np.zeros(weight.shape[layer.axis])

@@ -36,7 +36,6 @@ Int8 = npt.NDArray[np.int8]
 
 # A bias may not come near the limit of s32, where the guard of the bias would change scales and with them codes.
 _BIAS_ROOM = 2.0**29
-_PRODUCTS = ("Gemm", "MatMul")
 MOST_WEIGHTS = 30_000_000  # of products, that `fast` rounds anew
 
 
@@ -66,9 +65,8 @@ def propose_products(state: State, inputs: Inputs) -> Proposals:
     Behind these a few channels are much larger than the others: there the rounding of weights makes most of the noise.
     Convolutions gain less, and have many more positions to sum the moments over.
     """
-    index = Index(state.built.draft.model)
-    found = [layer for layer in state.built.draft.plan.layers if layer.op_type in _PRODUCTS]
-    weights = sum(math.prod(index.initializers[layer.weight].dims) for layer in found)
+    found = [layer for layer in state.built.draft.plan.layers if layer.channel_axis == -1]
+    weights = sum(math.prod(layer.dims) for layer in found)
     if found and weights <= MOST_WEIGHTS and any(norms(next(scopes(inputs.prepared)))):
         yield from _propose(state, inputs, [layer.node for layer in found])
 
