@@ -112,6 +112,16 @@ def _nearest(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: 
 
 
 @part
+def _heavy(weights: Any, linked: Any, least: Any, starts: Any) -> Any:
+    # few pairs can be unsafe at any scale: those whose sum is at least `least`, as rounding adds 1 to it at most
+    size = 0
+    for k in linked:
+        starts[size] = k
+        size += abs(weights[k] + weights[k + 1]) >= least
+    return size
+
+
+@part
 def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
     # J in units of the scale; leaves the error of each channel in sums
     channels = sums.size
@@ -177,14 +187,20 @@ def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: 
     channels = size // positions
     exact, codes = np.empty(size), np.empty(size)
     sums, squares = np.empty(channels), np.empty(channels)
-    starts = np.nonzero(links)[0]
+    linked = np.nonzero(links)[0]
+    heavy = np.empty((values.shape[1], linked.size), np.int64)
+    sizes = np.empty(values.shape[1], np.int64)
     chosen = np.empty(len(values))
     errors = np.empty(candidates.shape[1])
     for i in range(len(values)):
+        least = (SAFE_SUM - 2.0) * candidates[i].min()
+        for output in range(values.shape[1]):
+            sizes[output] = _heavy(values[i, output], linked, least, heavy[output])
         for j in range(candidates.shape[1]):
             scale = candidates[i, j]
             errors[j] = 0.0
             for output in range(values.shape[1]):
+                starts = heavy[output, : sizes[output]]
                 _nearest(values[i, output], scale, starts, low, high, exact, codes)
                 errors[j] += _score(exact, codes, positions, sums, squares) * (scale * scale)
         best = np.inf
@@ -194,6 +210,7 @@ def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: 
             scale = candidates[i, finalist]
             error = 0.0
             for output in range(values.shape[1]):
+                starts = heavy[output, : sizes[output]]
                 _nearest(values[i, output], scale, starts, low, high, exact, codes)
                 _score(exact, codes, positions, sums, squares)
                 _move(exact, links, low, high, sums, codes)
