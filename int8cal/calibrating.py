@@ -253,7 +253,7 @@ def _evaluate(
         runtimes=job.evaluation.runtimes,
         providers=job.evaluation.providers,
         metric=metric_of(job.evaluation.metric),
-        clipped={name: entry.clipped for name, entry in table.tensors.items()},
+        clipped={name: entry.clipped for name, entry in table.every_tensor.items()},
         progress=lambda each: progress(each, count, "evaluate"),
         exclusive=exclusive,
     )
@@ -321,12 +321,15 @@ def _report(
             *left,
         ),
         histograms=tensor_histograms(
-            calibrated.result.tensors, table, job.quantization.activations, job.calibration.percentile
+            calibrated.result.tensors | calibrated.inside,
+            table,
+            job.quantization.activations,
+            job.calibration.percentile,
         ),
         optimize=calibrated.optimize,
         steps=calibrated.result.steps if job.quantization.explain else (),
         mixed=calibrated.mixed,
-        tensors=table.tensors,
+        tensors=table.every_tensor,
         weights=weights_of(calibrated.result.plan, table),
         findings=findings,
     )

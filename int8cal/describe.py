@@ -95,7 +95,7 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     plan = make_plan(prepared.model, Selection())
     lines = [] if screen.only else _family_lines(prepared.model, plan)
     bodies, apart = plan_bodies(prepared, Selection())
-    plans = [("", plan), *((f"{path}: ", each.plan) for path, each in bodies.items())]
+    plans = [("", plan), *((f"{path}/", each.plan) for path, each in bodies.items())]
     layers = sum(len(each.layers) + len(each.recurrent) for _, each in plans)
     lines += [f"would be quantized: {layers} layers, {sum(len(each.tensors) for _, each in plans)} tensors"]
     count = sum(len(each.embeddings) for _, each in plans)

@@ -164,17 +164,15 @@ def evaluate_models(
     clock = Clock()
     origin = origin_of(command, threads=threads, runtimes=runtimes)
     watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
-    original = load_model(fp32) if isinstance(fp32, Path) else fp32
-    signature = signature_of(original)
-    if is_quantized(original) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
+    reference = float32_reference(fp32)
+    signature = signature_of(reference.model)
+    if is_quantized(reference.model) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
         raise ModelError(
             "is quantized, and the model that it is compared with is not",
             where=str(fp32) if isinstance(fp32, Path) else "fp32",
             do="give the float model first, then the int8 model",
         )
-    del original
-    reference = float32_reference(fp32)
-    trim = trimmer(signature, reference, int8, threads=threads)
+    trim = trimmer(signature, reference.run, int8, threads=threads)
     header = _header(int8)
     stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None)
     feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
@@ -186,14 +184,12 @@ def evaluate_models(
     findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
     findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
     if stream is None:  # an iterator in memory may give its samples only once
-        original = load_model(reference) if isinstance(reference, Path) else reference
-        findings.add(fed(original, feeds, threads=threads))
-        findings.add(better_fed(original, feeds, classes_of(signature), threads=threads))
-        del original
+        findings.add(fed(reference.model, feeds, threads=threads))
+        findings.add(better_fed(reference.model, feeds, classes_of(signature), threads=threads))
     findings.require_none()
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
-            fp32,
+            reference,
             int8,
             watch.watch(feeds),
             audit=audit_saturation,
@@ -227,7 +223,7 @@ def evaluate_models(
         timing_s=clock.seconds,
         warnings=(
             *map(str, findings.found),
-            *(() if isinstance(reference, Path) else told(reference)),
+            *(told(reference.model) if reference.run is reference.model else ()),
             *evaluation.warnings,
             *(mixed_with(int8) if isinstance(int8, Path) else ()),
             *skipped_warnings(feeds.skipped),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from int8cal.calibration.body_samples import BodySamples
-from int8cal.calibration.engines import collect, stored, warm_up
+from int8cal.calibration.body_samples import feed_bodies
+from int8cal.calibration.engines import Counting, Stored, warm_up
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
@@ -41,15 +40,15 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.calibration.body_samples import BodyRuns
     from int8cal.calibration.engines import Collected
-    from int8cal.calibration.statistics import Statistics
+    from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.bodies import Body
     from int8cal.graph.plan import Plan, PlannedBody
-    from int8cal.graph.signature import Signature
     from int8cal.job import Job, Method
     from int8cal.quantization.table import CalibrationTable, TableData
 
@@ -58,7 +57,8 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`. `inside` are
+    the tensors of bodies as `result.tensors` are those of the main graph, by path and name.
     """
 
     statistics: Statistics
@@ -70,6 +70,7 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     variation: float | None = None
+    inside: dict[str, TensorStatistics] = field(default_factory=dict)
 
 
 def plan_job(
@@ -169,14 +170,27 @@ def calibrate_planned(
     held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
     ahead = progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate")
-    collected = _collect(job, planned, clock, ahead, engine)
+    path = job.calibration.statistics
+    known = None if path is None else load_statistics(path)
+    with clock.station("calibrate"):
+        if engine is None:
+            counting = _counting(job, planned, known)
+            counting.extend(ahead)
+            collected = counting.result()
+        else:
+            prepared, keep = planned.prepared, kept_samples(job, RECIPES[job.quantization.recipe])
+            sha256, threads = prepared.sha256, job.calibration.threads
+            how = {"model_sha256": sha256, "threads": threads, "keep": keep}
+            collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
+    inside: dict[str, TensorStatistics] = {}
     inputs = _search_inputs(job, planned, collected)
     if planned.plan.bodies:
-        bodies = _calibrate_bodies(job, planned, clock, held, engine)
+        bodies = _calibrate_bodies(job, planned, clock, held, known)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
         blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
         plan = replace(inputs.plan, bodies=planned.plan.bodies | bodies.plans)
         inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
+        inside = {f"{path}/{name}": each for path, own in bodies.tensors.items() for name, each in own.items()}
     result = run_recipe(inputs, clock)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
@@ -193,30 +207,20 @@ def calibrate_planned(
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
     remark, variation = collected.remark, collected.variation
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
+    return Calibrated(
+        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, inside=inside
+    )
 
 
-def _collect(
-    job: Job,
-    planned: Planned,
-    clock: Clock,
-    samples: Iterable[Sample],
-    engine: Callable[..., Collected] | None,
-    body: str = "",
-) -> Collected:
-    """Run samples through the taps, or read the statistics that the job names: those of the model, or of a body."""
-    if engine is None:
-        engine = collect if job.calibration.statistics is None else stored(job.calibration.statistics, body)
-    with clock.station("calibrate"):
-        return engine(
-            planned.prepared.model,
-            planned.prepared.signature,
-            planned.taps,
-            samples,
-            model_sha256=planned.prepared.sha256,
-            threads=job.calibration.threads,
-            keep=kept_samples(job, RECIPES[job.quantization.recipe]),
-        )
+def _counting(job: Job, planned: Planned, known: Statistics | None, body: str = "") -> Counting | Stored:
+    """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
+    prepared, taps = planned.prepared, planned.taps
+    sha256, keep = prepared.sha256, kept_samples(job, RECIPES[job.quantization.recipe])
+    if known is None:
+        threads = job.calibration.threads
+        return Counting(prepared.model, prepared.signature, taps, model_sha256=sha256, threads=threads, keep=keep)
+    statistics = known.bodies.get(body) if body else known
+    return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
 
 
 def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
@@ -245,44 +249,45 @@ class _Bodies:
     statistics: dict[str, Statistics]
     tables: dict[str, CalibrationTable]
     plans: dict[str, PlannedBody]
-    notes: tuple[str, ...]
+    tensors: dict[str, dict[str, TensorStatistics]]
+    notes: list[str]
 
 
 def _calibrate_bodies(
-    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], engine: Callable[..., Collected] | None
+    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], known: Statistics | None
 ) -> _Bodies:
     """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
     prepared, threads = planned.prepared, job.calibration.threads
-    places: dict[str, tuple[onnx.ModelProto, Signature, Iterable[Sample]]]
-    places = {"": (prepared.model, prepared.signature, samples)}
-    found = _Bodies({}, {}, {}, {}, ())
+    parts: dict[str, tuple[Job, Planned, Counting | Stored]] = {}
     for path, each in planned.plan.bodies.items():
-        body, (model, signature, outside) = each.body, places[each.body.parent]
-        runs = BodySamples(model, signature, body, outside, threads)
-        places[path] = body.model, body.signature, runs
+        body = each.body
         inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
         taps = make_taps(each.plan, find_chains(body.model, each.plan))
         own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
         quantization = replace(job.quantization, uint8_input=False, ranges=_ranges_of(each.plan, job))
         inner = replace(job, quantization=quantization)
-        streamed = iter(runs if found.runs.get(body.parent) != 0 else ())
-        first = next(streamed, None)
-        if first is None and not _is_counted(job, path):
+        parts[path] = inner, own, _counting(inner, own, known, path)
+    bodies = [each.body for each in planned.plan.bodies.values()]
+    with clock.station("calibrate"):
+
+        def take(runs: BodyRuns) -> None:
+            parts[runs.body.path][2].extend(runs)
+
+        feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
+    found = _Bodies({}, {}, {}, {}, {}, [])
+    for path, (inner, own, counting) in parts.items():
+        if not counting.seen:
             found.runs[path] = 0
             continue
-        collected = _collect(inner, own, clock, chain([] if first is None else [first], streamed), engine, path)
+        collected = counting.result()
         result = run_recipe(_search_inputs(inner, own, collected), clock)
         found.runs[path] = collected.statistics.samples
         found.statistics[path], found.tables[path] = collected.statistics, result.table
-        found.plans[path] = replace(each, plan=result.plan)  # steps may have left nodes in float
+        found.tensors[path] = result.tensors
+        found.plans[path] = replace(planned.plan.bodies[path], plan=result.plan)  # steps may have left nodes in float
         lines = (f"calibrated on {found.runs[path]} runs", *result.decisions)
-        found = replace(found, notes=(*found.notes, *(f"{path}: {line}" for line in lines)))
+        found.notes.extend(f"{path}: {line}" for line in lines)
     return found
-
-
-def _is_counted(job: Job, path: str) -> bool:
-    """Whether the statistics that a job names know a body."""
-    return job.calibration.statistics is not None and path in load_statistics(job.calibration.statistics).bodies
 
 
 def _ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:

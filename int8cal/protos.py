@@ -83,10 +83,16 @@ def is_large(model: onnx.ModelProto) -> bool:
     return weight_bytes(model) >= LIMIT
 
 
-def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Copy a model except for the initializers of its main graph, so that no weight is copied only to be dropped."""
+def emptied(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model except for its graph: opsets, functions, metadata."""
     result = onnx.ModelProto()
     _copy_fields(model, result, leave_out="graph")
+    return result
+
+
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Copy a model except for the initializers of its main graph, so that no weight is copied only to be dropped."""
+    result = emptied(model)
     _copy_fields(model.graph, result.graph, leave_out="initializer")
     return result
 

@@ -19,7 +19,6 @@ from int8cal.audit.layer import BETWEEN, DIRECT, FLOAT, Linear, Operand, OuterSc
 from int8cal.evaluation.fusion import with_names
 from int8cal.graph.constants import Constants
 from int8cal.graph.index import Index, attribute
-from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,19 +45,21 @@ def read_layers(model: onnx.ModelProto, fusion: Fusion | None) -> list[Linear]:
     for node, named in zip(model.graph.node, with_names(model).graph.node, strict=True):
         runs = None if fusion is None else named.name not in float_nodes
         found.extend(_of_node(node, named.name, constants, runs=runs))
-        found.extend(_inside(node, constants))
+        found.extend(_inside(node, node.name or node.op_type, constants))
     return found
 
 
-def _inside(node: onnx.NodeProto, outer: Constants) -> Iterator[Linear]:
+def _inside(node: onnx.NodeProto, place: str, outer: Constants) -> Iterator[Linear]:
     """Read the layers of a node's subgraphs, and of those inside them, in the order in which they are written."""
-    for graph in subgraphs(node):
-        shell = onnx.ModelProto(graph=graph)
+    for item in node.attribute:
+        if item.type != onnx.AttributeProto.GRAPH:
+            continue
+        shell = onnx.ModelProto(graph=item.g)
         constants = Constants(Index(shell), outer)
         for inner in shell.graph.node:
-            name = f"{node.name or node.op_type}/{inner.name or next(iter(inner.output), inner.op_type)}"
+            name = f"{place}/{item.name}/{inner.name or next(iter(inner.output), inner.op_type)}"
             yield from _of_node(inner, name, constants, runs=None, inside=True)
-            yield from _inside(inner, constants)
+            yield from _inside(inner, name, constants)
 
 
 def _of_node(

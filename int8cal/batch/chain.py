@@ -179,14 +179,13 @@ def _joined(task: Task, jobs: Mapping[str, Job], split: str) -> Iterator[Sample]
 def _run(job: Job, split: str, tensors: Sequence[str]) -> Iterator[tuple[Sample, Feed]]:
     """Run a float model over its samples; gives each with the tensors that are asked for, inputs among them."""
     reference = float32_reference(job.model)
-    model = load_model(job.model)
-    signature = signature_of(model)
+    signature = signature_of(reference.model)
     outputs = [spec.name for spec in signature.outputs if spec.name in tensors]
     feeds = open_feeds(data_of(job, split), signature)
     if not outputs:
         yield from ((sample, sample.feed) for sample in feeds)
         return
-    session = Session(reference, threads=job.calibration.threads, entries=QUIET)
+    session = Session(reference.run, threads=job.calibration.threads, entries=QUIET)
     for sample, values in run_each(session, signature, feeds, outputs):
         yield sample, sample.feed | values
 
@@ -215,12 +214,11 @@ class _Member:
         directory, (name, *_) = files_of(task.job)
         self.paths = (task.job.model, directory / name)
         reference, self.int8 = float32_reference(task.job.model), load_model(self.paths[1])
-        model = load_model(reference) if isinstance(reference, Path) else reference
-        self.signatures = (signature_of(model), signature_of(self.int8))
+        self.signatures = (signature_of(reference.model), signature_of(self.int8))
         threads = task.job.calibration.threads
-        self.sessions = [Session(each, threads=threads, entries=QUIET) for each in (reference, self.paths[1])]
+        self.sessions = [Session(each, threads=threads, entries=QUIET) for each in (reference.run, self.paths[1])]
         self.names = match_outputs(*self.signatures)
-        self.comparison = OutputComparison(self.names, GroupFinder(model, threads=threads))
+        self.comparison = OutputComparison(self.names, GroupFinder(reference.model, threads=threads))
 
     def run(self, sample: Sample, values: Mapping[str, tuple[Feed, Feed]]) -> tuple[Feed, Feed]:
         """Run both models on a sample; of what other models give, each gets that of its own kind.

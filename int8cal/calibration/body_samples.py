@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from int8cal.runtime.batching import make_feed
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
     import onnx
@@ -27,58 +27,111 @@ if TYPE_CHECKING:
     Arrays = dict[str, Array]
 
 
-@dataclass(frozen=True, eq=False)
-class BodySamples:
-    """The runs of one body, streamed: a sample for every time that it is run, in the order of the samples.
+HELD_BYTES = 64_000_000  # of what bodies are given, until they are run on it
 
-    Attributes:
-        model: The prepared model that its node is in, the main graph or another body.
+
+def feed_bodies(
+    model: onnx.ModelProto,
+    signature: Signature,
+    samples: Iterable[Sample],
+    bodies: Sequence[Body],
+    take: Callable[[BodyRuns], object],
+    *,
+    threads: int = 0,
+) -> None:
+    """Run a model once per sample, and hand its bodies what it gives them, in parts, those inside bodies too.
+
+    Args:
+        model: The prepared main graph.
         signature: Of that model.
-        body: The body.
-        samples: Of that model; of another body these are its own runs.
+        samples: Read once, streaming; what bodies are given of some samples is held.
+        bodies: At any depth; one whose parent is none of them is handed nothing.
+        take: Gets the next part of the runs of a body, in the order of the samples.
         threads: Of the runtime; 0 for all CPUs.
     """
+    inside: dict[str, list[Body]] = {}
+    for body in bodies:
+        inside.setdefault(body.parent, []).append(body)
+    _feed(model, signature, samples, ("", inside), take, threads)
 
-    model: onnx.ModelProto
-    signature: Signature
+
+def _feed(
+    model: onnx.ModelProto,
+    signature: Signature,
+    samples: Iterable[Sample],
+    place: tuple[str, Mapping[str, Sequence[Body]]],
+    take: Callable[[BodyRuns], object],
+    threads: int,
+) -> None:
+    """Go through the bodies of one graph; `place` is its path, and the bodies by the path of their parent."""
+    path, inside = place
+    if path not in inside:
+        return
+    index = Index(model)
+    found = [(body, index.nodes[body.node]) for body in inside[path]]
+    read = dict.fromkeys(name for body, node in found for name in (*node.input, *body.outer) if name)
+    constants = {name: index.constant(name) for name in read if index.is_constant(name)}
+    fed = {spec.name for spec in signature.inputs}
+    shown = [name for name in read if name not in constants and name not in fed]
+    session = Session(tapped_model(model, shown), threads=threads) if shown else None
+    waiting: dict[str, BodyRuns] = {}
+
+    def hand_out() -> None:
+        for runs in waiting.values():
+            take(runs)
+            _feed(runs.body.model, runs.body.signature, runs, (runs.body.path, inside), take, threads)
+        waiting.clear()
+
+    size = 0
+    for sample in samples:
+        # alone, copies of it where the batch is fixed: which samples meet in a batch must not matter
+        feed = make_feed(signature, [sample])
+        values = {name: feed[name] for name in read if name in feed}
+        values |= {} if session is None else session.run(feed, shown)
+        size += sum(value.nbytes for value in values.values())
+        values |= constants
+        for body, node in found:
+            if node.op_type == "If" and _truth(values[node.input[0]]) != (body.slot == "then_branch"):
+                continue
+            outer = {name: values[name] for name in body.outer}
+            given = tuple(values[name] if name else None for name in node.input)
+            runs = waiting.setdefault(body.path, BodyRuns(body, node, threads))
+            runs.calls.append((given, outer, sample.origin))
+        if size >= HELD_BYTES:
+            hand_out()
+            size = 0
+    hand_out()
+
+
+@dataclass(frozen=True, eq=False)
+class BodyRuns:
+    """Runs of one body: a sample for every time that it is run, in the order of the samples.
+
+    Attributes:
+        body: The body.
+        node: Its If, Loop or Scan.
+        threads: Of the runtime; 0 for all CPUs.
+        calls: What the node is given, what the body reads of the graphs around it, and the sample's origin.
+    """
+
     body: Body
-    samples: Iterable[Sample]
+    node: onnx.NodeProto
     threads: int = 0
+    calls: list[tuple[tuple[Array | None, ...], Arrays, str]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Sample]:
-        node, body = self._node, self.body
-        rounds = {"If": self._branch, "Loop": self._loop, "Scan": self._scan}[node.op_type]
-        fed = {spec.name for spec in self.signature.inputs}
-        constants = {name: self._index.constant(name) for name in node.input if name and self._index.is_constant(name)}
-        wanted = dict.fromkeys(name for name in (*node.input, *body.outer) if name and name not in constants)
-        shown = [name for name in wanted if name not in fed]
-        session = Session(tapped_model(self.model, shown), threads=self.threads) if shown else None
-        for sample in self.samples:
-            # alone, copies of it where the batch is fixed: which samples meet in a batch must not matter
-            feed = make_feed(self.signature, [sample])
-            values = constants | {name: feed[name] for name in wanted if name in feed}
-            values |= {} if session is None else session.run(feed, shown)
-            outer = {name: values[name] for name in body.outer}
-            given = [values[name] if name else None for name in node.input]
+        rounds = {"If": self._branch, "Loop": self._loop, "Scan": self._scan}[self.node.op_type]
+        for given, outer, origin in self.calls:
             for number, own in enumerate(rounds(given, outer)):
-                place = sample.origin if node.op_type == "If" else f"{sample.origin}, round {number + 1} of {node.name}"
+                place = origin if self.node.op_type == "If" else f"{origin}, round {number + 1} of {self.node.name}"
                 yield Sample(own | outer, place)
 
-    @cached_property
-    def _index(self) -> Index:
-        return Index(self.model)
+    def _branch(self, given: Sequence[Array | None], outer: Arrays) -> Iterator[Arrays]:
+        """Run the branch once: the condition is its own."""
+        del given, outer
+        yield {}
 
-    @cached_property
-    def _node(self) -> onnx.NodeProto:
-        return self._index.nodes[self.body.node]
-
-    def _branch(self, given: list[Array | None], outer: Arrays) -> Iterator[Arrays]:
-        """Run the branch where the condition is its own."""
-        del outer
-        if _truth(given[0]) == (self.body.slot == "then_branch"):
-            yield {}
-
-    def _loop(self, given: list[Array | None], outer: Arrays) -> Iterator[Arrays]:
+    def _loop(self, given: Sequence[Array | None], outer: Arrays) -> Iterator[Arrays]:
         """Go through the rounds: (number, condition, carried...) gives (condition, carried..., collected...)."""
         most = None if given[0] is None else int(given[0].reshape(-1)[0])
         goes_on = given[1] is None or _truth(given[1])
@@ -92,12 +145,12 @@ class BodySamples:
             goes_on, carried = _truth(results[0]), results[1 : 1 + len(carried)]
             number += 1
 
-    def _scan(self, given: list[Array | None], outer: Arrays) -> Iterator[Arrays]:
+    def _scan(self, given: Sequence[Array | None], outer: Arrays) -> Iterator[Arrays]:
         """Go through the slices: (state..., slice...) gives (state..., collected...)."""
-        count = attribute(self._node, "num_scan_inputs", 1)
+        count = attribute(self.node, "num_scan_inputs", 1)
         state, sequences = given[: len(given) - count], given[len(given) - count :]
-        axes = attribute(self._node, "scan_input_axes", [0] * count)
-        backwards = attribute(self._node, "scan_input_directions", [0] * count)
+        axes = attribute(self.node, "scan_input_axes", [0] * count)
+        backwards = attribute(self.node, "scan_input_directions", [0] * count)
         cut = [
             np.moveaxis(values, axis, 0)[:: -1 if back else 1]
             for values, axis, back in zip(sequences, axes, backwards, strict=True)

@@ -160,14 +160,17 @@ class Collectors:
         """
         self._collectors = {tap.tensor: Collector(tap) for tap in taps}
         self._threads = max(1, min(threads, len(taps)))
-        self._pool = ThreadPoolExecutor(self._threads - 1, "int8cal-count") if self._threads > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Self:
+        """Start the threads; without them the caller's alone counts."""
+        self._pool = ThreadPoolExecutor(self._threads - 1, "int8cal-count") if self._threads > 1 else None
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown()
+            self._pool = None
 
     def add(self, group: Sequence[tuple[str, Mapping[str, TapValues]]]) -> None:
         """Count some samples; each tap counts all of them in turn, while its tables are in the cache.

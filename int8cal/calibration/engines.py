@@ -11,7 +11,6 @@ import onnx
 
 from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
-from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.padding import kept, tally
 from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError, StatisticsError
@@ -26,8 +25,7 @@ from int8cal.runtime.blocked import open_taps
 from int8cal.runtime.sessions import Session, cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
@@ -127,51 +125,82 @@ def collect(
         StatisticsError: NaN or infinity in a tensor; names the first such tensor in graph order, and the sample.
         DataError: There was no sample.
     """
-    keeping = KeptSamples(keep)
-    with Collectors(taps, threads or cpu_count()) as collectors:
-        count = _stream(model, signature, taps, keeping.watch(samples), collectors, threads)
-        if not count:
+    counting = Counting(model, signature, taps, model_sha256=model_sha256, threads=threads, keep=keep)
+    counting.extend(samples)
+    return counting.result()
+
+
+class Counting:
+    """Counts every tap over samples that come in parts: a session is open only while a part is; see `collect`."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        signature: Signature,
+        taps: tuple[Tap, ...],
+        *,
+        model_sha256: str,
+        threads: int = 0,
+        keep: int = 0,
+    ) -> None:
+        self._model, self._signature, self._taps = model, signature, taps
+        self._sha256, self._threads = model_sha256, threads
+        self._keeping = KeptSamples(keep)
+        self._collectors = Collectors(taps, threads or cpu_count())
+
+    @property
+    def seen(self) -> int:
+        """Number of samples so far."""
+        return self._keeping.seen
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        """Run and count samples, group by group.
+
+        Raises:
+            StatisticsError: As `collect`.
+        """
+        with self._collectors:
+            self._stream(self._keeping.watch(samples))
+
+    def result(self) -> Collected:
+        """Return what was counted, and give the tables up.
+
+        Raises:
+            DataError: There was no sample.
+        """
+        keeping = self._keeping
+        if not keeping.seen:
             raise DataError("yields no sample", do="give at least one")
-        # the session and its buffers are gone by now: the result takes memory of its own
-        variation = collectors.variation
-        statistics = Statistics(model_sha256, keeping.total, count, collectors.take(), keeping.padding)
-    return Collected(statistics, keeping.samples(), variation=variation)
+        variation = self._collectors.variation
+        with self._collectors:
+            counted = self._collectors.take()
+        statistics = Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding)
+        return Collected(statistics, keeping.samples(), variation=variation)
 
-
-def _stream(
-    model: onnx.ModelProto,
-    signature: Signature,
-    taps: tuple[Tap, ...],
-    samples: Iterable[Sample],
-    collectors: Collectors,
-    threads: int,
-) -> int:
-    """Run and count all samples, group by group; returns how many there were."""
-    inputs = {spec.name for spec in signature.inputs}
-    opened = open_taps(model, taps, threads=threads)
-    names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
-    session = ReusedOutputs(opened.session)
-    count = 0
-    group: list[tuple[Sample, dict[str, TapValues]]] = []
-    fed = [tap.tensor for tap in taps if tap.tensor in inputs]
-    rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
-    for sample, outputs in run_each(session, signature, samples, list(names) or None):
-        tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
-        for out, name in names.items():
-            block = opened.blocks[name]
-            # blocked layouts are those of images
-            tapped[name] = TapValues(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
-        group.append((sample, tapped))
-        count += 1
-        fits = max(group_size(tapped) // rows, 1)
-        if count % rows == 0 and len(group) >= min(runs, fits) * rows:
-            _count(collectors, group, model, signature, threads)
-            group.clear()
-            runs = fits
-            session.keep(runs)
-    if group:
-        _count(collectors, group, model, signature, threads)
-    return count
+    def _stream(self, samples: Iterable[Sample]) -> None:
+        model, signature, taps, threads = self._model, self._signature, self._taps, self._threads
+        inputs = {spec.name for spec in signature.inputs}
+        opened = open_taps(model, taps, threads=threads)
+        names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
+        session = ReusedOutputs(opened.session)
+        group: list[tuple[Sample, dict[str, TapValues]]] = []
+        fed = [tap.tensor for tap in taps if tap.tensor in inputs]
+        rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
+        for count, (sample, outputs) in enumerate(run_each(session, signature, samples, list(names) or None), 1):
+            tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
+            for out, name in names.items():
+                block = opened.blocks[name]
+                # blocked layouts are those of images
+                tapped[name] = TapValues(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
+            group.append((sample, tapped))
+            fits = max(group_size(tapped) // rows, 1)
+            if count % rows == 0 and len(group) >= min(runs, fits) * rows:
+                _count(self._collectors, group, model, signature, threads)
+                group.clear()
+                runs = fits
+                session.keep(runs)
+        if group:
+            _count(self._collectors, group, model, signature, threads)
 
 
 def _count(
@@ -214,50 +243,70 @@ def _first_nonfinite(
     return None
 
 
-def stored(path: Path, body: str = "") -> Callable[..., Collected]:
-    """Return an engine that reads statistics from a file, called as `collect` is.
-
-    It runs nothing. The samples are read for those to keep, the same ones that `collect` would keep.
+class Stored:
+    """Takes the statistics of a file, called as `Counting` is: samples are read for those to keep, and nothing is run.
 
     Args:
-        path: A .stats.npz of the model, with the plan that the job has.
-        body: Path of the body of an If, Loop or Scan whose statistics are meant; "" for the main graph's.
-
-    Raises:
-        StatisticsError: The file is missing or damaged, of another model, or lacks a tensor. The engine raises it, and
-            DataError where there is no sample.
+        statistics: Of the main graph or a body; None where the file holds none.
+        where: The file, for messages.
+        body: Path of the body of an If, Loop or Scan whose statistics they are; "" for the main graph's.
+        taps: What the job quantizes.
+        model_sha256: Of the job's FP32 model.
+        keep: How many samples to keep, the same ones that `collect` would keep.
     """
 
-    def engine(
-        model: onnx.ModelProto,  # noqa: ARG001 - called as collect is
-        signature: Signature,  # noqa: ARG001
+    def __init__(
+        self,
+        statistics: Statistics | None,
+        where: str,
+        body: str,
         taps: tuple[Tap, ...],
-        samples: Iterable[Sample],
         *,
         model_sha256: str,
-        threads: int = 0,  # noqa: ARG001
         keep: int = 0,
-    ) -> Collected:
-        statistics = load_statistics(path)
-        if body:
-            if body not in statistics.bodies:
-                raise StatisticsError(
-                    f"holds nothing of {body}, which the data run",
-                    where=str(path),
-                    do="calibrate shards whose samples run it too, or leave the statistics out",
-                )
-            statistics = statistics.bodies[body]
-        _require_fitting(statistics, taps, model_sha256, str(path))
-        keeping = KeptSamples(keep)
+    ) -> None:
+        self._statistics, self._where, self._body = statistics, where, body
+        self._taps, self._sha256 = taps, model_sha256
+        self._keeping = KeptSamples(keep)
+
+    @property
+    def seen(self) -> int:
+        """Number of samples so far, or in the file."""
+        return self._keeping.seen or (0 if self._statistics is None else self._statistics.samples)
+
+    def extend(self, samples: Iterable[Sample]) -> None:
+        """Choose from samples those to keep.
+
+        Raises:
+            StatisticsError: As `result`, before any sample is read.
+        """
+        self._fitting()
         for sample in samples:
-            keeping.add(sample)
-        if not keeping.seen and not body:
+            self._keeping.add(sample)
+
+    def result(self) -> Collected:
+        """Return the file's statistics and the samples that were kept.
+
+        Raises:
+            StatisticsError: They are of another model, or lack a tensor or the body.
+            DataError: There is no sample.
+        """
+        statistics, keeping = self._fitting(), self._keeping
+        if not keeping.seen and not self._body:
             raise DataError("yields no sample", do="give at least one")
         tally((*statistics.padding, *keeping.padding))  # refuses statistics that count what is trimmed now
-        remark = f"ranges follow {statistics.samples} samples of {path}, which are not the data's {keeping.seen}"
+        remark = f"ranges follow {statistics.samples} samples of {self._where}, which are not the data's {keeping.seen}"
         return Collected(statistics, keeping.samples(), "" if keeping.total == statistics.fingerprint else remark)
 
-    return engine
+    def _fitting(self) -> Statistics:
+        if self._statistics is None:
+            raise StatisticsError(
+                f"holds nothing of {self._body}, which the data run",
+                where=self._where,
+                do="calibrate shards whose samples run it too, or leave the statistics out",
+            )
+        _require_fitting(self._statistics, self._taps, self._sha256, self._where)
+        return self._statistics
 
 
 def _require_fitting(statistics: Statistics, taps: tuple[Tap, ...], model_sha256: str, where: str) -> None:

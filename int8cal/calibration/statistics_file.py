@@ -123,8 +123,7 @@ def load_statistics(path: Path) -> Statistics:
 def _read(header: Mapping[str, Any], sha256: str, arrays: Mapping[str, Array], prefix: str = "") -> Statistics:
     """Read the statistics of one graph, whose arrays' names begin with a prefix; raises what `_tensor` raises."""
     entries = header["tensors"].items()
-    own = {name.removeprefix(prefix): each for name, each in arrays.items() if name.startswith(prefix)}
-    tensors = {name: _tensor(name, entry, own) for name, entry in entries}
+    tensors = {name: _tensor(f"{prefix}{name}", entry, arrays) for name, entry in entries}
     samples = header["samples"]
     if type(samples) is not int or samples < 0:
         raise ValueError("samples")

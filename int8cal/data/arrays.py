@@ -224,12 +224,12 @@ class OnnxDataPart:
 
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Load the set once and give the feeds of these rows."""
-        from onnx import numpy_helper
+        from int8cal.graph.passes.float32 import array_of
 
         arrays = {}
         for name, path in self.files:
             try:
-                arrays[name] = numpy_helper.to_array(_load_tensor(path))
+                arrays[name] = array_of(_load_tensor(path))
             except (ValueError, TypeError, RuntimeError) as error:
                 raise unreadable(path.as_posix(), str(error)) from error
         for row in rows:
@@ -249,7 +249,7 @@ def open_test_data(files: Sequence[Path], signature: Signature) -> OnnxDataPart:
     Raises:
         DataError: Unreadable files, no or two tensors for an input, shapes or dtypes that do not fit.
     """
-    from onnx import helper
+    from int8cal.graph.signature import dtype_of
 
     names = [spec.name for spec in signature.inputs]
     folder = files[0].parent.as_posix()
@@ -271,7 +271,7 @@ def open_test_data(files: Sequence[Path], signature: Signature) -> OnnxDataPart:
                 where=file.as_posix(),
                 do="name the tensors after the inputs, or number the files in their order",
             )
-        headers[name] = Header(np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type)), tuple(tensor.dims))
+        headers[name] = Header(dtype_of(tensor.data_type), tuple(tensor.dims))
         chosen[name] = file
     missing = [name for name in names if name not in chosen]
     if missing:

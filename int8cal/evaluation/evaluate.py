@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
+from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
 from int8cal.evaluation.fusion import audit_file, with_names
 from int8cal.evaluation.latency import measure_latencies
@@ -48,13 +49,14 @@ if TYPE_CHECKING:
 
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
+    from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
 
 _FIRST = "onnxruntime"
 
 
 def evaluate_pair(
-    fp32: Path | onnx.ModelProto,
+    fp32: Path | onnx.ModelProto | Reference,
     int8: Path | onnx.ModelProto,
     samples: Iterable[Sample],
     *,
@@ -106,8 +108,9 @@ def evaluate_pair(
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
     """
-    given, fp32 = fp32, float32_reference(fp32)
-    models = (_loaded(fp32), _loaded(int8))
+    reference = float32_reference(fp32)
+    fp32 = reference.run
+    models = (reference.model, load_model(int8) if isinstance(int8, Path) else int8)
     signatures = (signature_of(models[0]), signature_of(models[1]))
     require_same_inputs(*models)
     names = match_outputs(*signatures)
@@ -168,12 +171,17 @@ def evaluate_pair(
     elif not audits:
         found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
     layers: tuple[LayerMetrics, ...] = ()
+    outer: tuple[LayerMetrics, ...] = ()
     with parts.part("layers"):
-        layers, layer_reasons = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
-        found |= layer_reasons
+        outer, why = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        inner, why_not = measure_body_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        layers = (*outer, *inner)
+        if inner and not outer and clipped is not None:
+            why.pop("layers", None)  # it is only the main graph that has none
+        found |= why | why_not
     families: tuple[FamilyFinding, ...] = ()
     with parts.part("families"):
-        families = weak_families(models[0], layers)
+        families = weak_families(models[0], outer)
     saturation = Saturation(target, None)
     with parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
@@ -188,7 +196,7 @@ def evaluate_pair(
         layers=layers,
         fusion=fusion,
         saturation=saturation,
-        size=Size(model_bytes(given), model_bytes(int8)),
+        size=Size(model_bytes(reference.given), model_bytes(int8)),
         latency=times.get(_FIRST),
         metric=figures,
         reasons=found | dict(reasons or {}) | parts.reasons,
@@ -203,7 +211,7 @@ def evaluate_pair(
         families=families,
         warnings=(
             *exchanged,
-            *other_weights(layers),
+            *other_weights(outer),
             *comparison.warnings(),
             *(line for other in others for line in other.warnings()),
         ),
@@ -319,10 +327,6 @@ def model_bytes(model: Path | onnx.ModelProto) -> int:
         return int(without_weights(model).ByteSize()) + weight_bytes(model)
     header = onnx.load(str(model), load_external_data=False)
     return model.stat().st_size + sum((model.parent / name).stat().st_size for name in external_files(header))
-
-
-def _loaded(model: Path | onnx.ModelProto) -> onnx.ModelProto:
-    return load_model(model) if isinstance(model, Path) else model
 
 
 def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:

@@ -66,7 +66,8 @@ def _metric(evaluation: Evaluation) -> str:
 def _layers(evaluation: Evaluation) -> str:
     if not evaluation.layers or not evaluation.layer_samples:
         return ""
-    return f"the first {evaluation.layer_samples} of {evaluation.samples} samples, with all errors before each layer"
+    samples = f"the first {evaluation.layer_samples} of {evaluation.samples} samples"
+    return f"{samples}, with all errors before each layer of its graph"
 
 
 def _fusion(evaluation: Evaluation) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import onnx
@@ -14,10 +15,10 @@ from int8cal.graph.index import Index, references_of, tensors_read, walk
 from int8cal.graph.layers import GATES
 from int8cal.graph.ops import STANDARD, op_of
 from int8cal.graph.signature import Signature
-from int8cal.protos import graphs_within, without_weights
+from int8cal.protos import emptied, graphs_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 CONTROL = ("If", "Loop", "Scan")
 _WORTH_SHARING = 1024  # bytes of a constant that several scopes hold
@@ -63,28 +64,37 @@ def extracted(parent: onnx.ModelProto, path: str) -> Iterator[Body]:
     """
     if not any(node.op_type in CONTROL for node in parent.graph.node):
         return
-    index = Index(parent)
+    index, empty = Index(parent), emptied(parent)
+    tables = {
+        tensor.name
+        for graph in graphs_within(parent.graph)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) >= 2
+    }
     for node in parent.graph.node:
         if node.op_type not in CONTROL or node.domain not in STANDARD:
             continue
         for item in node.attribute:
-            if item.type == onnx.AttributeProto.GRAPH and any(_may_be_layer(each) for each in walk(item.g)):
-                yield _extracted(parent, index, node, item, path)
+            if item.type == onnx.AttributeProto.GRAPH and any(_may_be_layer(each, tables) for each in walk(item.g)):
+                yield _extracted(empty, index, node, item, path)
 
 
-def _may_be_layer(node: onnx.NodeProto) -> bool:
+def _may_be_layer(node: onnx.NodeProto, tables: Collection[str]) -> bool:
+    """Whether a node can have int8 weights: a layer, or the lookup in a table, of which these are the names."""
+    if node.op_type == "Gather":
+        return node.input[0] in tables
     return op_of(node).channel_axis != 0 or node.op_type in GATES
 
 
 def _extracted(
-    parent: onnx.ModelProto, index: Index, node: onnx.NodeProto, item: onnx.AttributeProto, path: str
+    empty: onnx.ModelProto, index: Index, node: onnx.NodeProto, item: onnx.AttributeProto, path: str
 ) -> Body:
     own = f"{path}/{node.name}/{item.name}" if path else f"{node.name}/{item.name}"
     read = sorted(references_of(item.g))
     outer = tuple(name for name in read if not index.is_constant(name))
     formals = tuple(value.name for value in item.g.input)
-    model = without_weights(parent)
-    model.graph.Clear()
+    model = onnx.ModelProto()
+    model.CopyFrom(empty)
     model.graph.CopyFrom(item.g)
     model.graph.name = own
     refill(model.graph.input, [*_formals(index, node, item.g), *(_outer(index, name) for name in outer)])
@@ -126,34 +136,46 @@ def put_back(model: onnx.ModelProto, bodies: Sequence[tuple[Body, onnx.ModelProt
 
     Args:
         model: Made of the prepared model that the bodies were taken out of; changed in place. Its names stay.
-        bodies: With the models that stand for them, a body behind the one that it is in. What they name anew and what
-            the model has under that name already gets another name.
+        bodies: With the models that stand for them, a body behind the one that it is in. Of what they name, another
+            name gets only what a graph around them has under that name too.
     """
-    places = {"": model.graph}
-    renamed: dict[str, dict[str, str]] = {"": {}}
     replaced = {(body.parent, body.node, body.slot) for body, _ in bodies}
     _clear(model.graph, "", replaced)
-    free = Names(model.graph)
+    free = Names(model.graph, *(built.graph for _, built in bodies))
+    places = {"": _Place(model.graph, {}, (frozenset(tensor_names(model.graph)),))}
     for body, built in bodies:
+        outside = places[body.parent]
         graph = onnx.GraphProto()
         graph.CopyFrom(built.graph)
         _clear(graph, body.path, replaced)
         refill(graph.input, [value for value in graph.input if value.name in body.formals])
         own = set(tensor_names(graph)) - set(body.outer) - {""}
-        names = {name: renamed[body.parent].get(name, name) for name in body.outer}
-        names |= {name: free.tensor(name) for name in sorted(own)}
-        renamed[body.path] = names = {**renamed[body.parent], **names}
+        names = {name: outside.renamed.get(name, name) for name in body.outer}
+        names |= {name: free.tensor(name) for name in sorted(own) if any(name in each for each in outside.taken)}
         _rename(graph, names)
-        node = next(each for each in places[body.parent].node if each.name == body.node)
-        place = next(each.g for each in node.attribute if each.name == body.slot)
-        place.CopyFrom(graph)
-        places[body.path] = place
+        held = next(each.g for each in outside.nodes[body.node].attribute if each.name == body.slot)
+        held.CopyFrom(graph)
+        places[body.path] = _Place(held, names, (frozenset(tensor_names(held)), *outside.taken))
         known = {item.domain for item in model.opset_import}
         model.opset_import.extend(item for item in built.opset_import if item.domain not in known)
     _share_constants(model.graph, free)
-    for graph in reversed([*places.values()]):  # inside first: what only a dropped weight's reader read goes too
+    for place in reversed([*places.values()]):  # inside first: what only a dropped weight's reader read goes too
+        graph = place.graph
         read = {name for node in graph.node for name in tensors_read(node)} | {value.name for value in graph.output}
         refill(graph.initializer, [tensor for tensor in graph.initializer if tensor.name in read])
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A graph that bodies are put into: what was renamed in it, and the names that it and those around it have."""
+
+    graph: onnx.GraphProto
+    renamed: dict[str, str]
+    taken: tuple[frozenset[str], ...]
+
+    @cached_property
+    def nodes(self) -> dict[str, onnx.NodeProto]:
+        return {node.name: node for node in self.graph.node if node.op_type in CONTROL}
 
 
 def _share_constants(graph: onnx.GraphProto, free: Names) -> None:

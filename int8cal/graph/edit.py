@@ -29,10 +29,11 @@ class Names:
 
     Args:
         graph: The main graph as it is before anything is added.
+        others: Graphs whose tensors' names are not free either.
     """
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._given = frozenset(tensor_names(graph))
+    def __init__(self, graph: onnx.GraphProto, *others: onnx.GraphProto) -> None:
+        self._given = frozenset(name for each in (graph, *others) for name in tensor_names(each))
         self._tensors = set(self._given)
         self._nodes = {node.name for node in graph.node}
 

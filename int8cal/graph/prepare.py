@@ -7,22 +7,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import helper, numpy_helper, shape_inference, version_converter
+from onnx import shape_inference
 
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate, without_initialized_inputs
-from int8cal.graph.index import Index, attribute, walk
+from int8cal.graph.index import Index, walk
 from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
+from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
     from int8cal.job import ActivationType
 
 MIN_OPSET = 13  # per-axis QuantizeLinear and DequantizeLinear
-OPSET_OF_16_BITS, IR_OF_16_BITS = 21, 10  # QuantizeLinear to uint16
-MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
-_RESIZE_MODES = 11  # Resize has attributes that say which pixels it takes
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ def prepare(
     if metadata_of(normal, CONVERTED):
         set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
     del original  # a model of several GB should not stay in memory three times
-    folded = simplify(normal)
+    simple = folded(normal, simplify)
     del normal
-    model = _decided(finish(folded, header), header, simplify)
+    model = _decided(finish(simple, header), header, simplify)
     return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
 
 
@@ -104,20 +103,19 @@ def _decided(
 ) -> onnx.ModelProto:
     """Let branches on sizes that are known take the place of their Ifs."""
     while fold_sizes(model):  # every round takes a node away
-        model = finish(simplify(model), header)
+        model = finish(folded(model, simplify), header)
     return model
 
 
 def _bodies(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> tuple[Body, ...]:
     """Prepare the bodies of If, Loop and Scan, those inside them behind them; one that cannot be stays float."""
-    found, waiting = list[Body](), [("", model)]
-    while waiting:
-        path, parent = waiting.pop(0)
+    found, graphs = list[Body](), [("", model)]
+    for path, parent in graphs:  # which grows
         for each in extracted(parent, path):
             body = each if each.reason else _prepared_body(each, simplify)
             found.append(body)
             if not body.reason:
-                waiting.append((body.path, body.model))
+                graphs.append((body.path, body.model))
     return tuple(found)
 
 
@@ -125,7 +123,7 @@ def _prepared_body(body: Body, simplify: Callable[[onnx.ModelProto], onnx.ModelP
     try:
         _require_tensors(body.model, body.path)
         header = without_weights(body.model)
-        model = _decided(finish(simplify(normalize(body.model, body.path)), header), header, simplify)
+        model = _decided(finish(folded(normalize(body.model, body.path), simplify), header), header, simplify)
     except ModelError as error:
         return replace(body, model=onnx.ModelProto(), reason=error.what)
     signature = signature_of(model)
@@ -166,12 +164,12 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
     without_initialized_inputs(copy.graph)
     _name_nodes(copy.graph)
-    in_float32(copy, where)  # before the opset is raised: the converter adds constants of float32
+    in_float32(copy)  # before the opset is raised: the converter adds constants of float32
     if opset < least:
-        copy = _raise_opset(copy, opset, where, least)
+        copy = raise_opset(copy, opset, where, least)
         without_initialized_inputs(copy.graph)
     elif opset > MAX_OPSET:
-        copy = _lower_opset(copy, opset, where)
+        copy = lower_opset(copy, opset, where)
     plain_casts(copy)
     for graph in graphs_within(copy.graph):
         _name_nodes(graph)
@@ -270,67 +268,6 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
     refill(model.graph.value_info, values)
 
 
-def _raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> onnx.ModelProto:
-    try:
-        raised = version_converter.convert_version(model, least)
-    except Exception as error:  # the converter raises RuntimeError and ValidationError of several kinds
-        raise ModelError(
-            f"opset {opset} cannot be raised to {least}: {str(error).splitlines()[0][:200]}",
-            where=where,
-            do=f"export it with opset {least} or higher",
-        ) from error
-    if least >= OPSET_OF_16_BITS:
-        raised.ir_version = max(raised.ir_version, IR_OF_16_BITS)
-    if opset < _RESIZE_MODES:
-        _resize_as_before(raised)
-    return raised
-
-
-def _resize_as_before(model: onnx.ModelProto) -> None:
-    """Let Resize, once an Upsample or a Resize of opset 10, find its pixels as these do; the converter forgets it.
-
-    Source: onnxruntime's kernels, which divide the position by the scale, and of two pixels take the one before, or
-    behind where the image gets smaller.
-    """
-    for graph in graphs_within(model.graph):
-        constants = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant":
-                constants |= {str(name): attribute(node, "value", None) for name in node.output}
-            if node.op_type != "Resize" or attribute(node, "coordinate_transformation_mode", None):
-                continue
-            scales = constants.get(node.input[2]) if len(node.input) > 2 else None
-            smaller = scales is not None and bool((numpy_helper.to_array(scales) < 1).any())
-            modes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil" if smaller else "floor"}
-            node.attribute.extend(helper.make_attribute(name, mode) for name, mode in modes.items())
-
-
-def _lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelProto:
-    """Return the model at MAX_OPSET; where none of its ops has changed since, it is only called so."""
-    inside = (node for function in model.functions for node in function.node)
-    ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
-    changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
-    if changed:
-        try:
-            return version_converter.convert_version(model, MAX_OPSET)
-        except Exception as error:  # of several kinds
-            raise ModelError(
-                f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: "
-                f"it has another {', '.join(changed)}",
-                where=where,
-                do=f"export it with opset {MAX_OPSET} or lower",
-            ) from error
-    for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
-        for item in imports:
-            if item.domain in STANDARD:
-                item.version = min(item.version, MAX_OPSET)
-    return model
-
-
-def _since(op: str, opset: int) -> int:
-    return int(onnx.defs.get_schema(op, max_inclusive_version=opset).since_version)
-
-
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Give nodes without a name, or with another's name, one made of op type and first output."""
     seen = collections.Counter(node.name for node in graph.node)
@@ -387,9 +324,10 @@ def plan_bodies(
     wanted: set[str] = set()
     for body in reversed(prepared.bodies):  # one inside another comes behind it
         planned = plans.get(body.path)
-        if planned is not None and (
-            body.path in wanted or planned.plan.layers or planned.plan.unranged or planned.plan.recurrent
-        ):
+        if planned is None:
+            continue
+        plan = planned.plan
+        if body.path in wanted or plan.layers or plan.unranged or plan.recurrent or plan.embeddings:
             wanted |= {body.path, body.parent}
     return {path: each for path, each in plans.items() if path in wanted}, tuple(left)
 

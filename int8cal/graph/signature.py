@@ -18,7 +18,10 @@ Dim = int | str | None  # fixed size, symbolic name, or unknown
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One graph input or output: name, numpy dtype, and shape, symbolic dimensions as strings (None: unknown rank)."""
+    """One graph input or output: name, numpy dtype (float32 for bfloat16), and shape.
+
+    Symbolic dimensions are strings; the shape of an unknown rank is None.
+    """
 
     name: str
     dtype: np.dtype[np.generic]
@@ -98,10 +101,16 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
     return None if dim.dim_param in ("", "?") else dim.dim_param
 
 
+def dtype_of(elem_type: int) -> np.dtype[np.generic]:
+    """Return the numpy dtype of an ONNX element type: float32 for bfloat16, which sessions round to."""
+    is_bfloat16 = elem_type == onnx.TensorProto.BFLOAT16
+    return np.dtype(np.float32) if is_bfloat16 else np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+
+
 def _specs(values: Iterable[onnx.ValueInfoProto]) -> Iterable[TensorSpec]:
     for value in values:
         tensor = value.type.tensor_type
-        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else np.dtype(object)
+        dtype = dtype_of(tensor.elem_type) if tensor.elem_type else np.dtype(object)
         shape: tuple[Dim, ...] | None = None
         if tensor.HasField("shape"):
             shape = tuple(_dim(dim) for dim in tensor.shape.dim)

@@ -11,11 +11,12 @@ from int8cal.errors import TableError
 from int8cal.graph.bodies import put_back
 from int8cal.graph.index import Index
 from int8cal.graph.layers import KERNEL_TARGETS
+from int8cal.graph.passes.computed import computed_again
 from int8cal.graph.passes.float32 import in_their_types, told
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import Draft
-from int8cal.quantization.corrections.equalization import rescaling_plan
+from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY, rescaling_plan
 from int8cal.quantization.corrections.uint8_fold import take_codes
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 from int8cal.quantization.embeddings import embedding_entries, emit_embeddings, quantize_embeddings
@@ -83,6 +84,13 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         return built
     put_back(built.model, [(body, in_their_types(each.model)) for body, each in inside])
     digests = [str(metadata_of(each.model, TABLE_KEY)) for each in (built, *(each for _, each in inside))]
+    factors = {
+        f"{place}{name}": entry
+        for place, each in (("", built), *((f"{body.path}/", each) for body, each in inside))
+        for name, entry in json.loads(metadata_of(each.model, EQUALIZATION_KEY) or "{}").items()
+    }
+    if factors:
+        set_metadata(built.model, EQUALIZATION_KEY, json.dumps(factors))
     set_metadata(built.model, TABLE_KEY, hashlib.sha256("\n".join(digests).encode()).hexdigest())
     warnings = list(built.warnings)
     for body, each in inside:
@@ -111,7 +119,7 @@ def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
     model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
     warnings = (*told(prepared), *_warnings(layers, draft.entries))
-    return BuiltModel(model, draft, layers, recurrent, embeddings, warnings)
+    return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings)
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:

@@ -242,6 +242,12 @@ class CalibrationTable:
     run: str = ""
     bodies: Mapping[str, CalibrationTable] = field(default_factory=dict)
 
+    @property
+    def every_tensor(self) -> dict[str, TensorEntry]:
+        """Entries of activations, those of bodies too: "If_0/then_branch/h"."""
+        inside = {f"{path}/{name}": each for path, body in self.bodies.items() for name, each in body.tensors.items()}
+        return self.tensors | inside
+
     def __repr__(self) -> str:
         name, samples = self.model.get("name"), self.data.get("samples")
         return f"CalibrationTable(model={name!r}, samples={samples}, tensors={len(self.tensors)})"

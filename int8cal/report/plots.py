@@ -14,7 +14,7 @@ from int8cal.report import wording
 from int8cal.report.charts import LogScale
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
@@ -33,7 +33,7 @@ def tensor_histograms(
 ) -> tuple[TensorHistogram, ...]:
     """Return one histogram per table entry that has statistics, with the range that each method would choose."""
     result = []
-    for name, entry in table.tensors.items():
+    for name, entry in table.every_tensor.items():
         if name not in tensors:
             continue  # raw pixels: their range was not chosen
         histogram = tensors[name].histogram
@@ -59,12 +59,23 @@ def tensor_histograms(
 
 def weights_of(plan: Plan, table: CalibrationTable) -> tuple[LayerScales, ...]:
     """Return the scales of every weight that the int8 model was built with: of layers, recurrent nodes, embeddings."""
+    found = list(_weights_of(plan, table, ""))
+    for path, body in plan.bodies.items():
+        if path in table.bodies:
+            found += _weights_of(body.plan, table.bodies[path], f"{path}/")
+    return tuple(found)
+
+
+def _weights_of(plan: Plan, table: CalibrationTable, place: str) -> Iterator[LayerScales]:
     named = [(layer.node, layer.op_type, layer.weight, layer.output) for layer in plan.weighted]
     named += [(each.node, each.op_type, name, "") for each in plan.recurrent for name in each.tensors]
     keyed = [(row, plan.weight_key(row[0], row[2])) for row in named]
     named += [(each.node, each.op_type, each.weight, "") for each in plan.embeddings]
     # a recurrent node or an embedding that stays float has no entry
-    return tuple(LayerScales(*row, table.weights[key]) for row, key in keyed if key in table.weights)
+    for (node, op_type, weight, output), key in keyed:
+        if key in table.weights:
+            names = [f"{place}{name}" if name else "" for name in (node, weight, output)]
+            yield LayerScales(names[0], op_type, names[1], names[2], table.weights[key])
 
 
 def histogram_data(histogram: TensorHistogram) -> dict[str, Any] | None:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
+import math
 import os
 import shutil
 import tempfile
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
 from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
 from int8cal.graph.load import load_model
 from int8cal.io.locks import new_folder, sweep
+from int8cal.numerics.bfloat16 import from_bits, to_bits
 from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, write_split
 from int8cal.runtime.segments import join, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from int8cal.runtime.segments import Segment
@@ -140,10 +144,8 @@ class Session:
         """
         names = list(outputs) if outputs is not None else list(self.outputs)
         try:
-            if len(self._parts) == 1:
-                values = self._parts[0].session.run(names, feed)
-            else:
-                values = _run_parts(self._parts, names, feed)
+            whole = self._parts[0] if len(self._parts) == 1 else None
+            values = _run_parts(self._parts, names, feed) if whole is None else whole.run(names, feed)
         except Exception as error:  # see _open
             raise StatisticsError(
                 f"inference failed: {first_line(error)}",
@@ -173,6 +175,34 @@ class _Part:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
+    @cached_property
+    def bfloat16(self) -> frozenset[str]:
+        values = (*self.session.get_inputs(), *self.session.get_outputs())
+        return frozenset(value.name for value in values if value.type == "tensor(bfloat16)")
+
+    def run(self, names: Sequence[str], feed: dict[str, npt.NDArray[Any]]) -> list[Any]:
+        """Run one feed; bfloat16 goes in and comes out as float32, since numpy has no such type."""
+        if not self.bfloat16:
+            return list(self.session.run(names, feed))
+        given = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(to_bits(value), onnx.TensorProto.BFLOAT16)
+            if name in self.bfloat16
+            else ort.OrtValue.ortvalue_from_numpy(value)
+            for name, value in feed.items()
+        }
+        found = self.session.run_with_ort_values(names, given)
+        return [_array(value, name in self.bfloat16) for name, value in zip(names, found, strict=True)]
+
+
+def _array(value: ort.OrtValue, is_bfloat16: bool) -> npt.NDArray[Any] | None:
+    if not value.has_value():
+        return None
+    if not is_bfloat16:
+        return value.numpy()  # type: ignore[no-any-return]
+    shape = tuple(value.shape())
+    memory = (ctypes.c_uint16 * math.prod(shape)).from_address(value.data_ptr())
+    return from_bits(np.frombuffer(memory, np.uint16)).reshape(shape)
+
 
 def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt.NDArray[Any]]) -> list[Any]:
     """Run segments one after the other; a tensor between them is dropped behind its last reader."""
@@ -182,7 +212,7 @@ def _run_parts(parts: Sequence[_Part], names: Sequence[str], feed: dict[str, npt
         asked = [name for name in part.outputs if name in wanted or last.get(name, -1) > place]
         if not asked:  # the runtime would give all
             continue
-        values = part.session.run(asked, {name: held[name] for name in part.inputs if name in held})
+        values = part.run(asked, {name: held[name] for name in part.inputs if name in held})
         given = dict(zip(asked, values, strict=True))
         found.update((name, value) for name, value in given.items() if name in wanted)
         held = {name: value for name, value in (held | given).items() if last.get(name, -1) > place}

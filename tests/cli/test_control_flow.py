@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from control_flow import SIZE, bodies_of, branches, feeds, loop, model, nested, ops, save_feeds, scan, weight
+from onnx import numpy_helper
 
 
 def job(call, folder, net, items, *more, out="out"):
@@ -208,3 +209,153 @@ def test_a_float16_table_of_both_branches_is_stored_once_and_no_larger(call, tmp
     assert done.code == 0, done.err
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
     assert sqnr_db(tmp_path, items) > 20
+
+
+def layers(folder, out="out"):
+    return {each["tensor"]: each for each in report(folder, out)["layers"]}
+
+
+def test_the_report_compares_layers_inside_by_their_full_names(call, tmp_path):
+    assert job(call, tmp_path, branches(), both(), "--gate", "layers.worst_sqnr_db>=20").code == 0
+    found = layers(tmp_path)
+    inside = {f"choice/{branch}/{name}" for branch in ("then_branch", "else_branch") for name in "fr"}
+    assert found.keys() == {"x", *inside}
+    assert found["choice/then_branch/r"]["node"] == "choice/then_branch/two"
+    for name in inside:
+        path, _, tensor = name.rpartition("/")
+        entry = table(tmp_path)["bodies"][path]["tensors"][tensor]
+        assert (found[name]["low"], found[name]["high"]) == (entry["low"], entry["high"])
+        assert found[name]["clipped"] == entry["clipped"]
+        assert 30 < found[name]["sqnr_db"] < 60
+    document = report(tmp_path)
+    weights = {(each["node"], each["tensor"]) for each in document["weights"]}
+    assert ("choice/else_branch/three", "choice/else_branch/b") in weights
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "data", "-o", "again", "--no-latency")
+    assert done.code == 0, done.err
+    again = layers(tmp_path, "again")
+    assert {name: each["sqnr_db"] for name, each in again.items()} == {
+        name: each["sqnr_db"] for name, each in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("net", "items", "names"),
+    [
+        (nested, feeds(8, flag=True, deep=True), {"outer/then_branch/inner/then_branch/m", "outer/then_branch/i"}),
+        (loop, feeds(4, rounds=np.int64(3)), {"walk/body/h"}),
+    ],
+)
+def test_layers_of_loops_and_of_branches_inside_branches_are_compared(call, tmp_path, net, items, names):
+    assert job(call, tmp_path, net(), items).code == 0
+    found = layers(tmp_path)
+    assert names <= found.keys()
+    assert all(found[name]["sqnr_db"] > 30 for name in names)
+
+
+def test_a_gate_on_layers_sees_those_inside(call, tmp_path):
+    onnx.save(branches(), tmp_path / "net.onnx")
+    assert job(call, tmp_path, branches(), both()).code == 0
+    worst = min(layers(tmp_path).values(), key=lambda each: each["sqnr_db"])
+    assert worst["tensor"].startswith("choice/")
+    gate = f"layers.worst_sqnr_db>{worst['sqnr_db'] + 1}"
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "data", "--no-latency", "--gate", gate)
+    assert done.code == 7
+
+
+def test_channels_that_were_rescaled_inside_are_compared_as_they_were(call, tmp_path):
+    factors = np.exp2(np.linspace(-5, 5, SIZE)).astype(np.float32)
+    text = f"""net (float[N,{SIZE}] x, bool flag) => (float[N,{SIZE}] y) {{
+        [choice] y = If (flag) <
+            then_branch = first () => (float[N,{SIZE}] a) {{
+                [one] h = MatMul (x, w) [two] r = Relu (h) [three] a = MatMul (r, v) }},
+            else_branch = second () => (float[N,{SIZE}] b) {{ [none] b = Identity (x) }}> }}"""
+    own = [("first", "w", weight(1) * factors), ("first", "v", weight(2) / factors[:, None])]
+    assert job(call, tmp_path, model(text, own), feeds(32, flag=True)).code == 0
+    assert "equalization" in table(tmp_path)["bodies"]["choice/then_branch"]["corrections"]
+    found = layers(tmp_path)["choice/then_branch/r"]
+    assert found["sqnr_db"] > 30
+    assert found["outside"] < 0.1
+
+
+def test_a_branch_that_only_looks_up_an_embedding_is_quantized(call, tmp_path):
+    text = f"""net (float[N,{SIZE}] x, int64[N] row, bool flag) => (float[N,{SIZE}] y) {{
+        [front] f = MatMul (x, w)
+        [choice] y = If (flag) <
+            then_branch = first () => (float[N,{SIZE}] a) {{ [look] t = Gather (table, row) [plus] a = Add (f, t) }},
+            else_branch = second () => (float[N,{SIZE}] b) {{ [same] b = Identity (f) }}> }}"""
+    items = [{**each, "row": np.array([at * 7], np.int64)} for at, each in enumerate(feeds(16, flag=True))]
+    net = model(text, [("first", "table", weight(4, 3000, SIZE))], w=weight(1))
+    assert job(call, tmp_path, net, items).code == 0
+    sizes = [(tmp_path / name).stat().st_size for name in ("net.onnx", "out/net.int8.onnx")]
+    assert sizes[0] > 3 * sizes[1]
+    assert sqnr_db(tmp_path, items) > 35
+    assert list(table(tmp_path)["bodies"]["choice/then_branch"]["weights"]) == ["table"]
+
+
+def test_branches_three_deep_are_quantized(call, tmp_path):
+    text = f"""net (float[N,{SIZE}] x, bool a, bool b, bool c) => (float[N,{SIZE}] y) {{
+        [one] y = If (a) <
+            then_branch = p () => (float[N,{SIZE}] o) {{
+                [m1] h = MatMul (x, w1)
+                [two] o = If (b) <
+                    then_branch = q () => (float[N,{SIZE}] r) {{
+                        [m2] g = MatMul (h, w2)
+                        [three] r = If (c) <
+                            then_branch = s () => (float[N,{SIZE}] t) {{ [m3] t = MatMul (g, w3) }},
+                            else_branch = u () => (float[N,{SIZE}] v) {{ [m4] v = MatMul (h, w1) }}> }},
+                    else_branch = k () => (float[N,{SIZE}] l) {{ [same] l = Identity (h) }}> }},
+            else_branch = n () => (float[N,{SIZE}] m) {{ [minus] m = Neg (x) }}> }}"""
+    net = model(text, [("p", "w1", weight(1)), ("q", "w2", weight(2)), ("s", "w3", weight(3))])
+    items = feeds(8, a=True, b=True, c=True) + feeds(4, seed=3, a=True, b=True, c=False)
+    assert job(call, tmp_path, net, items).code == 0
+    deep = "one/then_branch/two/then_branch/three"
+    assert {f"{deep}/then_branch/g", f"{deep}/else_branch/h"} <= layers(tmp_path).keys()
+    assert report(tmp_path)["fusion"]["integer"] == 4
+    assert sqnr_db(tmp_path, items) > 30
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+def test_a_function_that_is_called_twice_and_branches_has_a_body_for_each_call(call, tmp_path):
+    net = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        net (float[N,{SIZE}] x, bool flag) => (float[N,{SIZE}] y) {{
+            h = own.block (x, w, flag) y = own.block (h, v, flag) }}
+        <domain: "own", opset_import: ["" : 17]> block (a, b, c) => (o) {{
+            m = MatMul (a, b)
+            o = If (c) <
+                then_branch = t () => (float[N,{SIZE}] p) {{ q = MatMul (m, b) p = Relu (q) }},
+                else_branch = e () => (float[N,{SIZE}] s) {{ s = Identity (m) }}> }}""")
+    net.graph.initializer.extend(numpy_helper.from_array(weight(seed), name) for seed, name in ((1, "w"), (2, "v")))
+    assert job(call, tmp_path, net, both()).code == 0
+    assert report(tmp_path)["fusion"]["integer"] == 4
+    assert len(table(tmp_path)["bodies"]) == 2
+    assert sqnr_db(tmp_path, both()) > 30
+
+
+def test_what_a_branch_computes_of_a_small_constant_is_not_stored(call, tmp_path):
+    text = f"""net (float[N,{SIZE}] x, bool flag) => (float[N,{SIZE}] y) {{
+        [long] t = Tile (base, counts)
+        [choice] y = If (flag) <
+            then_branch = first () => (float[N,{SIZE}] a) {{
+                [one] h = MatMul (x, w) [wide] u = Tile (base, counts) [most] m = ReduceSum <keepdims = 0> (u)
+                [all] k = MatMul (h, v) [sum] l = Add (k, m) g = Mul (l, t) a = ReduceMean <axes = [0], keepdims = 0> (g) }},
+            else_branch = second () => (float[N,{SIZE}] b) {{ [none] b = Identity (x) }}> }}"""
+    outer = {"base": weight(3, 1, 1, SIZE), "counts": np.array([5000, 1, 1])}
+    net = model(text, [("first", "w", weight(1)), ("first", "v", weight(2))], **outer)
+    items = feeds(8, flag=True) + feeds(2, seed=8, flag=False)
+    assert job(call, tmp_path, net, items).code == 0
+    assert (tmp_path / "out/net.int8.onnx").stat().st_size < 20_000
+    assert sqnr_db(tmp_path, items) > 30
+    done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
+    assert done.code == 0, done.err
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+def test_inspect_and_audit_call_layers_inside_by_their_full_names(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    names = {f"choice/{branch}/{node}" for branch in ("then_branch", "else_branch") for node in ("one", "three")}
+    for command in (("inspect", "net.onnx"), ("audit", "out/net.int8.onnx")):
+        done = call(*command)
+        assert done.code == 0, done.err
+        assert all(name in done.out for name in names)

@@ -20,9 +20,8 @@ TYPES = {
 
 
 def network(kind: str) -> onnx.ModelProto:
-    """A convolution, Relu, a table of constants and a product; x and y are of the type, or float32 for bfloat16."""
+    """A convolution, Relu, a table of constants and a product; x and y are of the type."""
     dtype, element = TYPES[kind]
-    outside = TensorProto.FLOAT if kind == "bfloat16" else element
     rng = np.random.default_rng(0)
     weights = {
         "K": rng.normal(0, 0.3, (8, 3, 3, 3)),
@@ -37,16 +36,16 @@ def network(kind: str) -> onnx.ModelProto:
         helper.make_node("Mul", ["r", "t"], ["s"], "mul"),
         helper.make_node("Flatten", ["s"], ["f"], "flatten"),
         helper.make_node("MatMul", ["f", "W"], ["m"], "head"),
-        helper.make_node("Cast", ["m"], ["y"], "out", to=outside),
+        helper.make_node("Cast", ["m"], ["y"], "out", to=element),
     ]
     graph = helper.make_graph(
         nodes,
         "g",
         [
-            helper.make_tensor_value_info("x", outside, ["n", 3, 8, 8]),
+            helper.make_tensor_value_info("x", element, ["n", 3, 8, 8]),
             helper.make_tensor_value_info("row", TensorProto.INT64, ["n"]),
         ],
-        [helper.make_tensor_value_info("y", outside, ["n", 10])],
+        [helper.make_tensor_value_info("y", element, ["n", 10])],
         [numpy_helper.from_array(np.asarray(value, dtype), name) for name, value in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -70,7 +69,7 @@ def test_the_int8_model_has_the_users_types_and_the_values_of_its_weights(calibr
     kind, data, _ = calibrated
     model = onnx.load("out/net.int8.onnx")
     onnx.checker.check_model(model, full_check=True)
-    given, _ = TYPES[kind] if kind != "bfloat16" else (np.float32, None)
+    given, _ = TYPES[kind]
     for values, own in (
         (model.graph.input, network(kind).graph.input),
         (model.graph.output, network(kind).graph.output),
@@ -78,7 +77,8 @@ def test_the_int8_model_has_the_users_types_and_the_values_of_its_weights(calibr
         assert [value.type.tensor_type.elem_type for value in values] == [
             value.type.tensor_type.elem_type for value in own
         ]
-    y = Session(model).run({"x": data["x"].astype(given), "row": data["row"]})["y"]
+    fed = np.float32 if kind == "bfloat16" else given
+    y = Session(model).run({"x": data["x"].astype(fed), "row": data["row"]})["y"]
     weights = {
         tensor.name: numpy_helper.to_array(tensor).astype(np.float64) for tensor in network(kind).graph.initializer
     }
@@ -120,11 +120,14 @@ def test_evaluate_compares_with_the_users_file(calibrated, capsys):
     assert any(f"the model is {kind}" in line for line in report["warnings"])
 
 
-def test_inputs_of_bfloat16_are_refused_with_what_to_do(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    model = network("bfloat16")
-    model.graph.input[0].type.tensor_type.elem_type = TensorProto.BFLOAT16
-    onnx.save(model, "net.onnx")
-    np.savez("data.npz", x=np.zeros((2, 3, 8, 8), np.float32), row=np.zeros(2, np.int64))
-    assert main(["calibrate", "net.onnx", "--data", "data.npz"]) == 3
-    assert "net.onnx: input 'x' is bfloat16" in capsys.readouterr().err
+def test_samples_of_bfloat16_are_read_from_test_data(calibrated, capsys):
+    kind, data, _ = calibrated
+    for number in range(2):
+        folder = Path(f"set/test_data_set_{number}")
+        folder.mkdir(parents=True)
+        for place, name in enumerate(("x", "row")):
+            dtype = TYPES[kind][0] if name == "x" else np.int64
+            tensor = numpy_helper.from_array(data[name][number : number + 1].astype(dtype), name)
+            (folder / f"input_{place}.pb").write_bytes(tensor.SerializeToString())
+    assert main(["evaluate", "net.onnx", "out/net.int8.onnx", "--data", "set", "--no-latency", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["sqnr_db"] > 25

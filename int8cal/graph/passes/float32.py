@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from int8cal.errors import ModelError
 from int8cal.graph.edit import Builder, Names, constant, instead, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
+from int8cal.numerics.bfloat16 import from_bits
 from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype", "output_datatype", 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"})
 
 
-def in_float32(model: onnx.ModelProto, where: str) -> None:
+def in_float32(model: onnx.ModelProto) -> None:
     """Make a model compute in float32, with a Cast behind each input and in front of each output of another type.
 
     Weights keep their values where they were float16 or bfloat16; float64 is rounded, and is converted only where a
@@ -45,16 +46,11 @@ def in_float32(model: onnx.ModelProto, where: str) -> None:
 
     Args:
         model: Not quantized; no initializer is a graph input. Changed in place.
-        where: What messages call it.
-
-    Raises:
-        ModelError: An input or output is bfloat16, for which numpy and onnxruntime's Python interface have no type.
     """
     kept = _rounded(model)
     types = _types_of(model, kept)
     if not types:
         return
-    _require_feedable(model, where)
     for tensor in all_tensors(model.graph):
         _convert(tensor, types)
     functions = [node for function in model.functions for node in function.node]
@@ -86,26 +82,43 @@ def plain_casts(model: onnx.ModelProto) -> None:
             node.CopyFrom(instead(node, "Cast", node.input[:1], to=types[node.input[1]]))
 
 
-def float32_reference(model: Path | onnx.ModelProto) -> Path | onnx.ModelProto:
-    """Return what a float model is run as: itself, or its copy in float32.
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A float model, loaded once, and what is run for it.
+
+    Attributes:
+        given: The file or the model as it was given.
+        model: In memory, in float32.
+        run: What a session opens: a file where there is one and it is what is run.
+    """
+
+    given: Path | onnx.ModelProto
+    model: onnx.ModelProto
+    run: Path | onnx.ModelProto
+
+
+def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
+    """Load a float model, and return what it is run as: itself, or its copy in float32.
 
     onnxruntime's CPU provider computes in float32 too, between Casts of its own; but of some models of 16 bits that it
     cannot load it says so, and of others it ends the process.
 
     Args:
-        model: A file or a model in memory; one that is quantized is run as it is.
+        model: A file or a model in memory, one that is quantized is run as it is; or what this returned.
 
     Raises:
-        ModelError: It cannot be loaded, or has bfloat16 inputs or outputs.
+        ModelError: It cannot be loaded.
     """
+    if isinstance(model, Reference):
+        return model
     loaded = load_model(model) if isinstance(model, Path) else model
     if is_quantized(loaded) or not _types_of(loaded, _rounded(loaded)):
-        return model
+        return Reference(model, loaded, model)
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
     without_initialized_inputs(copy.graph)
-    in_float32(copy, str(model) if isinstance(model, Path) else copy.graph.name)
-    return copy
+    in_float32(copy)
+    return Reference(model, copy, copy)
 
 
 def told(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -149,18 +162,6 @@ def _store(graph: onnx.GraphProto, names: Names, types: Collection[int]) -> None
                 built.node("Cast", [tensor.name], name, to=onnx.TensorProto.FLOAT)
                 break
     refill(graph.node, [*built.nodes, *graph.node])
-
-
-def _require_feedable(model: onnx.ModelProto, where: str) -> None:
-    for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
-        for value in values:
-            if _element(value.type) == onnx.TensorProto.BFLOAT16:
-                raise ModelError(
-                    f"{kind} {value.name!r} is bfloat16, and onnxruntime's Python interface takes and gives none",
-                    where=where,
-                    do="export it with float32 or float16 inputs and outputs; its weights may be bfloat16",
-                    tensor=value.name,
-                )
 
 
 def _types_of(model: onnx.ModelProto, kept: Collection[str]) -> set[int]:
@@ -221,7 +222,7 @@ def _rounded(model: onnx.ModelProto) -> set[str]:
 def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
     if tensor.data_type not in types:
         return
-    values = _bfloat16(tensor) if tensor.data_type == onnx.TensorProto.BFLOAT16 else numpy_helper.to_array(tensor)
+    values = array_of(tensor)
     if tensor.data_type == onnx.TensorProto.DOUBLE:
         # bounds such as 1.8e308 stand for no bound
         largest = float(np.finfo(np.float32).max)
@@ -229,10 +230,13 @@ def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
     tensor.CopyFrom(constant(tensor.name, values.astype(np.float32)))
 
 
-def _bfloat16(tensor: onnx.TensorProto) -> npt.NDArray[np.float32]:
-    # the upper half of a float32; onnx before 1.19 has no numpy type for it, and reads something else
+def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
+    """Read a tensor, one of bfloat16 as float32."""
+    if tensor.data_type != onnx.TensorProto.BFLOAT16:
+        return numpy_helper.to_array(tensor)
+    # onnx before 1.19 has no numpy type for it, and reads something else
     bits = np.frombuffer(tensor.raw_data, "<u2") if tensor.HasField("raw_data") else np.array(tensor.int32_data)
-    return (bits.astype(np.uint32) << 16).view(np.float32).reshape(tuple(tensor.dims))
+    return from_bits(bits).reshape(tuple(tensor.dims))
 
 
 def _convert_attributes(node: onnx.NodeProto, types: Collection[int]) -> None:

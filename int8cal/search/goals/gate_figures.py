@@ -11,7 +11,6 @@ import importlib.metadata
 import itertools
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
@@ -23,7 +22,7 @@ from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
 from int8cal.evaluation.result import Metrics, OutputMetrics, UserMetric  # noqa: TC001 - pydantic reads the fields of Figures
-from int8cal.graph.load import load_model, model_sha256
+from int8cal.graph.load import model_sha256
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
@@ -32,6 +31,7 @@ from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     import onnx
 
@@ -83,11 +83,16 @@ class GateEvaluator:
         threads: int = 0,
         metric: Metric | None = None,
     ) -> None:
-        fp32 = float32_reference(fp32)
-        self._fp32, self._samples, self._sha256, self._path, self._threads = fp32, samples, sha256, path, threads
+        reference = float32_reference(fp32)
+        self._fp32, self._samples, self._sha256, self._path, self._threads = (
+            reference.run,
+            samples,
+            sha256,
+            path,
+            threads,
+        )
         self._metric = metric
-        model = load_model(fp32) if isinstance(fp32, Path) else fp32
-        self._signature, self._groups = signature_of(model), GroupFinder(model, threads=threads)
+        self._signature, self._groups = signature_of(reference.model), GroupFinder(reference.model, threads=threads)
         self._kept: list[Arrays] | None = None
         self._fingerprint = ""
         self._measured: dict[str, Figures] | None = None

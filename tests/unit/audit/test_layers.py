@@ -130,7 +130,7 @@ def test_layers_inside_a_branch_are_judged():
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     found = judged(model)
     assert [each.result.verdict for each in found] == ["unsafe", "unsafe"]
-    assert found[0].result.node == "choice/MatMul_y_f"
+    assert found[0].result.node == "choice/else_branch/MatMul_y_f"
 
 
 def test_without_a_fusion_audit_every_layer_that_could_run_on_integers_counts():

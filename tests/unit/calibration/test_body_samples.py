@@ -1,15 +1,24 @@
 """What bodies are fed, against what onnxruntime itself collects of the nodes."""
 
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnxruntime as ort
 import pytest
 from control_flow import SIZE, branches, feeds, loop, model, nested, scan, weight
 
-from int8cal.calibration.body_samples import BodySamples
+from int8cal import pipeline
+from int8cal.calibration.body_samples import feed_bodies
 from int8cal.data.sample import Sample
+from int8cal.graph.index import Index, walk
 from int8cal.graph.prepare import prepare
-from int8cal.runtime.sessions import simplify
+from int8cal.job import CalibrationSettings, DataSettings, Job
+from int8cal.pipeline import calibrate_model
+from int8cal.runtime.sessions import Session, simplify
 
+JOB = Job(Path("net.onnx"), DataSettings("data"), CalibrationSettings(threads=1))
 pytestmark = pytest.mark.newest  # older versions of onnx do not parse the names of nodes
 
 
@@ -17,12 +26,11 @@ def runs(net, items):
     """The runs of every body, by path."""
     ready = prepare(net, simplify)
     samples = [Sample(feed, f"sample {number}") for number, feed in enumerate(items)]
-    places = {"": (ready.model, ready.signature, samples)}
-    found = {}
-    for body in ready.bodies:
-        found[body.path] = BodySamples(*places[body.parent][:2], body, places[body.parent][2])
-        places[body.path] = body.model, body.signature, found[body.path]
-    return {path: [*each] for path, each in found.items()}
+    found = {body.path: [] for body in ready.bodies}
+    feed_bodies(
+        ready.model, ready.signature, samples, ready.bodies, lambda runs: found[runs.body.path].extend(runs), threads=1
+    )
+    return found
 
 
 def reference(net, feed):
@@ -81,3 +89,57 @@ def test_a_scan_feeds_its_body_slices_in_their_direction():
     np.testing.assert_array_equal(found[0].feed["h"], feed["start"])
     state = np.tanh(found[-1].feed["s"] @ weight(1) + found[-1].feed["h"])
     np.testing.assert_allclose(last, state, rtol=1e-5, atol=1e-5)
+
+
+def chain_of_branches(count):
+    """Ifs one behind the other, each with a layer in its branch; each reads what the one before gave."""
+    nodes, own, last = [], [], "x"
+    for number in range(count):
+        nodes.append(f"""[if{number}] x{number} = If (flag) <
+            then_branch = yes{number} () => (float[N,{SIZE}] a) {{ [one] h = MatMul ({last}, w) a = Tanh (h) }},
+            else_branch = no{number} () => (float[N,{SIZE}] b) {{ b = Neg ({last}) }}>""")
+        own.append((f"yes{number}", "w", weight(number)))
+        last = f"x{number}"
+    text = f"net (float[N,{SIZE}] x, bool flag) => (float[N,{SIZE}] {last}) {{ {' '.join(nodes)} }}"
+    return model(text, own)
+
+
+def test_parts_of_runs_are_counted_as_one(monkeypatch):
+    items = feeds(9, flag=True, deep=True) + feeds(3, flag=True, deep=False)
+    whole = calibrate_model(JOB, nested(), stream=lambda: items)
+    monkeypatch.setattr("int8cal.calibration.body_samples.HELD_BYTES", 200)
+    parts = calibrate_model(JOB, nested(), stream=lambda: items)
+    assert parts.result.table == whole.result.table
+    assert parts.result.model == whole.result.model
+
+
+def test_many_bodies_take_as_much_work_as_there_are_bodies(monkeypatch, tmp_path):
+    items, work = feeds(3, flag=True), Counter()
+
+    def counted(owner, name, size):
+        true = getattr(owner, name)
+
+        def call(*args, **options):
+            work[name] += size(*args)
+            return true(*args, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(Index, "__init__", lambda _, model: sum(1 for _ in walk(model.graph)))
+    counted(Session, "__init__", lambda *_: 1)
+    counted(Session, "run", lambda *_: 1)
+    counted(pipeline, "load_statistics", lambda *_: 1)
+    figures = []
+    for count in (6, 12):
+        work.clear()
+        net, path = chain_of_branches(count), tmp_path / f"{count}.stats.npz"
+        found = calibrate_model(JOB, net, stream=lambda: items)
+        assert len(found.statistics.bodies) == count
+        found.statistics.save(path)
+        again = replace(JOB, calibration=replace(JOB.calibration, statistics=path))
+        assert calibrate_model(again, net, stream=lambda: items).result.table.bodies == found.result.table.bodies
+        figures.append(Counter(work))
+    few, many = figures
+    assert few.pop("load_statistics") == many.pop("load_statistics") == 1
+    assert min(few.values()) > 6
+    assert all(many[what] < 2.1 * few[what] for what in few), figures

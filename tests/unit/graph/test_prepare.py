@@ -5,7 +5,8 @@ from onnx import numpy_helper
 
 from int8cal.errors import ModelError
 from int8cal.graph.index import Index
-from int8cal.graph.prepare import MAX_OPSET, normalize, prepare
+from int8cal.graph.passes.opsets import MAX_OPSET
+from int8cal.graph.prepare import normalize, prepare
 from int8cal.graph.prepare import require_layers as require
 from int8cal.graph.select import Selection
 from int8cal.runtime.sessions import simplify

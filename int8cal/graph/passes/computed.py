@@ -1,0 +1,107 @@
+"""Constants that folding makes larger than what they come from: folded for planning, computed in the int8 model."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import onnx
+from onnx import numpy_helper
+
+from int8cal.graph.edit import Names, refill
+from int8cal.graph.index import Index
+from int8cal.protos import copied, subgraphs, tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+_NAME = "int8cal.folded"  # of the graph that computes them, among what ONNX calls the initialization of a model
+_LEAST_GROWTH = 4096  # bytes
+
+
+def folded(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.ModelProto]) -> onnx.ModelProto:
+    """Fold a model's constants, and note how those that grow were computed; see `computed_again`.
+
+    Args:
+        model: What it notes already stays.
+        simplify: `runtime.sessions.simplify`.
+
+    Returns:
+        The folded model; its training_info holds, as ONNX has it, a graph that computes initializers.
+    """
+    result = simplify(model)
+    result.training_info.extend(info for info in model.training_info if info.initialization.name == _NAME)
+    known = {tensor.name for tensor in model.graph.initializer}
+    made = [each for each in result.graph.initializer if each.name not in known and tensor_bytes(each) > _LEAST_GROWTH]
+    if not made:
+        return result
+    index = Index(model)
+    graph = onnx.GraphProto(name=_NAME)
+    nodes: dict[int, onnx.NodeProto] = {}
+    bases: dict[str, onnx.TensorProto] = {}
+    for tensor in made:
+        behind = _behind([tensor.name], index.producer)
+        read = {name for node in behind for name in node.input if name and name not in index.producer}
+        if not behind or not read <= index.initializers.keys() or any(True for node in behind for _ in subgraphs(node)):
+            continue
+        size = sum(tensor_bytes(index.initializers[name]) for name in read) + sum(node.ByteSize() for node in behind)
+        if size + _LEAST_GROWTH < tensor_bytes(tensor):
+            nodes |= {id(node): node for node in behind}
+            bases |= {name: index.initializers[name] for name in sorted(read)}
+            graph.output.add(name=tensor.name, doc_string=_digest(tensor))
+    if nodes:
+        graph.node.extend(node for node in model.graph.node if id(node) in nodes)
+        graph.initializer.extend(bases.values())
+        result.training_info.add().initialization.CopyFrom(graph)
+    return result
+
+
+def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Let nodes compute the constants that folding made larger; the runtime folds them again when it loads the model.
+
+    Must not touch a constant whose values have changed since.
+
+    Args:
+        model: The int8 model of one graph, made of one that `folded` gave; changed in place.
+    """
+    noted = [info.initialization for info in model.training_info if info.initialization.name == _NAME]
+    refill(model.training_info, [info for info in model.training_info if info.initialization.name != _NAME])
+    names = Names(model.graph) if noted else None
+    for graph in noted:
+        digests = {value.name: value.doc_string for value in graph.output}
+        held = [tensor for tensor in model.graph.initializer if tensor.name in digests]
+        found = {tensor.name for tensor in held if _digest(tensor) == digests[tensor.name]}
+        behind = _behind(sorted(found), {name: node for node in graph.node for name in node.output if name})
+        if names is None or not behind:
+            continue
+        read = {name for node in behind for name in node.input}
+        made = {name for node in behind for name in node.output}
+        fresh = {name: names.tensor(name) for name in sorted((read | made) - found - {""})}
+        nodes = [copied(node) for node in graph.node if any(name in made for name in node.output)]
+        for node in nodes:
+            node.name = names.node(node.name)
+            node.input[:] = [fresh.get(name, name) for name in node.input]
+            node.output[:] = [fresh.get(name, name) for name in node.output]
+        bases = [tensor for tensor in graph.initializer if tensor.name in read]
+        for tensor in bases:
+            tensor.name = fresh[tensor.name]
+        kept = [tensor for tensor in model.graph.initializer if tensor.name not in found]
+        refill(model.graph.initializer, [*kept, *bases])
+        refill(model.graph.node, [*nodes, *model.graph.node])
+    return model
+
+
+def _behind(names: Iterable[str], producer: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return the nodes that tensors are computed by."""
+    found: dict[int, onnx.NodeProto] = {}
+    waiting = [*names]
+    while waiting:
+        node = producer.get(waiting.pop())
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            waiting += node.input
+    return [*found.values()]
+
+
+def _digest(tensor: onnx.TensorProto) -> str:
+    return hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).hexdigest()
