@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.body_samples import feed_bodies
-from int8cal.calibration.engines import Counting, Stored, warm_up
+from int8cal.calibration.engines import Counting, Stored, uncounted, warm_up
+from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
@@ -184,11 +185,13 @@ def calibrate_planned(
             collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
     inside: dict[str, TensorStatistics] = {}
     inputs = _search_inputs(job, planned, collected)
+    if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
+        raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
     if planned.plan.bodies:
         bodies = _calibrate_bodies(job, planned, clock, held, known)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
-        blank, notes = _entered(bodies, inputs.blank, planned), (*inputs.notes, *bodies.notes)
-        plan = replace(inputs.plan, bodies=planned.plan.bodies | bodies.plans)
+        blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
+        plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
         inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
         inside = {f"{path}/{name}": each for path, own in bodies.tensors.items() for name, each in own.items()}
     result = run_recipe(inputs, clock)
@@ -227,7 +230,7 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
     prepared, plan = planned.prepared, planned.plan
-    elements = {name: each.count / statistics.samples for name, each in statistics.tensors.items()}
+    elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
     scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads)
@@ -238,12 +241,21 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     others = {name for each in plan.bodies.values() for name in _ranges_of(each.plan, job)}
     ranges = {name: ends for name, ends in job.quantization.ranges.items() if name not in others}
     job = replace(job, quantization=replace(job.quantization, ranges=_ranges_of(plan, job) | ranges))
-    return Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+    inputs = Inputs(prepared.model, plan, statistics, job, blank, holdout, recipe, notes)
+    left = without_values(inputs.ranged_plan, statistics.tensors, job.quantization.ranges)
+    if not left:
+        return inputs
+    lines = (
+        f"{node} stays float: {why}; give samples that do, or name it in weights_only" for node, why in left.items()
+    )
+    settings = blank.settings.with_left("left_without_range", left)
+    blank = replace(blank, settings=settings, warnings=(*blank.warnings, *lines))
+    return replace(inputs, plan=replace(inputs.plan_for(settings), bodies=plan.bodies), blank=blank)
 
 
 @dataclass(frozen=True)
 class _Bodies:
-    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that were run."""
+    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that are quantized."""
 
     runs: dict[str, int]
     statistics: dict[str, Statistics]
@@ -258,6 +270,10 @@ def _calibrate_bodies(
 ) -> _Bodies:
     """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
     prepared, threads = planned.prepared, job.calibration.threads
+    unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
+    for path, each in reversed(planned.plan.bodies.items()):  # one inside another comes behind it
+        if each.plan.unranged or path in unranged:
+            unranged |= {path, each.body.parent}
     parts: dict[str, tuple[Job, Planned, Counting | Stored]] = {}
     for path, each in planned.plan.bodies.items():
         body = each.body
@@ -278,14 +294,18 @@ def _calibrate_bodies(
     for path, (inner, own, counting) in parts.items():
         if not counting.seen:
             found.runs[path] = 0
-            continue
-        collected = counting.result()
+            if path not in unranged:
+                continue
+        # weights alone need no run
+        collected = counting.result() if counting.seen else uncounted(own.taps, prepared.sha256)
         result = run_recipe(_search_inputs(inner, own, collected), clock)
-        found.runs[path] = collected.statistics.samples
-        found.statistics[path], found.tables[path] = collected.statistics, result.table
+        found.runs[path], found.tables[path] = collected.statistics.samples, result.table
         found.tensors[path] = result.tensors
         found.plans[path] = replace(planned.plan.bodies[path], plan=result.plan)  # steps may have left nodes in float
-        lines = (f"calibrated on {found.runs[path]} runs", *result.decisions)
+        lines = result.decisions
+        if found.runs[path]:
+            found.statistics[path] = collected.statistics
+            lines = (f"calibrated on {found.runs[path]} runs", *lines)
         found.notes.extend(f"{path}: {line}" for line in lines)
     return found
 
@@ -296,20 +316,21 @@ def _ranges_of(plan: Plan, job: Job) -> dict[str, tuple[float, float]]:
     return {name: ends for name, ends in job.quantization.ranges.items() if name in known}
 
 
-def _entered(bodies: _Bodies, table: CalibrationTable, planned: Planned) -> CalibrationTable:
+def _entered(bodies: _Bodies, table: CalibrationTable, plan: Plan) -> CalibrationTable:
     """Enter what became of bodies into a model's table, and say which of them no sample reached.
 
     Raises:
         DataError: Nothing is left to quantize.
     """
-    plan, warnings = planned.plan, list(table.warnings)
+    warnings = list(table.warnings)
     for path, runs in bodies.runs.items():
         body = plan.bodies[path].body
         if runs:
             warnings += (f"{path}: {warning}" for warning in bodies.tables[path].warnings)
         elif not body.parent or bodies.runs[body.parent]:
-            warnings.append(f"{path} was run by no sample, so its layers stay float: {_why_not_run(body)}")
-    if not (bodies.tables or plan.layers or plan.recurrent):
+            rest = " but those of weights_only" if path in bodies.tables else ""
+            warnings.append(f"{path} was run by no sample, so its layers{rest} stay float: {_why_not_run(body)}")
+    if not (bodies.tables or plan.weighted or plan.recurrent):
         raise DataError(
             "runs none of the branches and loops that hold layers",
             do=_why_not_run(next(iter(plan.bodies.values())).body),

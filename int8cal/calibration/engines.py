@@ -203,6 +203,17 @@ class Counting:
             _count(self._collectors, group, model, signature, threads)
 
 
+def uncounted(taps: tuple[Tap, ...], model_sha256: str) -> Collected:
+    """Return what there is of a graph that no sample ran.
+
+    Args:
+        taps: What would be observed.
+        model_sha256: Hash of the FP32 file.
+    """
+    with Collectors(taps, 1) as collectors:
+        return Collected(Statistics(model_sha256, 0, 0, collectors.take()), ())
+
+
 def _count(
     collectors: Collectors,
     group: list[tuple[Sample, dict[str, TapValues]]],

@@ -16,7 +16,7 @@ from int8cal.numerics.mse import mse_range, points_of, squared_error
 from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
@@ -180,6 +180,26 @@ def group_histogram(plan: Plan, tensors: Mapping[str, TensorStatistics], group: 
     return merged.histogram
 
 
+def without_values(plan: Plan, tensors: Mapping[str, TensorStatistics], ranges: Collection[str]) -> dict[str, str]:
+    """Return the layers whose input never held a value, each with the reason why it stays float.
+
+    Whatever range such a layer got, the first real values would be clipped to it. An input of zero size is what a
+    cache is before the first step, and what a branch gets that no sample takes.
+
+    Args:
+        plan: The plan.
+        tensors: Statistics of every planned tensor.
+        ranges: Tensors whose range the user fixes.
+    """
+    known = {point.group for point in plan.tensors if tensors[point.tensor].count or point.tensor in ranges}
+    inputs = {layer.node: plan.tensor(layer.input) for layer in plan.layers}
+    return {
+        node: f"no sample has a value of its input {point.tensor}"
+        for node, point in inputs.items()
+        if point is not None and point.group not in known
+    }
+
+
 def choose_ranges(
     plan: Plan,
     tensors: Mapping[str, TensorStatistics],
@@ -228,7 +248,7 @@ def choose_ranges(
     warnings: list[str] = []
     for group, (choice, of_group) in zip(plan.groups, chosen, strict=True):
         entries |= of_group
-        if not sum(tensors[point.tensor].count for point in plan.members(group)):
+        if choice.method != "user" and not sum(tensors[point.tensor].count for point in plan.members(group)):
             warnings.append(f"tensor {group!r}: no value was ever observed (zero size); its range is a placeholder")
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")

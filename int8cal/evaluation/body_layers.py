@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from int8cal.calibration.body_samples import feed_bodies
+from int8cal.errors import ModelError
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.bodies import extracted
 from int8cal.graph.index import walk
@@ -48,13 +49,16 @@ def measure_body_layers(
         The layers and reasons, named likewise.
 
     Raises:
-        ModelError: A model does not load.
+        ModelError: A body does not load.
         StatisticsError: A kernel failed.
     """
     main = {id(node) for node in int8.graph.node}
     if not any(node.op_type == "QuantizeLinear" and id(node) not in main for node in walk(int8.graph)):
         return (), {}
-    prepared = prepare(fp32, simplify)
+    try:
+        prepared = prepare(fp32, simplify)
+    except ModelError as error:  # it runs all the same: a quantized one, or one of an opset that cannot be raised
+        return (), {"layers.bodies": f"its bodies cannot be taken out: it {error.what}"}
     twins = _bodies(int8)
     runs: dict[str, list[Sample]] = {}
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
+from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from int8cal.graph.taps import Tap
     from int8cal.job import Job, Method
     from int8cal.quantization.corrections.uint8_input import Uint8Input
-    from int8cal.quantization.table import CalibrationTable
+    from int8cal.quantization.table import CalibrationTable, TableSettings
     from int8cal.search.recipes import Recipe
     from int8cal.search.scorer import Holdout
     from int8cal.search.steps.equalization import RescaledChain
@@ -82,6 +83,13 @@ class Inputs:
     holdout: Holdout
     recipe: Recipe
     notes: tuple[str, ...] = ()
+
+    def plan_for(self, settings: TableSettings) -> Plan:
+        """Return the plan that a table's settings ask for, without bodies of If, Loop and Scan.
+
+        A pattern may be about other graphs of the model: that each matches a node was checked when the job was planned.
+        """
+        return make_plan(self.prepared, replace(settings.selection, partial=True))
 
     @cached_property
     def ranged_plan(self) -> Plan:

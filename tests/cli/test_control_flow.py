@@ -10,6 +10,8 @@ import pytest
 from control_flow import SIZE, bodies_of, branches, feeds, loop, model, nested, ops, save_feeds, scan, weight
 from onnx import numpy_helper
 
+pytestmark = pytest.mark.newest  # older versions of onnx do not parse the names of nodes
+
 
 def job(call, folder, net, items, *more, out="out"):
     onnx.save(net, folder / "net.onnx")
@@ -77,6 +79,43 @@ def test_a_branch_that_no_sample_took_is_told_and_stays_float(call, tmp_path):
     assert warning.startswith("choice/else_branch was run by no sample, so its layers stay float")
     assert warning.endswith("give samples for which the condition of 'choice' is false")
     assert table(tmp_path)["data"]["bodies"]["choice/else_branch"] == 0
+
+
+@pytest.mark.parametrize(("chosen", "weights"), [(True, {"one", "three"}), (["one"], {"one"}), (["front"], None)])
+def test_weights_alone_need_no_sample_that_takes_a_branch(call, tmp_path, chosen, weights):
+    onnx.save(branches(), tmp_path / "net.onnx")
+    save_feeds(tmp_path / "data", feeds(8, flag=True))
+    settings = {"model": "net.onnx", "data": "data", "quantization": {"weights_only": chosen}}
+    settings |= {"output": {"dir": "out"}, "evaluation": {"latency": False}}
+    (tmp_path / "job.yaml").write_text(json.dumps(settings))
+    done = call("run", "job.yaml")
+    assert done.code == 0, done.err
+    untaken = table(tmp_path)["bodies"].get("choice/else_branch")
+    if weights is None:
+        assert untaken is None
+    else:
+        assert {each["node"] for each in untaken["weights"].values()} == weights
+        assert not untaken["tensors"]
+    assert table(tmp_path)["data"]["bodies"]["choice/else_branch"] == 0
+    (warning,) = [each for each in report(tmp_path)["warnings"] if "was run by no sample" in each]
+    assert ("but those of weights_only stay float" in warning) == (weights is not None)
+    assert is_int8(bodies_of(onnx.load(tmp_path / "out/net.int8.onnx").graph)["choice/else_branch"]) == bool(weights)
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+    if chosen is True:
+        assert sqnr_db(tmp_path, feeds(8, seed=8, flag=False)) > 30
+    for name in ("net.table.json", "net.stats.npz"):
+        assert call("inspect", f"out/{name}").code == 0
+
+
+def test_a_pattern_may_be_about_nodes_outside_while_steps_plan_a_body_anew(call, tmp_path):
+    items = feeds(16, flag=True)
+    for number, feed in enumerate(items):  # loud and quiet ones, so that ranges at run time are worth an offer
+        feed.update({name: value * np.float32(10.0 ** -(number % 4)) for name, value in feed.items() if value.ndim})
+    done = job(call, tmp_path, branches(), items, "--activations", "auto", "--exclude", "front")
+    assert done.code == 0, done.err
+    decisions = (tmp_path / "out" / "report.json").read_text()
+    assert "choice/then_branch: ranges at run time for 1 layers" in decisions
 
 
 def test_data_that_run_no_branch_with_a_layer_are_refused(call, tmp_path):
@@ -359,3 +398,15 @@ def test_inspect_and_audit_call_layers_inside_by_their_full_names(call, tmp_path
         done = call(*command)
         assert done.code == 0, done.err
         assert all(name in done.out for name in names)
+
+
+def test_layers_inside_that_cannot_be_compared_have_a_reason(call, tmp_path):
+    assert job(call, tmp_path, branches(), both()).code == 0
+    save_feeds(tmp_path / "some", feeds(4, flag=True))
+    done = call("evaluate", "net.onnx", "out/net.int8.onnx", "--data", "some", "-o", "one", "--no-latency")
+    assert done.code == 0, done.err
+    assert report(tmp_path, "one")["reasons"]["layers.choice/else_branch"] == "no sample runs it"
+    assert "choice/then_branch/r" in layers(tmp_path, "one")
+    done = call("evaluate", "out/net.int8.onnx", "out/net.int8.onnx", "--data", "some", "-o", "same", "--no-latency")
+    assert done.code == 0, done.err
+    assert "is already quantized" in report(tmp_path, "same")["reasons"]["layers.bodies"]

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from loop_definitions import add_exactly, gather
 from strategies import arrays, shaped
@@ -43,6 +43,8 @@ def assert_same(one, other):
         np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
+@example(np.array([np.inf, -np.inf] * 2, np.float32).reshape(1, 1, 2, 2), 1)
+@example(np.array([np.inf, -np.inf] * 2, np.float32).reshape(2, 2, 1, 1), 1)
 @given(shaped(finite=False), st.integers(1, 2))
 def test_the_loop_leaves_what_the_twin_leaves(values, parts):
     finite = bool(np.isfinite(values).all())

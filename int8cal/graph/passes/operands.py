@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 def placed_operands(index: Index, names: Names) -> Iterator[Rewrite]:
     """Put constant operands of MatMul and Gemm on the right, as matrices.
 
-    x v = squeeze(x [v])        W x = (xᵀ Wᵀ)ᵀ        Gemm(x, W, transA) = Gemm(xᵀ, W)
+    x v = squeeze(x [v])        W x = (xᵀ Wᵀ)ᵀ        Gemm(x, W, transA) = Gemm(xᵀ, W)        x [W] = x W
 
     Must not touch operands of unknown rank, and products too small to pay for the Transposes (see
     `costs.gains_from_turning`). A vector is always turned: the runtime's float kernel for it takes nine times as long
-    as that of a matrix with one column.
+    as that of a matrix with one column. A stack of one matrix, as slices of a larger stack are, would have one scale
+    for all its channels.
 
     Args:
         index: Of the graph, shapes inferred.
@@ -51,6 +52,11 @@ def placed_operands(index: Index, names: Names) -> Iterator[Rewrite]:
                 yield _upright(names, node)
         elif constant[1] and len(dims) == 1:
             yield _with_column(index, names, node)
+        elif constant[1] and 2 < len(dims) <= rank and set(dims[:-2]) == {1}:
+            stack = str(node.input[1])
+            matrix = names.beside(stack, "matrix")
+            product = instead(node, "MatMul", [node.input[0], matrix], str(node.output[0]))
+            yield Rewrite({node.name: (product,)}, {matrix: index.constant(stack).reshape(dims[-2:])})
         elif constant[0] and len(dims) == 2 and gains_from_turning(*dims):
             yield _turned(index, names, node, rank)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.graph.layers import DYNAMIC_OPS
-from int8cal.graph.plan import make_plan
 from int8cal.quantization.derived_tables import without_unused_ranges
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
@@ -54,7 +53,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             return
         forms: dict[str, LayerForm] = dict.fromkeys(nodes, "dynamic")
         settings = state.table.settings
-        smaller = make_plan(inputs.prepared, settings.with_forms({**settings.forms, **forms}).selection)
+        smaller = inputs.plan_for(settings.with_forms({**settings.forms, **forms}))
         table = without_unused_ranges(state.table, (state.plan, smaller), forms)
         notes = (f"ranges taken at run time: {', '.join(nodes)}",)
         state = yield Proposal(f"ranges at run time for {len(nodes)} layers", table, smaller, notes=notes)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
-from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.search.precision import Precision
@@ -19,24 +18,32 @@ if TYPE_CHECKING:
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for."""
-    if not inputs.recipe.sweep_s or not inputs.holdout.can_fit or inputs.job.quantization.activations == "u16":
-        return
+    """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for.
+
+    Ranges are chosen on samples that they are not scored on. More precision is chosen on a few samples too: that less
+    noise is made there is no matter of which samples they are.
+    """
     job, holdout = inputs.job, inputs.holdout
+    samples = holdout.fit or holdout.validation
+    # nothing is sure by the score of one sample
+    if not inputs.recipe.sweep_s or len(samples) < 2 or holdout.scorer is None or job.quantization.activations == "u16":
+        return
     plan = inputs.ranged(state.plan)
     precision = Precision(
         state.candidate.model,
         plan,
         holdout.signature,
         state.candidate.tensors,
-        holdout.fit,
+        samples,
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s,
         threads=job.calibration.threads,
     )
     sweep = precision.sweep(state.table.affines(plan))
     ranges = state.candidate.ranges
-    better, lines = precision.better_ranges(sweep, ranges, job.calibration, job.quantization)
+    better, lines = (
+        precision.better_ranges(sweep, ranges, job.calibration, job.quantization) if holdout.can_fit else (ranges, ())
+    )
     if lines:
         state = yield Remark(lines)
         precision.probe.close()  # scoring opens models of its own
@@ -65,7 +72,7 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
         left: Node -> why.
     """
     settings = state.table.settings.with_left("left_for_accuracy", left)
-    smaller = make_plan(inputs.prepared, settings.selection)
+    smaller = inputs.plan_for(settings)
     # without factors on either side: no chain of the smaller plan may have lost one
     lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
     lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}

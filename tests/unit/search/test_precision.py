@@ -17,6 +17,7 @@ from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCode
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of
+from int8cal.search.scorer import LEAST_FIT
 
 MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,4] y) {
@@ -226,10 +227,16 @@ def test_the_same_data_gives_the_same_table_on_any_number_of_threads(flow):
     assert models[0] == models[1] == models[2]
 
 
-@pytest.mark.parametrize("count", [1, 3, 10])
-def test_few_samples_fit_nothing(flow, count):
-    table = int8cal.calibrate(flow[0], flow[1][:count], latency_allowance=1000)
-    assert not ResidualCodes.of(table)
+def test_one_sample_cannot_tell_what_helps(flow):
+    assert not ResidualCodes.of(int8cal.calibrate(flow[0], flow[1][:1], latency_allowance=1000))
+
+
+def test_few_samples_get_planes_but_no_range_is_fitted_to_them(flow, bench):
+    assert ResidualCodes.of(int8cal.calibrate(flow[0], flow[1][:10], latency_allowance=1000))
+    model, data = rare_peaks(bench, "Sigmoid")
+    many, few = (int8cal.calibrate(model, data[:count]) for count in (len(data), 2 * LEAST_FIT - 1))
+    assert many.tensors["c"].method == "percentile"
+    assert few.tensors["c"].method != "percentile"
 
 
 def test_a_range_that_the_user_gave_is_as_wide_in_two_planes(flow):

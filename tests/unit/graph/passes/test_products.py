@@ -77,3 +77,28 @@ def test_a_bias_that_is_computed_is_added_behind_the_gemm(bench):
     assert [(layer.op_type, layer.bias) for layer in plan.layers] == [("Gemm", None)]
     scaled = text.replace("Gemm (", "Gemm <beta = 0.5> (")
     assert [each.reason for each in prepared(bench, scaled, W=(6, 4))[1].unquantized] == ["its bias is not constant"]
+
+
+SLICED = "s = Slice (W, start, end) y = MatMul (x, s)"
+
+
+@pytest.mark.parametrize(("shape", "head"), [((3, 16, 8), "float[N,4,16]"), ((3, 1, 16, 8), "float[N,2,4,16]")])
+def test_a_slice_of_a_stack_has_a_scale_for_each_of_its_channels(bench, shape, head):
+    rank = len(shape)
+    values = np.random.default_rng(3).normal(size=shape) * np.array([1, 0.01, 100]).reshape(3, *[1] * (rank - 1))
+    text = f"g ({head} x) => (float[{','.join('ABCD'[:rank])}] y) {{ {SLICED} }}"
+    constants = {"W": values, "start": np.array([1]), "end": np.array([2])}
+    model, plan = prepared(bench, text, **constants)
+    assert [(layer.dims, layer.axis) for layer in plan.layers] == [((16, 8), 1)]
+    feed = {"x": np.random.default_rng(5).normal(size=[2, *[2] * (rank - 3), 4, 16]).astype(np.float32)}
+    exact = bench.run(bench.text(text, **constants), feed)["y"]
+    np.testing.assert_allclose(bench.run(model, feed)["y"], exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("head", "dims", "shape"),
+    [("float[N,4,16]", "A,B,C", (3, 16, 8)), ("float[4,16]", "A,B,C", (1, 16, 8))],  # several matrices; one more axis
+)
+def test_a_stack_that_adds_to_the_result_stays(bench, head, dims, shape):
+    model, _ = prepared(bench, f"g ({head} x) => (float[{dims}] y) {{ y = MatMul (x, W) }}", W=shape)
+    assert [tuple(each.dims) for each in model.graph.initializer] == [shape]
