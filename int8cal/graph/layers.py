@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 # Why a layer stays float that has weights like any other.
 NO_KERNEL = "the runtime has no integer kernel for it"
-BETWEEN_FLOATS = "its neighbours are float, where its float kernel is faster"
-SLOWER = frozenset({NO_KERNEL, BETWEEN_FLOATS})  # int8 would only cost
+BESIDE_FLOATS = "beside floats, where its float kernel is faster"
+SLOWER = frozenset({NO_KERNEL, BESIDE_FLOATS})  # int8 would only cost
 # How far below the others a masked score is, at least: exp of it is 0 in float32. Scores have no unit of their own.
 MASKED = 104.0
 

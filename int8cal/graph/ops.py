@@ -160,6 +160,9 @@ class OpRule:
         grouped: A convolution with groups has the integer kernel too.
         float_groups: Groups of at most so many channels, one included, make a convolution slower than in float where
             its neighbours are float.
+        float_image, float_taps: A convolution of at most so many channels and taps is slower than in float where a
+            swish follows, because its kernel gathers every patch byte by byte.
+        float_products: A convolution of at most so many products per value gains less than a swish behind it costs.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
         splits: All its outputs hold values of its input, and take codes together or not at all.
@@ -173,6 +176,9 @@ class OpRule:
     no_kernel: bool = False
     grouped: bool = True
     float_groups: int = 0
+    float_image: int = 0
+    float_taps: int = 0
+    float_products: int = 0
     mode: str = ""
     splits: bool = False
     weight: int = 1
@@ -180,7 +186,7 @@ class OpRule:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, float_groups=8),
+    "Conv": OpRule("linear", bias=2, float_groups=8, float_image=3, float_taps=64, float_products=48),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -231,7 +237,7 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(rule, float_output=True, no_kernel=False, float_groups=0)
+    op: replace(rule, float_output=True, no_kernel=False, float_groups=0, float_image=0, float_products=0)
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }

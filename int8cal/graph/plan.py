@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.graph.embeddings import find_embeddings
+from int8cal.graph.float_convolutions import convolutions_faster_in_float
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import (
-    BETWEEN_FLOATS,
+    BESIDE_FLOATS,
     GATES,
     Layer,
     Recurrent,
@@ -168,14 +169,14 @@ def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
     """
     index, ops = Index.of(model), op_table(selection.target)
     first = _Planner(index, selection, ops)
-    plan, slower = first.plan(), first.between_floats()
+    plan, slower = first.plan(), first.faster_in_float()
     return _Planner(index, selection, ops, slower).plan() if slower else plan
 
 
 class _Planner:
     def __init__(self, index: Index, selection: Selection, ops: OpTable, slower: frozenset[str] = frozenset()) -> None:
         self.index = index
-        self.slower = slower  # layers that a first plan found to be between floats
+        self.slower = slower  # layers that a first plan found to be faster in float
         self.nodes = list(index.graph.node)
         self.ops, self.rules = ops, ops.rules
         self.selection = selection
@@ -198,18 +199,11 @@ class _Planner:
         quantized = self._join(wanted) | self._residuals()
         return self._result(quantized)
 
-    def between_floats(self) -> frozenset[str]:
-        """Name the planned layers that are faster in float: no node around them hands them codes or takes theirs."""
+    def faster_in_float(self) -> frozenset[str]:
+        """Name the planned convolutions that are faster in float, with what stands around them counted."""
         written = {name for node in self.nodes if node.name in self.integer for name in self._ends(node)}
-        found = set()
-        for layer in self.layers.values():
-            if layer.group == 1 or layer.dims[1] > self.rules[layer.op_type].float_groups:
-                continue
-            readers = {"" if each is None else each.name for each in self._readers(layer.output)}
-            inner = layer.input in self.index.producer and readers and "" not in readers
-            if inner and layer.input not in written and readers.isdisjoint(self.integer):
-                found.add(layer.node)
-        return frozenset(found)
+        conv, layers, pixels = self.rules["Conv"], self.layers.values(), self.selection.pixels
+        return convolutions_faster_in_float(self.index, conv, layers, self.integer, written, pixels=pixels)
 
     def _ruled(self, *kinds: Kind) -> Iterator[tuple[onnx.NodeProto, OpRule]]:
         """Iterate over the nodes that the target has a rule of these kinds for, in graph order."""
@@ -244,7 +238,7 @@ class _Planner:
         elif node.name in self.allowed:
             found = layer_of(self.index, node, self.rules, self.allowed)
             if node.name in self.slower:
-                found = BETWEEN_FLOATS
+                found = BESIDE_FLOATS
         if isinstance(found, str):
             self.unquantized.append(Unquantized(node.name, node.op_type, found))
             return
@@ -269,7 +263,7 @@ class _Planner:
 
     def _join(self, wanted: set[str]) -> set[str]:
         """Go forwards: let ops join where all they read is quantized and their output is wanted so."""
-        joins = []
+        joins, entered = [], []
         quantized = self.hard | {
             layer.output for layer in self.layers.values() if not self.rules[layer.op_type].float_output
         }
@@ -277,19 +271,34 @@ class _Planner:
             outputs = self._ends(node)
             if not wanted.issuperset(outputs) or not self.index.may_be_float(node.output[0]):
                 continue
-            reason = self._why_float(node, rule, quantized)
+            beside = self._beside_codes(node, rule, quantized)
+            reason = self._why_float(node, rule, quantized, beside)
             if reason:
                 self.unquantized.append(Unquantized(node.name, node.op_type, reason))
                 continue
             self.integer.add(node.name)
-            quantized.update(outputs)
+            quantized.update(outputs, beside)
+            entered += [(name, outputs[0]) for name in beside]
             if rule.kind == "pass":
                 for output in outputs:
                     self.shared.unite(self._variable(node, rule)[0], output)
             elif rule.shares_inputs and outputs[0] == node.output[0]:
                 joins.append((node, outputs[0]))
         self._join_inputs(joins, quantized)
+        for name, output in entered:
+            self.shared.unite(name, output)
         return quantized
+
+    def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
+        """Name float inputs of a Concat beside codes: with the scale of its output they are rounded once, as it was.
+
+        Must name none that another node reads, nor any where a float op reads the output, which it has unrounded.
+        """
+        variable = self._variable(node, rule)
+        rounds = any(each is None or each.name not in self.layers for each in self._readers(node.output[0]))
+        if not rule.shares_inputs or rounds or quantized.isdisjoint(variable):
+            return set()
+        return {name for name in variable if name not in quantized and self.index.only_reader(name) is node}
 
     def _residuals(self) -> set[str]:
         """Name the operands that join the kernel of a layer through an Add behind it, and let those Adds take codes."""
@@ -315,7 +324,7 @@ class _Planner:
             found.add(other)
         return found
 
-    def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> str:
+    def _why_float(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str], beside: set[str]) -> str:
         if node.name not in self.allowed:
             return self.selection.reason(node.name)
         if not rule.splits and any(name in self.index.uses for name in node.output[1:]):
@@ -325,7 +334,9 @@ class _Planner:
             return "an operand is constant"
         if self._may_mask(node):
             return "it may mask scores that Softmax reads"
-        return next((f"its input {name} is float" for name in variable if name not in quantized), "")
+        return next(
+            (f"its input {name} is float" for name in variable if name not in quantized and name not in beside), ""
+        )
 
     def _join_inputs(self, nodes: list[tuple[onnx.NodeProto, str]], quantized: set[str]) -> None:
         """Let inputs of Concats share the scale of the output where nothing else reads them, or what shares theirs.

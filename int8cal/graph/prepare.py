@@ -25,6 +25,7 @@ from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
+from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
@@ -202,6 +203,8 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
         _name_nodes(graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
+    if constant_shapes(simplified):
+        _infer_shapes(simplified)
     _form_products(simplified)
     if fold(simplified):
         _infer_shapes(simplified)

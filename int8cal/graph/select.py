@@ -39,6 +39,7 @@ class Selection:
         weights_only: Patterns of nodes of which only the weights become int8.
         forms: Exact names of layers without a calibrated range, and the form of each (see graph.layers); they win over
             `weights_only`.
+        pixels: The int8 model takes raw pixels, so that the layers which read the image take codes.
         partial: The nodes are those of one body of a model, so that a pattern may match none of them.
     """
 
@@ -48,13 +49,20 @@ class Selection:
     target: str = DEFAULT_TARGET
     weights_only: tuple[str, ...] = ()
     forms: tuple[tuple[str, LayerForm], ...] = ()
+    pixels: bool = False
     partial: bool = False
 
     @staticmethod
     def of(settings: QuantizationSettings) -> Selection:
         """Return what a job's settings allow."""
         weights_only = patterns_of(settings.weights_only)
-        return Selection(settings.include, settings.exclude, target=settings.target, weights_only=weights_only)
+        return Selection(
+            settings.include,
+            settings.exclude,
+            target=settings.target,
+            weights_only=weights_only,
+            pixels=settings.uint8_input,
+        )
 
     def resolve(self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()) -> frozenset[str]:
         """Return the names of the nodes that may be quantized.

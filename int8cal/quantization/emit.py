@@ -18,7 +18,7 @@ from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
-from int8cal.quantization.products import from_rows, loses_kernel, reads_codes, to_rows
+from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,8 +80,7 @@ class _Emitter:
         self.remainders: dict[tuple[str, tuple[int, ...]], str] = {}  # tensor, channels -> what first codes leave
         self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
-        self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
-        self.reshaped: set[str] = set()
+        self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -142,19 +141,16 @@ class _Emitter:
         codes = self._codes(layer)
         rows, product = codes, output
         if len(dims) != 2:
-            if codes not in self.rows:
-                width = layer.channels + len(self.copies.get(layer.node, ())) + len(self.fine.get(layer.node, ()))
-                width *= 2 if layer.node in self.planes else 1
-                self.rows[codes] = to_rows(self.built, codes, width)
-            rows, product = self.rows[codes], self.names.tensor(f"{node.output[0]}_rows")
+            width = layer.channels + len(self.copies.get(layer.node, ())) + len(self.fine.get(layer.node, ()))
+            rows = self.rows.of(codes, width * 2 if layer.node in self.planes else width)
+            product = self.names.tensor(f"{node.output[0]}_rows")
         value = self._dequantize(layer.input, self.names.tensor(f"{layer.input}_dequantized"), rows)
         gemm = instead(node, "Gemm", [value, "", ""], product)
         self._weights(gemm, layer)
         self.nodes.append(gemm)
         if len(dims) != 2:
             width = self.index.initializers[layer.weight].dims[1]
-            from_rows(self.built, product, output, width=width, like=(codes, dims))
-            self.reshaped.add(output)
+            self.rows.restore(product, output, width=width, like=(layer.input, dims), codes=codes)
         else:
             self._keep_kernel(gemm, result)
         self._quantize(result)
@@ -341,7 +337,7 @@ class _Emitter:
     def _drop_stale_types(self, graph: onnx.GraphProto) -> None:
         # the runtime infers what a Reshape behind rows gives; told the symbol of a free batch, it would fuse the next
         # Add into SkipLayerNormalization, whose kernel takes longer than Add and LayerNormalization
-        alive = {name for node in graph.node for name in node.output} - self.reshaped
+        alive = {name for node in graph.node for name in node.output} - self.rows.restored
         alive -= {value.name for value in graph.output}  # these say their types as the user declared them
         refill(graph.value_info, [value for value in graph.value_info if value.name in alive])
 

@@ -10,12 +10,14 @@ A Gemm takes two dimensions, so that a tensor of more becomes rows and gets its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from int8cal.graph.dims import named_dims
 from int8cal.graph.layers import clip_bounds
-from int8cal.graph.ops import OPS, op_of
+from int8cal.graph.ops import OPS, STANDARD, op_of
 from int8cal.graph.plan import data_slots
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.graph.dims import NamedDims
     from int8cal.graph.edit import Builder
     from int8cal.graph.index import Dims, Index
     from int8cal.graph.plan import Plan
@@ -99,41 +102,79 @@ def _absorbs(affine: Affine, bounds: tuple[float, float]) -> bool:
     return bounds[0] == 0.0 and affine.zero_point == affine.dtype.qmin and affine.high <= bounds[1]
 
 
-def to_rows(built: Builder, tensor: str, width: int) -> str:
-    """Reshape (..., width) to (rows, width).
+class Rows:
+    """Tensors of more than two dimensions as rows, and products of rows with these dimensions again.
+
+    Products whose leading dimensions are the same share the shape that says so: a transformer computes it once.
 
     Args:
         built: Takes what is added.
-        tensor: Its name; codes or values.
-        width: The last dimension.
+        model: The float model.
+
+    Attributes:
+        restored: Tensors that got their dimensions back.
     """
-    shape = built.constant(f"{tensor}_rows_shape", np.array([-1, width], np.int64))
-    output = built.names.tensor(f"{tensor}_rows")
-    built.node("Reshape", [tensor, shape], output)
-    return output
 
+    def __init__(self, built: Builder, model: onnx.ModelProto) -> None:
+        self.built, self.model = built, model
+        self.restored: set[str] = set()
+        # a size of 0 that is told is none to copy from the rows; before opset 14 a Reshape cannot say so
+        told = any(item.domain in STANDARD and item.version >= 14 for item in model.opset_import)
+        self._told: dict[str, Any] = {"allowzero": 1} if told else {}
+        self._rows: dict[str, str] = {}
+        self._leading: dict[NamedDims, str] = {}
+        self._shapes: dict[NamedDims, str] = {}
 
-def from_rows(built: Builder, rows: str, output: str, *, width: int, like: tuple[str, Dims]) -> None:
-    """Reshape (rows, width) to the leading dimensions of another tensor and width.
+    @cached_property
+    def _dims(self) -> dict[str, NamedDims]:
+        return named_dims(self.model)
 
-    Args:
-        built: Takes what is added.
-        rows: The product.
-        output: The name of the result.
-        width: The last dimension.
-        like: The tensor whose dimensions but the last the result has, and these dimensions, None where only the feed
-            decides one. With one such the Reshape finds it; with more it is told by the tensor's shape.
-    """
-    source, dims = like
-    leading = dims[:-1]
-    if leading.count(None) <= 1:
-        known = np.array([*(-1 if dim is None else dim for dim in leading), width], np.int64)
-        shape = built.constant(f"{output}_shape", known)
-    else:
-        shape, whole, kept = (built.names.tensor(f"{output}_{part}") for part in ("shape", "like", "leading"))
-        parts = {"start": 0, "end": -1, "width": width}
-        start, end, last = (built.constant(f"{output}_{part}", np.array([at])) for part, at in parts.items())
-        built.node("Shape", [source], whole)
-        built.node("Slice", [whole, start, end], kept)
-        built.node("Concat", [kept, last], shape, axis=0)
-    built.node("Reshape", [rows, shape], output)
+    def of(self, tensor: str, width: int) -> str:
+        """Reshape (..., width) to (rows, width), once.
+
+        Args:
+            tensor: Its name; codes or values.
+            width: The last dimension.
+        """
+        if tensor not in self._rows:
+            shape = self.built.constant(f"{tensor}_rows_shape", np.array([-1, width], np.int64))
+            self._rows[tensor] = self.built.names.tensor(f"{tensor}_rows")
+            self.built.node("Reshape", [tensor, shape], self._rows[tensor])
+        return self._rows[tensor]
+
+    def restore(self, rows: str, output: str, *, width: int, like: tuple[str, Dims], codes: str) -> None:
+        """Reshape (rows, width) to the leading dimensions of another tensor and width.
+
+        Args:
+            rows: The product.
+            output: The name of the result.
+            width: The last dimension.
+            like: A tensor of the float model whose dimensions but the last the result has, and these dimensions, None
+                where only the feed decides one. With one such the Reshape finds it; with more it is told.
+            codes: The same tensor as it is in the int8 model.
+        """
+        tensor, dims = like
+        leading, attributes = dims[:-1], dict[str, Any]()
+        if leading.count(None) <= 1:
+            known = np.array([*(-1 if dim is None else dim for dim in leading), width], np.int64)
+            shape = self.built.constant(f"{output}_shape", known)
+        else:
+            named = self._dims.get(tensor, (tensor, ""))[:-1]
+            if (*named, width) not in self._shapes:
+                self._shapes[*named, width] = self._shape(output, width, named, codes)
+            shape, attributes = self._shapes[*named, width], self._told
+        self.built.node("Reshape", [rows, shape], output, **attributes)
+        self.restored.add(output)
+
+    def _shape(self, output: str, width: int, named: NamedDims, codes: str) -> str:
+        built, names = self.built, self.built.names
+        if named not in self._leading:
+            whole, self._leading[named] = names.tensor(f"{output}_like"), names.tensor(f"{output}_leading")
+            start, end = (
+                built.constant(f"{output}_{part}", np.array([at])) for part, at in (("start", 0), ("end", -1))
+            )
+            built.node("Shape", [codes], whole)
+            built.node("Slice", [whole, start, end], self._leading[named])
+        shape, last = names.tensor(f"{output}_shape"), built.constant(f"{output}_width", np.array([width]))
+        built.node("Concat", [self._leading[named], last], shape, axis=0)
+        return shape

@@ -164,7 +164,8 @@ class TableSettings:
         left = tuple(item for key in LEFT for item in self.left(key).items())
         include, exclude = (tuple(self.recorded.get(key, ())) for key in ("include", "exclude"))
         weights_only = tuple(patterns_of(self.recorded.get("weights_only")))
-        return Selection(include, exclude, left, self.target, weights_only, tuple(self.forms.items()))
+        pixels = bool(self.recorded.get("uint8_input", False))
+        return Selection(include, exclude, left, self.target, weights_only, tuple(self.forms.items()), pixels)
 
     def left(self, key: LeftKey) -> dict[str, str]:
         """Return nodes that stay float, each with the reason."""

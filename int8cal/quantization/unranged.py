@@ -22,7 +22,7 @@ from int8cal.graph.index import Index, attribute
 from int8cal.graph.layers import is_plain
 from int8cal.numerics.channels import along
 from int8cal.protos import copied
-from int8cal.quantization.products import from_rows, to_rows
+from int8cal.quantization.products import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,9 @@ def emit_unranged(model: onnx.ModelProto, draft: Draft, integers: Mapping[str, Q
             writer.dynamic(node, layer)
         else:
             writer.weights(node, layer)
-    refill(model.graph.value_info, [value for value in model.graph.value_info if value.name not in writer.reshaped])
+    refill(
+        model.graph.value_info, [value for value in model.graph.value_info if value.name not in writer.rows.restored]
+    )
     rebuild(model, writer.built, {name for layer in unranged for name in (layer.weight, layer.bias) if name})
     return model
 
@@ -72,8 +74,7 @@ class _Writer:
         self.draft, self.index = draft, Index(draft.model)
         self.integers = integers
         self.inputs: dict[str, tuple[str, str, str]] = {}  # tensor -> its codes, scale and zero point
-        self.rows: dict[str, str] = {}  # codes -> the same codes in two dimensions
-        self.reshaped: set[str] = set()
+        self.rows = Rows(self.built, draft.model)
         self.taken_in: set[str] = set()  # Adds that are written with their product
         # layers that read the same weights in the same way share what is made of them
         self.written: dict[tuple[str, str, bytes, str], tuple[str, ...]] = {}
@@ -90,12 +91,10 @@ class _Writer:
         output, add, dims = str(node.output[0]), self._add_of(layer), self.index.dims(layer.input) or ()
         in_rows = len(dims) > 2 and self._meets_residual(layer.output)
         if in_rows:
-            if codes not in self.rows:
-                self.rows[codes] = to_rows(self.built, codes, layer.channels)
             output = self.built.names.tensor(f"{stem}_rows")
         weight, scales = self._matrix(node, layer)
         names = {part: self.built.names.tensor(f"{stem}_{part}") for part in ("sums", "sums_float", "sums_scale")}
-        read = self.rows[codes] if in_rows else codes
+        read = self.rows.of(codes, layer.channels) if in_rows else codes
         self.built.nodes.append(instead(node, "MatMulInteger", [read, weight, zero_point], names["sums"]))
         self.built.node("Cast", [names["sums"]], names["sums_float"], to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [scale, scales], names["sums_scale"])
@@ -109,8 +108,7 @@ class _Writer:
                 self.taken_in.add(add.name)
                 product = result
             width = self.index.initializers[layer.weight].dims[1]
-            from_rows(self.built, product, layer.output, width=width, like=(codes, dims))
-            self.reshaped.add(layer.output)
+            self.rows.restore(product, layer.output, width=width, like=(layer.input, dims), codes=codes)
 
     def _add_of(self, layer: Layer) -> onnx.NodeProto | None:
         return self.index.nodes[layer.bias_add] if layer.bias_add else None

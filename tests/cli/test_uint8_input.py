@@ -119,6 +119,24 @@ def test_the_yaml_says_it_too(call, here):
     assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
 
 
+def test_a_convolution_in_front_of_a_swish_takes_pixels(call, here):
+    """Without raw pixels it stays float."""
+    model = onnx.load(here / "net.onnx")
+    (position,) = (at for at, node in enumerate(model.graph.node) if node.op_type == "Relu")
+    del model.graph.node[position]
+    model.graph.node.insert(position, onnx.helper.make_node("Mul", ["c", "s"], ["r"]))
+    model.graph.node.insert(position, onnx.helper.make_node("Sigmoid", ["c"], ["s"]))
+    onnx.save(model, here / "net.onnx")
+    assert calibrate(call, "-o", "float").code == 0
+    assert "beside floats" in call("inspect", "net.onnx").out
+    assert calibrate(call, "--uint8-input").code == 0
+    assert json.loads((here / "out" / "report.json").read_text())["metrics"]["sqnr_db"] > 25
+    assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
+    assert (here / "again.onnx").read_bytes() == (here / "out" / "net.int8.onnx").read_bytes()
+    (value,) = onnx.load(here / "again.onnx").graph.input
+    assert value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+
+
 def test_statistics_are_those_of_the_float_model(call, calibrated):
     assert calibrate(call, "-o", "float").code == 0
     assert (calibrated / "out" / "net.stats.npz").read_bytes() == (calibrated / "float" / "net.stats.npz").read_bytes()

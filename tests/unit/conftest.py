@@ -43,8 +43,8 @@ class Bench:
         return prepare(model, simplify)
 
     @staticmethod
-    def plan(model, *, include=(), exclude=(), target="portable"):
-        return make_plan(prepare(model, simplify).model, Selection(include, exclude, target=target))
+    def plan(model, *, include=(), exclude=(), target="portable", pixels=False):
+        return make_plan(prepare(model, simplify).model, Selection(include, exclude, target=target, pixels=pixels))
 
     @staticmethod
     def samples(model, count=4, seed=5):

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+FASTER = "beside floats, where its float kernel is faster"
+
 RESIDUAL = (
     "g (float[N,4,8,8] x) => (float[N,4,8,8] y)"
     " { a = Conv(x, A) r = Relu(a) b = Conv(r, B) s = Add(b, r) y = Conv(s, C) }"
@@ -121,21 +123,82 @@ def test_a_smooth_resize_stays_float(bench):
     assert shared["c"] != shared["u"]
 
 
+SMOOTH = 'c = Conv(x, W) u = Resize <mode = "linear"> (c, , by) v = Resize <mode = "nearest"> (x, , by) s = Conv(v, V) '
+
+
+def test_a_float_input_of_a_concat_beside_codes_takes_its_scale(bench):
+    """The decoder of a U-Net: in float, the Concat would take the map beside it out of its codes and back."""
+    shared = groups_of(bench, SMOOTH + "j = Concat <axis = 1> (u, s) y = Conv(j, F)", **PARTS, **TWICE)
+    assert shared["u"] == shared["s"] == shared["j"] != shared["c"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "t = Tanh(s) j = Concat <axis = 1> (u, t) y = Conv(j, F)",
+        "j = Concat <axis = 1> (u, s) t = Tanh(j) k = Conv(j, F) p = Conv(t, F) y = Add(k, p)",
+        "t = Tanh(u) j = Concat <axis = 1> (u, s) k = Conv(j, F) p = Conv(t, H) y = Add(k, p)",
+    ],
+    ids=["no codes beside it", "a float op reads the Concat", "a float op reads the input"],
+)
+def test_a_float_input_of_a_concat_stays_float(bench, text):
+    assert "u" not in groups_of(bench, SMOOTH + text, **PARTS, **TWICE, H=(4, 8, 1, 1))
+
+
 DEEP = {"W": (8, 4, 1, 1), "D": (8, 1, 3, 3), "N": (8, 4, 3, 3), "Q": (8, 2, 3, 3), "Y": (4, 8, 1, 1)}
+DEEP |= {"L": (8, 4, 4, 4), "I": (8, 3, 3, 3), "O": (8, 3, 9, 9)}
 DEEP |= {"U": (32, 4, 1, 1), "G": (32, 16, 3, 3), "V": (4, 32, 1, 1)}
 
 
-def left_in_float(bench, body, **settings):
+def left_in_float(bench, body, *, channels=4, **settings):
     """Why layers of a graph on an image stay float, by node."""
-    model = bench.text(f"g (float[N,4,8,8] x) => (float[A,C,D,E] y) {{ {body} }}", **DEEP)
+    model = bench.text(f"g (float[N,{channels},16,16] x) => (float[A,C,D,E] y) {{ {body} }}", **DEEP)
     return {each.node: each.reason for each in bench.plan(model, **settings).unquantized if each.op_type == "Conv"}
 
 
 def test_a_convolution_with_groups_stays_float_between_float_ops(bench):
     """With a HardSwish on both sides, as in MobileNetV3, its Q, DQ and integer kernel take longer than it does."""
-    text = "c = Conv(x, W) h = HardSwish(c) d = Conv <group = 8> (h, D) s = HardSwish(d) y = Conv(s, Y)"
-    assert left_in_float(bench, text) == {"Conv_d": "its neighbours are float, where its float kernel is faster"}
+    text = "c = Conv(x, L) h = HardSwish(c) d = Conv <group = 8> (h, D) s = HardSwish(d) y = Conv(s, Y)"
+    assert left_in_float(bench, text) == {"Conv_d": FASTER}
     assert left_in_float(bench, text, target="openvino") == {}
+
+
+SWISH = "{0}g = Sigmoid({0}) {0}s = Mul({0}, {0}g) "
+
+
+def test_a_row_of_a_small_and_a_depthwise_convolution_behind_swishes_stays_float(bench):
+    """Swishes take longer on codes than such convolutions gain, as in the first blocks of EfficientNet."""
+    row = "c = Conv({}) {}d = Conv <group = 8> (cs, D) {}y = Conv(ds, Y)"
+    swishes = SWISH.format("c"), SWISH.format("d")
+    assert left_in_float(bench, row.format("x, W", *swishes)) == {"Conv_c": FASTER, "Conv_d": FASTER}
+    assert left_in_float(bench, row.format("x, L", *swishes)) == {}
+    assert left_in_float(bench, row.format("x, W", *swishes), target="tensorrt") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cg = Sigmoid(c) cs = Mul(c, cg) d = Conv <group = 8> (cs, D) y = Relu(d)",
+        "cg = Sigmoid(c) cs = Mul(c, cg) d = Conv <group = 8> (cs, D) dg = Sigmoid(d) ds = Mul(d, dg) k = Conv(cs, Y) m = Conv(ds, Y) r = GlobalAveragePool(k) y = Add(r, m)",
+        "r = Relu(c) cg = Sigmoid(c) cs = Mul(c, cg) d = Conv <group = 8> (cs, D) dg = Sigmoid(d) ds = Mul(d, dg) k = Conv(ds, Y) m = Conv(r, Y) t = GlobalAveragePool(m) y = Add(t, k)",
+    ],
+    ids=["no swish behind it", "something else reads the swish", "something else reads what the swish is made of"],
+)
+def test_a_small_convolution_in_front_of_anything_but_a_row_is_int8(bench, text):
+    assert left_in_float(bench, f"c = Conv(x, W) {text}") == {}
+
+
+def test_a_convolution_of_an_image_stays_float_in_front_of_a_swish(bench):
+    text = "c = Conv(x, I) " + SWISH.format("c") + "y = Conv(cs, Y)"
+    assert left_in_float(bench, text, channels=3) == {"Conv_c": FASTER}
+    assert left_in_float(bench, "c = Conv(x, I) r = Relu(c) y = Conv(r, Y)", channels=3) == {}
+    assert left_in_float(bench, text, channels=3, target="openvino") == {}
+    assert left_in_float(bench, text.replace("I)", "O)"), channels=3) == {}
+
+
+def test_a_convolution_that_takes_raw_pixels_is_int8_in_front_of_a_swish(bench):
+    text = "c = Conv(x, I) " + SWISH.format("c") + "y = Conv(cs, Y)"
+    assert left_in_float(bench, text, channels=3, pixels=True) == {}
 
 
 @pytest.mark.parametrize(

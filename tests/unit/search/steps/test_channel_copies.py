@@ -6,20 +6,20 @@ from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import first_state, search
 from int8cal.search.steps import channel_copies, equalization
 
-TEXT = """g (float[N,128] x) => (float[N,24] y) {
+TEXT = """g (float[N,128] x) => (float[N,256] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
 }"""
 
 
-def weights(outlier):
+def weights(outlier, outputs=256):
     random = np.random.default_rng(2)
     scale = np.ones(128, np.float32)
     scale[[3, 20]] = outlier
     return {
         "S": scale,
         "T": np.zeros(128, np.float32),
-        "W": random.normal(size=(128, 24)).astype(np.float32),
-        "B": random.normal(size=24).astype(np.float32),
+        "W": random.normal(size=(128, outputs)).astype(np.float32),
+        "B": random.normal(size=outputs).astype(np.float32),
     }
 
 
@@ -38,6 +38,12 @@ def test_an_outlying_channel_is_read_several_times(search_inputs):
     assert "copies of" in state.notes[-1]
     rebuilt = build_model(inputs.prepared, state.plan, state.table)
     assert rebuilt.model.SerializeToString() == state.built.model.SerializeToString()
+
+
+def test_a_layer_of_few_outputs_reads_no_copies(search_inputs):
+    """Making them would take longer than a third of its product."""
+    state = searched(search_inputs(TEXT.replace("256", "128"), **weights(6.0, 128)))
+    assert not ChannelCopies.of(state.table)
 
 
 def test_channels_alike_are_read_once(search_inputs):
