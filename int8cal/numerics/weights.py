@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from int8cal.numerics import Float64, Int8, Int32
 
 BIAS_LIMIT = float(2**31 - 1)
+ZERO_PRODUCT = 2.0**-64  # least scale of what a channel of zeros adds up, in which a runtime counts the output's range
 WEIGHT_TYPES: dict[str, QType] = {"s8": S8, "s7": S7, "paired": S8}
 
 
@@ -36,9 +37,12 @@ def guard_products(
         (scales, ended): new scales, and channels whose weights have fewer bits for it since float32 ends.
 
     Numerics: The product is the scale of the accumulator and of the bias. Below, it would be denormal: rounded, its
-    inverse infinite, and zero where a runtime flushes denormals. A raised scale costs bits of the weights alone.
+    inverse infinite, and zero where a runtime flushes denormals. A raised scale costs bits of the weights alone. For
+    zeros it is larger, at no cost: OpenVINO divides the range of the output by it, which near float32's end gives
+    infinity, and then the upper end for every output of the channel.
     """
-    least, _ = _raised(np.zeros(scales.shape), np.full(scales.shape, SMALLEST_SCALE / min(input_scale, 1.0)))
+    need = np.where(zero, ZERO_PRODUCT, SMALLEST_SCALE) / min(input_scale, 1.0)
+    least, _ = _raised(np.zeros(scales.shape), need)
     # a scale at the limit was raised to it, now or when the table that it comes from was made
     return np.maximum(scales, least), (scales <= least) & ~zero
 

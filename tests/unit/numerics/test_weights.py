@@ -22,6 +22,13 @@ def test_an_all_zero_channel_behind_an_all_zero_input_has_a_finite_bias():
     assert not ended.any()
 
 
+@pytest.mark.parametrize("input_scale", [ZERO_SCALE, 0.006, 3e30])
+def test_the_range_of_an_output_is_finite_in_units_of_a_channel_of_zeros(input_scale):
+    """OpenVINO gave 3.475 for zeros of a spectrum whose channels' products had the smallest normal scale."""
+    (scale,), _ = guard_products(np.array([SMALLEST_SCALE]), input_scale, np.ones(1, np.bool_))
+    assert np.isfinite(np.float32(1e18) / np.float32(np.float32(input_scale) * np.float32(scale)))
+
+
 @pytest.mark.parametrize("input_scale", [SMALLEST_SCALE, 1e-30, ZERO_SCALE, 0.037, 3e30])
 def test_products_of_scales_are_normal_float32(input_scale):
     input_scale = np.float32(input_scale)

@@ -10,7 +10,7 @@ from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.runtime.sessions import Session
 
 IMAGE = "g (float[N,4,8,8] x)"
-WEIGHTS = {"W": (4, 4, 3, 3), "B": (4,), "V": (4, 4, 1, 1), "G": (4, 3)}
+WEIGHTS = {"W": (4, 4, 3, 3), "B": (4,), "V": (4, 4, 1, 1), "K": (4, 4, 4, 4), "G": (4, 3)}
 MODELS = {
     "chain": f"{IMAGE} => (float[A,C,D,E] y) {{ c = Conv(x, W, B) r = Relu(c) y = Conv(r, V) }}",
     "residual": f"{IMAGE} => (float[A,C,D,E] y) "
@@ -20,7 +20,7 @@ MODELS = {
     "written by a kernel, in float behind": f"{IMAGE} => (float[A,C,D,E] c, float[F,H,I,J] y) "
     "{ c = Conv(x, V) y = Tanh(c) }",
     "layers and float read one tensor": f"{IMAGE} => (float[A,C,D,E] y) "
-    "{ t = Tanh(x) a = Conv(t, V) b = Sin(t) y = Add(a, b) }",
+    "{ t = Tanh(x) a = Conv <pads = [1, 1, 2, 2]> (t, K) b = Sin(t) y = Add(a, b) }",
     "integers and layers read an input": f"{IMAGE} => (float[A,C,D,E] y) "
     "{ a = Conv(x, V) s = Add(x, a) y = Conv(s, V) }",
     "pools and a product": f"{IMAGE} => (float[A,C] y) "
