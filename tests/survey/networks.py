@@ -32,7 +32,8 @@ LIMIT_S = 900
 HEAD = """# Which networks were run
 What became of networks and graphs that went through `int8cal calibrate` with its defaults. The figures are of one machine (x86-64
 with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
-Rows were measured one after the other while this version was being made: later changes may have moved single figures.
+Exports beside which the other tool was run were all measured on one version of the code; `real` files and the other rows while
+it was being made, so that later changes may have moved single figures there.
 
 ## Networks
 Exports of torchvision, timm, transformers, ultralytics and hand-written networks have random weights, with settled BatchNorm
