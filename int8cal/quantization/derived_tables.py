@@ -161,4 +161,6 @@ def _cut(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, o
     before, after = plans
     lost = {each.tensor for each in before.tensors} - {each.tensor for each in after.tensors}
     tensors = {name: entry for name, entry in table.tensors.items() if name not in lost}
-    return replace(table.corrected(*(each.without(left.keys()) for each in table.corrections)), tensors=tensors)
+    # a layer that is slower in int8 between floats falls along with its neighbours
+    gone = set(left) | ({each.node for each in before.weighted} - {each.node for each in after.weighted})
+    return replace(table.corrected(*(each.without(gone) for each in table.corrections)), tensors=tensors)
