@@ -21,11 +21,11 @@ BODY = (
     "c = Conv <pads = [1,1,1,1]> (x, W, B) r = Relu(c) d = Conv <pads = [1,1,1,1]> (r, V) "
     "s = Relu(d) y = Conv <pads = [1,1,1,1]> (s, U)"
 )
-WEIGHTS = {"W": (6, 4, 3, 3), "B": (6,), "V": (6, 6, 3, 3), "U": (4, 6, 3, 3)}
+WEIGHTS = {"W": (6, 4, 3, 3), "B": (6,), "V": (6, 6, 3, 3), "U": (4, 6, 3, 3), "D": (6, 1, 3, 3)}
 
 
-def cut(bench, corrections, left):
-    prepared = bench.prepared(bench.text(f"{NET} {{ {BODY} }}", **WEIGHTS))
+def cut(bench, corrections, left, body=BODY):
+    prepared = bench.prepared(bench.text(f"{NET} {{ {body} }}", **WEIGHTS))
     plan = make_plan(prepared.model, Selection())
     table = replace(bench.table(prepared, plan), corrections=corrections)
     unscaled = replace(table, tensors={name: replace(entry, method="kl") for name, entry in table.tensors.items()})
@@ -61,6 +61,19 @@ def test_the_same_table_builds_the_same_bytes_again(bench):
 def test_a_correction_of_a_float_layer_goes(bench):
     _, _, table = cut(bench, (Bias({"Conv_c": (0.1,) * 6}),), {"Conv_c": "slow"})
     assert table.corrections == ()
+
+
+def test_a_correction_of_a_layer_that_falls_to_float_with_its_neighbours_goes(bench):
+    """A convolution with groups is slower in int8 between floats, which the plan alone knows."""
+    body = (
+        "c = Conv <pads = [1,1,1,1]> (x, W) r = Relu(c) d = Conv <group = 6, pads = [1,1,1,1]> (r, D, B) s = Relu(d) "
+        "v = Conv <pads = [1,1,1,1]> (s, V) t = Relu(v) y = Conv <pads = [1,1,1,1]> (t, U)"
+    )
+    left = {"Conv_c": "slow", "Conv_v": "slow"}
+    prepared, plan, table = cut(bench, (Bias({"Conv_d": (0.1,) * 6}),), left, body)
+    assert [layer.node for layer in plan.layers] == ["Conv_y"]
+    assert table.corrections == ()
+    build_model(prepared.model, plan, table)
 
 
 def test_channels_are_not_rescaled_between_a_float_and_an_integer_layer(bench):
