@@ -226,15 +226,16 @@ class Precision:
                 affine = self._moved(group, affine, histogram.observed, few, sweep)
             if affine == affines[0]:
                 continue
-            noise = self._noise(group, [affines[0], affine, affines[best]], self.samples[:count], sweep)
+            tried = list(dict.fromkeys((affines[0], affine, affines[best])))
+            noise = self._noise(group, tried, self.samples[:count], sweep)
             moved = affine != affines[best] and _surely_less(noise[:2])
             if moved:
                 name = f"{affine.low:.4g} to {affine.high:.4g}"
-            elif best and _surely_less(noise[::2]):
+            elif best and _surely_less(noise[[0, -1]]):
                 affine = affines[best]
             else:
                 continue
-            now, other = noise[0], noise[1 if moved else 2]
+            now, other = noise[0], noise[1 if moved else -1]
             for tensor in (each.tensor for each in self.plan.members(group)):
                 entries[tensor] = replace(
                     entries[tensor].with_affine(affine),
