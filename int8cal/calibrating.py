@@ -321,7 +321,7 @@ def _report(
             *left,
         ),
         histograms=tensor_histograms(
-            calibrated.result.tensors | calibrated.inside,
+            calibrated.result.tensors,
             table,
             job.quantization.activations,
             job.calibration.percentile,

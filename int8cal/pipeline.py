@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import onnx
+
 from int8cal.calibration.body_samples import feed_bodies
 from int8cal.calibration.engines import Counting, Stored, uncounted, warm_up
 from int8cal.calibration.ranges import without_values
@@ -18,6 +20,7 @@ from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
 from int8cal.evaluation.feeding import fed
 from int8cal.evaluation.user_metric import metric_of
+from int8cal.graph.bodies import full_name
 from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
 from int8cal.graph.prepare import Prepared, prepare, require_layers
@@ -39,11 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    import onnx
-
     from int8cal.calibration.body_samples import BodyRuns
     from int8cal.calibration.engines import Collected
-    from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.calibration.statistics import Statistics
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision, Optimization
@@ -58,8 +59,7 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`. `inside` are
-    the tensors of bodies as `result.tensors` are those of the main graph, by path and name.
+    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
     """
 
     statistics: Statistics
@@ -71,7 +71,6 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     variation: float | None = None
-    inside: dict[str, TensorStatistics] = field(default_factory=dict)
 
 
 def plan_job(
@@ -183,7 +182,7 @@ def calibrate_planned(
             sha256, threads = prepared.sha256, job.calibration.threads
             how = {"model_sha256": sha256, "threads": threads, "keep": keep}
             collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
-    inside: dict[str, TensorStatistics] = {}
+    bodies = _Bodies()
     inputs = _search_inputs(job, planned, collected)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
         raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
@@ -193,16 +192,13 @@ def calibrate_planned(
         blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
         plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
         inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
-        inside = {f"{path}/{name}": each for path, own in bodies.tensors.items() for name, each in own.items()}
-    result = run_recipe(inputs, clock)
+    result = _with_bodies(run_recipe(inputs, clock), bodies.results)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:
         result = explained(planned.prepared.model, result, _plain_steps(inputs, clock))
     optimize, mixed = None, None
     if job.quantization.optimize == "latency":
-        unscaled = result
-        if Equalization.of(result.table):
-            unscaled = run_recipe(replace(inputs, recipe=PLAIN), clock)
+        unscaled = _with_bodies(_unscaled(result, inputs, clock), bodies.unscaled)
         with clock.station("optimize"), exclusive(job.calibration.threads) as every:
             result, optimize = leave_slow_layers(planned.prepared, (result, unscaled), collected.kept[0], threads=every)
     if job.quantization.budget is not None:
@@ -210,9 +206,19 @@ def calibrate_planned(
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
     remark, variation = collected.remark, collected.variation
-    return Calibrated(
-        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, inside=inside
-    )
+    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
+
+
+def _unscaled(result: Result, inputs: Inputs, clock: Clock) -> Result:
+    """Return what there is without equalization, for layers that latency leaves in float."""
+    return run_recipe(replace(inputs, recipe=PLAIN), clock) if Equalization.of(result.table) else result
+
+
+def _with_bodies(result: Result, bodies: dict[str, Result]) -> Result:
+    """Add the tables and tensors of bodies to those of the main graph; its model has the bodies already."""
+    tables = {path: replace(each.table, warnings=()) for path, each in bodies.items()}
+    tensors = {full_name(path, name): each for path, own in bodies.items() for name, each in own.tensors.items()}
+    return replace(result, table=result.table.with_graphs(tables), tensors=result.tensors | tensors)
 
 
 def _counting(job: Job, planned: Planned, known: Statistics | None, body: str = "") -> Counting | Stored:
@@ -255,14 +261,17 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
 
 @dataclass(frozen=True)
 class _Bodies:
-    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that are quantized."""
+    """What became of the bodies of If, Loop and Scan, by path; all but `runs` only of those that are quantized.
 
-    runs: dict[str, int]
-    statistics: dict[str, Statistics]
-    tables: dict[str, CalibrationTable]
-    plans: dict[str, PlannedBody]
-    tensors: dict[str, dict[str, TensorStatistics]]
-    notes: list[str]
+    `unscaled` is what there is without equalization, where latency is a goal.
+    """
+
+    runs: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, Statistics] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
+    unscaled: dict[str, Result] = field(default_factory=dict)
+    plans: dict[str, PlannedBody] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def _calibrate_bodies(
@@ -290,7 +299,7 @@ def _calibrate_bodies(
             parts[runs.body.path][2].extend(runs)
 
         feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
-    found = _Bodies({}, {}, {}, {}, {}, [])
+    found = _Bodies()
     for path, (inner, own, counting) in parts.items():
         if not counting.seen:
             found.runs[path] = 0
@@ -298,9 +307,12 @@ def _calibrate_bodies(
                 continue
         # weights alone need no run
         collected = counting.result() if counting.seen else uncounted(own.taps, prepared.sha256)
-        result = run_recipe(_search_inputs(inner, own, collected), clock)
-        found.runs[path], found.tables[path] = collected.statistics.samples, result.table
-        found.tensors[path] = result.tensors
+        inputs = _search_inputs(inner, own, collected)
+        result = run_recipe(inputs, clock)
+        found.runs[path] = collected.statistics.samples
+        found.results[path] = replace(result, model=onnx.ModelProto())  # it is built anew with the whole
+        if job.quantization.optimize == "latency":
+            found.unscaled[path] = _unscaled(result, inputs, clock)
         found.plans[path] = replace(planned.plan.bodies[path], plan=result.plan)  # steps may have left nodes in float
         lines = result.decisions
         if found.runs[path]:
@@ -326,17 +338,17 @@ def _entered(bodies: _Bodies, table: CalibrationTable, plan: Plan) -> Calibratio
     for path, runs in bodies.runs.items():
         body = plan.bodies[path].body
         if runs:
-            warnings += (f"{path}: {warning}" for warning in bodies.tables[path].warnings)
+            warnings += (f"{path}: {warning}" for warning in bodies.results[path].table.warnings)
         elif not body.parent or bodies.runs[body.parent]:
-            rest = " but those of weights_only" if path in bodies.tables else ""
+            rest = " but those of weights_only" if path in bodies.results else ""
             warnings.append(f"{path} was run by no sample, so its layers{rest} stay float: {_why_not_run(body)}")
-    if not (bodies.tables or plan.weighted or plan.recurrent):
+    if not (bodies.results or plan.weighted or plan.recurrent):
         raise DataError(
             "runs none of the branches and loops that hold layers",
             do=_why_not_run(next(iter(plan.bodies.values())).body),
         )
     data: TableData = {**table.data, "bodies": bodies.runs}
-    parts = {path: replace(each, warnings=()) for path, each in bodies.tables.items()}
+    parts = {path: replace(each.table, warnings=()) for path, each in bodies.results.items()}
     return replace(table, data=data, bodies=parts, warnings=tuple(warnings))
 
 

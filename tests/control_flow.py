@@ -42,6 +42,24 @@ def branches():
     return model(text, own, outside=weight(3), both=weight(4))
 
 
+def sharp(rounds=False):
+    """Layers in front of a body, in it and behind it; a cube in front of the body's last layer spreads its input wide.
+
+    The body is a branch that `flag` takes, or that of a Loop that goes as many rounds as `flag` says.
+    """
+    inside = "[one] h = MatMul ({}, w) [two] s = Mul (h, h) [three] c = Mul (s, h) [four] d = MatMul (c, v) [five] a = Tanh (d)"
+    branch = f"""If (flag) <
+            then_branch = first () => (float[N,{SIZE}] a) {{ {inside.format("f")} }},
+            else_branch = second () => (float[N,{SIZE}] b) {{ [other] b = MatMul (f, u) }}>"""
+    walk = f"""Loop (flag, , f) <
+            body = first (int64 number, bool going, float[N,{SIZE}] g) => (bool on, float[N,{SIZE}] a) {{
+                on = Identity (going) {inside.format("g")} }}>"""
+    text = f"""net (float[N,{SIZE}] x, {"int64" if rounds else "bool"} flag) => (float[N,{SIZE}] y) {{
+        [front] f = MatMul (x, outside) [choice] m = {walk if rounds else branch} [back] y = MatMul (m, behind) }}"""
+    own = [("first", "w", weight(1)), ("first", "v", weight(2))] + ([] if rounds else [("second", "u", weight(3))])
+    return model(text, own, outside=weight(4), behind=weight(5))
+
+
 def nested():
     """If in a branch of an If; all weights lie inside, none is in the main graph."""
     text = f"""net (float[N,{SIZE}] x, bool flag, bool deep) => (float[N,{SIZE}] y) {{

@@ -57,7 +57,7 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
                 for key in CHANNEL_ARRAYS:
                     arrays[f"{prefix}{name}:channel_{key}"] = getattr(tensor.channels, key)
     buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for key, array in arrays.items():
             member = BytesIO()
             np.lib.format.write_array(member, np.ascontiguousarray(array), version=(1, 0))
@@ -65,7 +65,8 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
             entry = zipfile.ZipInfo(f"{key}.npy", (1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.create_system = 3  # likewise on every system
-            archive.writestr(entry, member.getvalue())
+            # level 6 takes nine times as long and saves a twelfth of the bytes
+            archive.writestr(entry, member.getvalue(), compresslevel=1)
     atomic_write(path, buffer.getvalue())
 
 

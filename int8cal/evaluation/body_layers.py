@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 from int8cal.calibration.body_samples import feed_bodies
 from int8cal.errors import ModelError
 from int8cal.evaluation.layerwise import measure_layers
-from int8cal.graph.bodies import extracted
+from int8cal.graph.bodies import extracted, full_name
 from int8cal.graph.index import walk
 from int8cal.graph.prepare import prepare
-from int8cal.protos import metadata_of, set_metadata
+from int8cal.protos import metadata_of, set_metadata, subgraphs
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.sessions import simplify
 
@@ -52,8 +52,8 @@ def measure_body_layers(
         ModelError: A body does not load.
         StatisticsError: A kernel failed.
     """
-    main = {id(node) for node in int8.graph.node}
-    if not any(node.op_type == "QuantizeLinear" and id(node) not in main for node in walk(int8.graph)):
+    within = (inner for node in int8.graph.node for graph in subgraphs(node) for inner in walk(graph))
+    if not any(node.op_type == "QuantizeLinear" for node in within):
         return (), {}
     try:
         prepared = prepare(fp32, simplify)
@@ -85,8 +85,8 @@ def measure_body_layers(
         inside = None if clipped is None else _inside(clipped, path)
         found, why = measure_layers(body.model, twin, runs[path], threads=threads, clipped=inside)
         for each in found:
-            node = f"{path}/{each.node}" if each.node else ""
-            layers.append(replace(each, tensor=f"{path}/{each.tensor}", node=node))
+            node = full_name(path, each.node) if each.node else ""
+            layers.append(replace(each, tensor=full_name(path, each.tensor), node=node))
         reasons |= {key.replace("layers.", f"layers.{path}/", 1): text for key, text in why.items() if key != "layers"}
     return tuple(layers), reasons
 

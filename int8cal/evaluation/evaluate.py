@@ -42,7 +42,7 @@ from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, Session, cpu_count, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_count, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,8 +124,9 @@ def evaluate_pair(
         with parts.part(f"runtimes.{name}"):
             others.append(SecondRuntime(name, int8, names, groups, threads=threads))
     stream = progress(samples) if progress else samples
-    open_here = partial(Session, threads=threads, providers=providers)
     audits = providers == (CPU,)
+    # other providers have threads and memory of their own
+    open_here = partial(Session, threads=threads, providers=providers, at_once=SIDE_BY_SIDE if audits else 1)
     fusion: Fusion | None = None
     with scratch_folder() as folder:
         first = open_here(fp32, entries=QUIET)

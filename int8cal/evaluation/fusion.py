@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.evaluation.layerwise import residual_of
-from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, trait
+from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.result import FloatNode, Fusion
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
@@ -17,7 +17,6 @@ from int8cal.protos import outline
 from int8cal.runtime.sessions import Session, scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
@@ -90,23 +89,8 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
         fusion = _audit_scope(after, before)
         integer += fusion.integer
         listed += (replace(each, node=f"{place}{each.node}") for each in fusion.nodes)
-        waiting += reversed([*_bodies(after, before, place)])
+        waiting += reversed([*optimized_bodies(after, before, place)])
     return Fusion(integer=integer, float_=len(listed), nodes=tuple(listed))
-
-
-def _bodies(
-    optimized: onnx.ModelProto, original: onnx.ModelProto | None, place: str
-) -> Iterator[tuple[str, onnx.ModelProto, onnx.ModelProto | None]]:
-    """Iterate over the bodies of a graph: what their nodes' names begin with, optimized, and before that."""
-    names, known = OriginalNames(optimized, original), {} if original is None else Index(original).nodes
-    for node in optimized.graph.node:
-        name = names.node(node)
-        for item in node.attribute:
-            if item.type != onnx.AttributeProto.GRAPH:
-                continue
-            same = [] if name not in known else [each.g for each in known[name].attribute if each.name == item.name]
-            before = onnx.ModelProto(graph=same[0]) if same else None
-            yield f"{place}{name}/{item.name}/", onnx.ModelProto(graph=item.g), before
 
 
 def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -> Fusion:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from int8cal.evaluation.optimized_graph import OriginalNames, trait
+import onnx
+
+from int8cal.evaluation.optimized_graph import OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.result import Latency
+from int8cal.graph.bodies import full_name
 from int8cal.graph.index import Index
 from int8cal.numerics.intervals import ratio_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     import numpy.typing as npt
-    import onnx
 
     from int8cal.graph.plan import Plan
     from int8cal.runtime.batching import Runs
@@ -134,30 +138,39 @@ def layer_costs(
     """Return each layer's cost in both models.
 
     Args:
-        plan: Whose layers are meant.
-        fp32, int8: The profile of each model, and the model as it was opened.
+        plan: Whose layers are meant, those of bodies too.
+        fp32, int8: The profile of each model, and the model as it was opened: with full names in bodies.
 
     Returns:
-        In graph order. A layer that the runtime fused into something unknown is left out: nothing is known of it.
+        In graph order, bodies behind the main graph. A layer that the runtime fused into something unknown is left out,
+        and so is one in a body that the profile did not run: nothing is known of it.
     """
-    names = [layer.node for layer in plan.layers]
-    before, after = (_per_layer(profile, model, frozenset(names)) for profile, model in (fp32, int8))
+    layers = {name: layer for name, (_, layer) in plan.ranged_layers.items()}
+    before, after = (_per_layer(profile, model, layers.keys()) for profile, model in (fp32, int8))
     return tuple(
-        LayerCost(layer.node, layer.op_type, before[layer.node], after[layer.node])
-        for layer in plan.layers
-        if layer.node in before and layer.node in after
+        LayerCost(name, layer.op_type, before[name], after[name])
+        for name, layer in layers.items()
+        if name in before and name in after
     )
 
 
-def layer_links(model: onnx.ModelProto, plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Return pairs of layers of which the second reads the first's result, as it is or as other nodes changed it."""
-    index = Index(model)
-    layers = {layer.node: layer for layer in plan.layers}
-    return tuple(
-        (writer, layer.node)
-        for layer in plan.layers
-        for writer in dict.fromkeys(_writers(index, layer.input, frozenset(layers)))
-    )
+def layer_links(graphs: Mapping[str, onnx.ModelProto], plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return pairs of layers of which the second reads the first's result, as it is or as other nodes changed it.
+
+    Args:
+        graphs: The prepared model under "", and its bodies by path.
+        plan: Its plan.
+
+    Returns:
+        Full names, of layers of one graph each.
+    """
+    found: list[tuple[str, str]] = []
+    for path, each in plan.graphs.items():
+        index, layers = Index(graphs[path]), frozenset(layer.node for layer in each.layers)
+        for layer in each.layers:
+            writers = dict.fromkeys(_writers(index, layer.input, layers))
+            found += ((full_name(path, writer), full_name(path, layer.node)) for writer in writers)
+    return tuple(found)
 
 
 def _writers(index: Index, tensor: str, layers: frozenset[str]) -> Iterator[str]:
@@ -173,23 +186,36 @@ def _writers(index: Index, tensor: str, layers: frozenset[str]) -> Iterator[str]
         seen.update(producer.input)
 
 
-def _per_layer(profile: Profile, original: onnx.ModelProto, layers: frozenset[str]) -> dict[str, float]:
-    index, names = Index(profile.optimized), OriginalNames(profile.optimized, original)
-    known = {node.name for node in original.graph.node}
-    owner = {
-        node.name: names.node(node) for node in profile.optimized.graph.node if trait(node.op_type).role not in _BORDER
-    }
+def _per_layer(profile: Profile, original: onnx.ModelProto, layers: AbstractSet[str]) -> dict[str, float]:
     result: dict[str, float] = {}
-    for node in profile.optimized.graph.node:
-        name = owner.get(node.name, "")
-        if name not in layers and (name == "" or (node.op_type == "Transpose" and node.name not in known)):
-            name = _neighbour(index, node, owner, layers)
-        if name in layers:
-            result[name] = result.get(name, 0.0) + profile.kernels.get(node.name, 0.0)
+    graphs: list[tuple[onnx.ModelProto, onnx.ModelProto | None]] = [(profile.optimized, original)]
+    for optimized, before in graphs:  # which grows
+        graphs += ((after, same) for _, after, same in optimized_bodies(optimized, before))
+    # of what the runtime adds, two graphs may have one of the same name: whose time that is, the profile does not say
+    counts = Counter(node.name for optimized, _ in graphs for node in optimized.graph.node)
+    kernels = {name: us for name, us in profile.kernels.items() if counts[name] == 1}
+    for optimized, before in graphs:
+        for name, us in _in_graph(kernels, optimized, before or onnx.ModelProto(), layers):
+            result[name] = result.get(name, 0.0) + us
     return result
 
 
-def _neighbour(index: Index, node: onnx.NodeProto, owner: dict[str, str], layers: frozenset[str]) -> str:
+def _in_graph(
+    kernels: Mapping[str, float], optimized: onnx.ModelProto, original: onnx.ModelProto, layers: AbstractSet[str]
+) -> Iterator[tuple[str, float]]:
+    """Iterate over the kernels of one graph that serve layers: the layer, and microseconds."""
+    index, names = Index(optimized), OriginalNames(optimized, original)
+    known = {node.name for node in original.graph.node}
+    owner = {node.name: names.node(node) for node in optimized.graph.node if trait(node.op_type).role not in _BORDER}
+    for node in optimized.graph.node:
+        name = owner.get(node.name, "")
+        if name not in layers and (name == "" or (node.op_type == "Transpose" and node.name not in known)):
+            name = _neighbour(index, node, owner, layers)
+        if name in layers and node.name in kernels:
+            yield name, kernels[node.name]
+
+
+def _neighbour(index: Index, node: onnx.NodeProto, owner: dict[str, str], layers: AbstractSet[str]) -> str:
     """Return the layer that a border belongs to, looking through other borders; "" where there is none."""
     inward = node.op_type in _INWARD or (
         node.op_type == "Transpose"

@@ -278,7 +278,7 @@ def _compare(
     sums, problems, outside = [ErrorSums()] * len(taps), [""] * len(taps), [_Outside() for _ in taps]
     tensors = [tap.tensor for tap in taps if tap.op_type != "Input"]
     # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
-    whole = tapped_model(fp32, tensors, keep_outputs=True)
+    whole = tapped_model(fp32, tensors)
     coded, dequantized = int8_with_taps(int8, taps, names)
     first, second = (Session(graph, threads=threads, entries=QUIET) for graph in (whole, coded))
     reference = run_each(first, signature_of(fp32), samples, tensors or None)

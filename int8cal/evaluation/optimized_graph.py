@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import onnx
 from onnx import TensorProto
 
 from int8cal.graph.index import Index, attribute
@@ -16,8 +17,6 @@ from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import onnx
 
 # integer: computes on integers. boundary: between real and integer values. layout: rearranges memory for the runtime's
 # own float kernels. shape: asks for a shape, not for values. move: copies values. control: holds subgraphs.
@@ -246,3 +245,18 @@ class OriginalNames:
                 for use in self._after.uses.get(name, []):
                     if use.slot == 0 and use.node.op_type == "ReorderOutput":
                         yield use.node.output[0]
+
+
+def optimized_bodies(
+    optimized: onnx.ModelProto, original: onnx.ModelProto | None, place: str = ""
+) -> Iterator[tuple[str, onnx.ModelProto, onnx.ModelProto | None]]:
+    """Iterate over the bodies of a graph: what their nodes' names begin with, optimized, and before that."""
+    names, known = OriginalNames(optimized, original), {} if original is None else Index(original).nodes
+    for node in optimized.graph.node:
+        name = names.node(node)
+        for item in node.attribute:
+            if item.type != onnx.AttributeProto.GRAPH:
+                continue
+            same = [] if name not in known else [each.g for each in known[name].attribute if each.name == item.name]
+            before = onnx.ModelProto(graph=same[0]) if same else None
+            yield f"{place}{name}/{item.name}/", onnx.ModelProto(graph=item.g), before

@@ -15,10 +15,12 @@ from int8cal.graph.index import Index, references_of, tensors_read, walk
 from int8cal.graph.layers import GATES
 from int8cal.graph.ops import STANDARD, op_of
 from int8cal.graph.signature import Signature
-from int8cal.protos import emptied, graphs_within
+from int8cal.protos import emptied, graphs_within, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from int8cal.protos import ModelView
 
 CONTROL = ("If", "Loop", "Scan")
 _WORTH_SHARING = 1024  # bytes of a constant that several scopes hold
@@ -49,6 +51,11 @@ class Body:
     model: onnx.ModelProto = field(default_factory=onnx.ModelProto)
     signature: Signature = field(default_factory=lambda: Signature((), ()))
     reason: str = ""
+
+
+def full_name(path: str, name: str) -> str:
+    """Name a node or tensor of a body as reports do: its path in front, which is "" for the main graph."""
+    return f"{path}/{name}" if path else name
 
 
 def extracted(parent: onnx.ModelProto, path: str) -> Iterator[Body]:
@@ -89,7 +96,7 @@ def _may_be_layer(node: onnx.NodeProto, tables: Collection[str]) -> bool:
 def _extracted(
     empty: onnx.ModelProto, index: Index, node: onnx.NodeProto, item: onnx.AttributeProto, path: str
 ) -> Body:
-    own = f"{path}/{node.name}/{item.name}" if path else f"{node.name}/{item.name}"
+    own = full_name(path, f"{node.name}/{item.name}")
     read = sorted(references_of(item.g))
     outer = tuple(name for name in read if not index.is_constant(name))
     formals = tuple(value.name for value in item.g.input)
@@ -129,6 +136,25 @@ def _formals(index: Index, node: onnx.NodeProto, body: onnx.GraphProto) -> Itera
             continue
         rank = len(declared.shape.dim) if declared.HasField("shape") and declared.shape.dim else None
         yield helper.make_tensor_value_info(value.name, kind, None if rank is None else [None] * rank)
+
+
+def with_full_names(model: onnx.ModelProto) -> ModelView:
+    """Return a model whose nodes in bodies have their full names, so that no two are called alike.
+
+    Args:
+        model: Any model; its nodes are named, in each graph apart.
+    """
+    view = view_of(model)
+    graphs = [("", view.shell.graph)]
+    for path, graph in graphs:  # which grows
+        for node in graph.node:
+            node.name = f"{path}{node.name}"
+            graphs += (
+                (f"{node.name}/{item.name}/", item.g)
+                for item in node.attribute
+                if item.type == onnx.AttributeProto.GRAPH
+            )
+    return view
 
 
 def put_back(model: onnx.ModelProto, bodies: Sequence[tuple[Body, onnx.ModelProto]]) -> None:

@@ -30,7 +30,7 @@ def convolutions_faster_in_float(
     """Name the convolutions of a first plan that are faster in float.
 
     1. Of an image: in front of a swish.
-    2. With narrow groups: between float ops.
+    2. With narrow groups (of one channel to one alone, too), or with few products per value: between float ops.
     3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups, behind
        which is a swish or a float op: these two. The first one may be of an image.
 
@@ -51,17 +51,19 @@ def convolutions_faster_in_float(
         if layer.op_type != "Conv" or not (floats or swished):
             continue
         taps = math.prod(layer.dims[2:])
-        if layer.group == 1:
+        between = floats and layer.input in index.producer and layer.input not in written
+        if layer.group == 1 and not layer.channels == layer.dims[0] == 1:
+            few = layer.channels * taps <= rule.float_products
             narrow = layer.channels <= rule.float_image and taps <= rule.float_taps
             image = bool(swished) and narrow and layer.input not in written and not pixels
-            if image:
+            if image or (between and few):
                 found.add(layer.node)
-            if swished and (image or layer.channels * taps <= rule.float_products):
+            if swished and (image or few):
                 small[swished] = layer.node
         elif layer.dims[1] <= rule.float_groups:
             if layer.input in small and index.only_reader(layer.input) is not None:
                 found |= {small[layer.input], layer.node}
-            elif floats and layer.input in index.producer and layer.input not in written:
+            elif between:
                 found.add(layer.node)
     return frozenset(found)
 

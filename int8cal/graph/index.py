@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -143,6 +143,23 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
     return {name for graph in subgraphs(node) for name in references_of(graph)}
+
+
+def nodes_behind(names: Iterable[str], producer: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return the nodes that tensors are computed by, what bodies read of the graph around them among it.
+
+    Args:
+        names: Of the tensors.
+        producer: The node that writes each tensor of the graph.
+    """
+    found: dict[int, onnx.NodeProto] = {}
+    waiting = [*names]
+    while waiting:
+        node = producer.get(waiting.pop())
+        if node is not None and id(node) not in found:
+            found[id(node)] = node
+            waiting += (*node.input, *outer_references(node))
+    return [*found.values()]
 
 
 def references_of(graph: onnx.GraphProto) -> set[str]:

@@ -162,7 +162,8 @@ class OpRule:
             its neighbours are float.
         float_image, float_taps: A convolution of at most so many channels and taps is slower than in float where a
             swish follows, because its kernel gathers every patch byte by byte.
-        float_products: A convolution of at most so many products per value gains less than a swish behind it costs.
+        float_products: A convolution of at most so many products per value gains less than a swish behind it costs, or
+            than Q and DQ cost between floats.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
         splits: All its outputs hold values of its input, and take codes together or not at all.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from int8cal.graph.bodies import full_name
 from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.float_convolutions import convolutions_faster_in_float
 from int8cal.graph.index import Index, attribute, walk
@@ -28,6 +29,7 @@ from int8cal.graph.layers import (
 )
 from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
+from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
@@ -106,6 +108,20 @@ class Plan:
     def weight_key(self, node: str, weight: str) -> str:
         """Return a table's key for a weight of a node: its name, or "name@node" where several nodes read it."""
         return weight if self._readers.get(weight) == [node] else f"{weight}@{node}"
+
+    @cached_property
+    def graphs(self) -> dict[str, Plan]:
+        """The main graph's plan under "", and those of bodies by path."""
+        return {"": self} | {path: each.plan for path, each in self.bodies.items()}
+
+    @cached_property
+    def ranged_layers(self) -> dict[str, tuple[str, Layer]]:
+        """Layers with a calibrated range, those of bodies too: full name -> path of the graph, and the layer."""
+        found: dict[str, tuple[str, Layer]] = {}
+        for path, plan in self.graphs.items():
+            for layer in plan.layers:
+                found.setdefault(full_name(path, layer.node), (path, layer))
+        return found
 
     @cached_property
     def weighted(self) -> tuple[Layer, ...]:
@@ -189,7 +205,7 @@ class _Planner:
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
-        self.shared = _SharedScales(self.index)
+        self.shared = SharedScales(self.index)
 
     def plan(self) -> Plan:
         """Return the plan; once."""
@@ -471,30 +487,3 @@ class _Planner:
         root = self.shared.root(node.output[0])
         names = (node.input[slot] for slot in data_slots(node, rule))
         return rule.shares_inputs and all(self.shared.root(name) == root for name in names)
-
-
-class _SharedScales:
-    """Which tensors share one scale: sets, each under the name of one of them, its root."""
-
-    def __init__(self, index: Index) -> None:
-        self._parents: dict[str, str] = {}
-        # roots of sets with a tensor that a Relu or Clip ends at; at first each tensor is its own
-        self._clipped = {node.output[0] for node in index.graph.node if op_of(node).clips}
-
-    def root(self, tensor: str) -> str:
-        """Name the set of a tensor."""
-        while (parent := self._parents.get(tensor, tensor)) != tensor:
-            self._parents[tensor] = self._parents.get(parent, parent)  # the next way is short
-            tensor = self._parents[tensor]
-        return tensor
-
-    def unite(self, first: str, second: str) -> None:
-        """Let the sets of two tensors be one, under the first one's root."""
-        first, second = self.root(first), self.root(second)
-        if second in self._clipped:
-            self._clipped.add(first)
-        self._parents[second] = first
-
-    def is_clipped(self, tensor: str) -> bool:
-        """Whether a Relu or Clip ends at the tensor or at one that shares its scale."""
-        return self.root(tensor) in self._clipped

@@ -61,6 +61,11 @@ class Prepared:
     where: str
     bodies: tuple[Body, ...] = ()
 
+    @property
+    def graphs(self) -> dict[str, onnx.ModelProto]:
+        """The main graph under "", and bodies by path; one that stays float is empty."""
+        return {"": self.model} | {body.path: body.model for body in self.bodies}
+
 
 def prepare(
     source: Path | onnx.ModelProto,
@@ -308,7 +313,7 @@ def plan_bodies(
     Args:
         prepared: The prepared model.
         selection: Which nodes the user allows.
-        bodies: What holds instead in single bodies, by path.
+        bodies: What holds instead in single bodies, by path; these are planned whether they hold a layer or not.
 
     Returns:
         The planned bodies by path, and those that could not be taken out of their model.
@@ -327,9 +332,25 @@ def plan_bodies(
         if planned is None:
             continue
         plan = planned.plan
-        if body.path in wanted or plan.layers or plan.unranged or plan.recurrent or plan.embeddings:
+        if body.path in wanted or body.path in (bodies or {}) or _quantizes(plan):
             wanted |= {body.path, body.parent}
     return {path: each for path, each in plans.items() if path in wanted}, tuple(left)
+
+
+def _quantizes(plan: Plan) -> bool:
+    return bool(plan.layers or plan.unranged or plan.recurrent or plan.embeddings)
+
+
+def _plan_all(prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection]) -> Plan:
+    """Plan the main graph with its bodies."""
+    plan = make_plan(prepared.model, selection)
+    planned, left = plan_bodies(prepared, selection, bodies)
+    return replace(plan, bodies=planned, unquantized=(*plan.unquantized, *left))
+
+
+def _has_layers(plan: Plan) -> bool:
+    inside = any(_quantizes(each.plan) for each in plan.bodies.values())
+    return inside or bool(plan.layers or plan.unranged or plan.recurrent)
 
 
 def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None) -> Plan:
@@ -345,13 +366,11 @@ def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str
         TableError: The table's left_for_latency leaves none, or names a node that the model does not have.
         UsageError: A pattern matches nothing.
     """
-    index = Index(prepared.model)
-    plan = make_plan(index, selection)
-    planned, left = plan_bodies(prepared, selection, bodies)
-    plan = replace(plan, bodies=planned, unquantized=(*plan.unquantized, *left))
-    if plan.layers or plan.unranged or plan.recurrent or planned:
+    plan = _plan_all(prepared, selection, bodies or {})
+    if _has_layers(plan):
         return plan
-    if selection.left and make_plan(index, replace(selection, left=())).layers:
+    unmeasured = {path: replace(each, left=()) for path, each in (bodies or {}).items()}
+    if _has_layers(_plan_all(prepared, replace(selection, left=()), unmeasured)):
         raise TableError(
             "leaves no layer in int8",
             where="settings.left_for_latency",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import onnx
 
+from int8cal.graph.edit import refill
+from int8cal.graph.index import nodes_behind
 from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def tapped_model(
         tensors: Names, each of which counts once. A graph input cannot be an output and is left out: its value is in
             the feed.
         nodes: Appended to the model's, to compute tensors that it does not have.
-        keep_outputs: The model's own outputs stay in front; else what the tensors do not need, the runtime drops.
+        keep_outputs: The model's own outputs stay in front; else what the tensors do not need is dropped: the runtime
+            would compute it.
     """
     inputs = {value.name for value in model.graph.input}
     result = view_of(model)
@@ -77,7 +80,17 @@ def tapped_model(
             outputs.append(onnx.ValueInfoProto(name=name))
     if not outputs:  # every tensor is a graph input: nothing has to be computed, but a model needs an output
         outputs.extend(model.graph.output)
+    _drop_unneeded(result.shell.graph)
     return result
+
+
+def _drop_unneeded(graph: onnx.GraphProto) -> None:
+    """Drop the nodes that no output needs."""
+    producer = {name: node for node in graph.node for name in node.output if name}
+    needed = {id(node) for node in nodes_behind([value.name for value in graph.output], producer)}
+    nodes = [*graph.node]
+    if len(needed) < len(nodes):
+        refill(graph.node, [node for node in nodes if id(node) in needed])
 
 
 def in_chunks(items: Iterable[T], size_of: Callable[[T], float], most: float) -> Iterator[list[T]]:

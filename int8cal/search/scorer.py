@@ -16,7 +16,7 @@ from int8cal.numerics.metrics import sqnr_db
 from int8cal.probe.noise import ReferenceOutputs, relative
 from int8cal.probe.score_points import score_points, scored_int8, split_points, tensors_of
 from int8cal.runtime.batching import run_each
-from int8cal.runtime.sessions import Session
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ class Scorer:
         if not self._reference:
             self._take_reference()
         model, names = scored_int8(int8, self.points)
-        session = Session(model, threads=self._threads)
+        session = Session(model, threads=self._threads, at_once=SIDE_BY_SIDE)
         feeds = feeds_for(int8, self._samples[: len(self._reference)])
         noise = np.zeros((len(self._reference), len(self.points)))
         for row, (_, outputs) in enumerate(run_each(session, self._signature, feeds)):
@@ -127,7 +127,8 @@ class Scorer:
         return Score(noise, np.array([exact.signal for exact in self._reference]))
 
     def _take_reference(self) -> None:
-        session = Session(tapped_model(self._fp32, tensors_of(self.points)), threads=self._threads)
+        tapped = tapped_model(self._fp32, tensors_of(self.points))
+        session = Session(tapped, threads=self._threads, at_once=SIDE_BY_SIDE)
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
             if not self._reference:

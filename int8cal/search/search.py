@@ -115,7 +115,7 @@ class Result:
 
     Attributes:
         table: Every scale and zero point, and the corrections.
-        tensors: The statistics that its ranges come from.
+        tensors: The statistics that its ranges come from, those of tensors in bodies by their full names.
         decisions: What was decided, in lines.
         plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
         model: The int8 model.
@@ -315,24 +315,31 @@ def left_in_float(
     prepared: Prepared,
     whole: Result,
     left: Mapping[str, str],
-    cut_down: Callable[[tuple[Plan, Plan]], CalibrationTable],
+    cut_down: Callable[[str, tuple[Plan, Plan], Mapping[str, str]], CalibrationTable],
 ) -> Result:
     """Return a result with further layers in float.
 
     Args:
         prepared: The prepared model.
         whole: The result without them.
-        left: Node name -> why it stays float.
-        cut_down: Makes the table for the plans before and after.
+        left: Full name of a layer -> why it stays float.
+        cut_down: Makes the table of one of the graphs that hold such layers: of its path, its plans before and after,
+            and its layers of `left` by node.
 
     Raises:
         TableError: No layer is left in int8.
     """
-    selection = whole.table.settings.selection
-    selection = replace(selection, left=(*selection.left, *left.items()))
-    smaller = require_layers(prepared, selection, whole.table.body_selections)
-    table = cut_down((whole.plan, smaller))
+    inside: dict[str, dict[str, str]] = {}
+    for name, why in left.items():
+        path, layer = whole.plan.ranged_layers[name]
+        inside.setdefault(path, {})[layer.node] = why
+    selections = {path: each.settings.selection for path, each in whole.table.graphs.items()}
+    for path, nodes in inside.items():
+        selections[path] = replace(selections[path], left=(*selections[path].left, *nodes.items()))
+    smaller = require_layers(prepared, selections.pop(""), selections)
+    plans = {path: (whole.plan.graphs[path], smaller.graphs[path]) for path in inside}
+    table = whole.table.with_graphs({path: cut_down(path, plans[path], nodes) for path, nodes in inside.items()})
     built = build_model(prepared.model, smaller, table)
-    tensors = {name: value for name, value in whole.tensors.items() if name in table.tensors}
+    tensors = {name: value for name, value in whole.tensors.items() if name in table.every_tensor}
     table = with_weights(table, smaller, built)
     return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model)

@@ -2,13 +2,18 @@
 
 import json
 import shutil
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from control_flow import SIZE, bodies_of, branches, feeds, loop, model, nested, ops, save_feeds, scan, weight
+from control_flow import SIZE, bodies_of, branches, feeds, loop, model, nested, ops, save_feeds, scan, sharp, weight
 from onnx import numpy_helper
+
+from int8cal.cli.main import main
+from int8cal.search.goals import latency
 
 pytestmark = pytest.mark.newest  # older versions of onnx do not parse the names of nodes
 
@@ -410,3 +415,131 @@ def test_layers_inside_that_cannot_be_compared_have_a_reason(call, tmp_path):
     done = call("evaluate", "out/net.int8.onnx", "out/net.int8.onnx", "--data", "some", "-o", "same", "--no-latency")
     assert done.code == 0, done.err
     assert "is already quantized" in report(tmp_path, "same")["reasons"]["layers.bodies"]
+
+
+def goal(call, folder, net, items, *more, out="goal"):
+    """Calibrate towards a goal; gives the call, the report, and layers in float by their full names in the table."""
+    if not (folder / "net.onnx").exists():
+        onnx.save(net, folder / "net.onnx")
+        save_feeds(folder / "data", items)
+    done = call("calibrate", "net.onnx", "--data", "data", "-o", out, "--no-latency", "--latency-allowance", 0, *more)
+    assert done.code in (0, 7), done.err
+    document = table(folder, out)
+    graphs = {"": document, **{f"{path}/": part for path, part in document["bodies"].items()}}
+    left = {
+        f"{path}{node}"
+        for path, part in graphs.items()
+        for key, nodes in part["settings"].items()
+        if key in ("left_for_gates", "left_for_latency")
+        for node in nodes
+    }
+    assert call("quantize", "net.onnx", "--table", f"{out}/net.table.json", "-o", f"{out}.onnx").code == 0
+    assert (folder / f"{out}.onnx").read_bytes() == (folder / out / "net.int8.onnx").read_bytes()
+    return done, report(folder, out), left
+
+
+@pytest.mark.parametrize(
+    ("net", "items", "body"),
+    [
+        (sharp(), feeds(8, flag=True) + feeds(4, seed=1, flag=False), "choice/then_branch"),
+        (sharp(rounds=True), feeds(8, flag=np.int64(2)), "choice/body"),
+    ],
+)
+def test_a_budget_leaves_the_noisy_layer_of_a_body_in_float_so_that_a_gate_holds(call, tmp_path, net, items, body):
+    plain = goal(call, tmp_path, net, items, out="plain")[1]["metrics"]["sqnr_db"]
+    # without the body's last layer, no budget reaches this
+    rest = goal(call, tmp_path, net, items, "--include", "four", out="rest")[1]["metrics"]["sqnr_db"]
+    assert rest < plain + 3
+    done, found, left = goal(call, tmp_path, net, items, "--gate", f"sqnr_db>={plain + 5}", "--budget", 200)
+    assert done.code == 0
+    assert sqnr_db(tmp_path, items, "goal/net.int8.onnx") >= plain + 5
+    rows = {row["node"]: row for row in found["mixed_precision"]["layers"]}
+    assert f"{body}/four" == max(rows, key=lambda name: rows[name]["contribution"])
+    assert {name for name, row in rows.items() if row["decision"] == "float"} == left
+    assert f"{body}/four" in left
+    assert {"front", "back", f"{body}/one"} <= rows.keys()
+    assert any(
+        line == f"{body}: not quantized: MatMul four: in float so that the gates hold" for line in found["decisions"]
+    )
+
+
+def test_a_budget_that_no_layer_of_a_body_makes_suffice_ends_with_code_7(call, tmp_path):
+    items = feeds(8, flag=True) + feeds(4, seed=1, flag=False)
+    done, found, left = goal(call, tmp_path, sharp(), items, "--gate", "sqnr_db>=200", "--budget", 1000)
+    assert done.code == 7
+    assert "does not suffice for the gates" in done.message
+    (kept,) = [point for point in found["mixed_precision"]["curve"] if point["kept"]]
+    assert kept["layers_left"] == len(left) > 0
+    assert is_int8(onnx.load(tmp_path / "goal/net.int8.onnx").graph) or any(
+        is_int8(each) for each in bodies_of(onnx.load(tmp_path / "goal/net.int8.onnx").graph).values()
+    )
+
+
+def test_residual_codes_are_offered_to_layers_of_bodies(call, tmp_path):
+    items = feeds(8, flag=True) + feeds(4, seed=1, flag=False)
+    plain = goal(call, tmp_path, sharp(), items, out="plain")[1]["metrics"]["sqnr_db"]
+    more = ("--gate", f"sqnr_db>={plain + 3}", "--budget", 200, "--fallback", "planes")
+    done, found, left = goal(call, tmp_path, sharp(), items, *more)
+    assert (done.code, left) == (0, set())
+    rows = {row["node"]: row["decision"] for row in found["mixed_precision"]["layers"]}
+    assert rows["choice/then_branch/four"] == "int8 with residual codes of its input"
+    assert "four" in table(tmp_path, "goal")["bodies"]["choice/then_branch"]["corrections"]["remainder"]
+
+
+def test_a_body_none_of_whose_layers_is_left_in_int8_is_float(call, tmp_path):
+    items = feeds(8, flag=True, deep=True)
+    done, _, left = goal(call, tmp_path, nested(), items, "--gate", "sqnr_db>=200", "--budget", 1000)
+    assert done.code == 7
+    assert len(left) == 2  # of three layers, one stays
+    graphs = bodies_of(onnx.load(tmp_path / "goal/net.int8.onnx").graph)
+    assert sum(map(is_int8, graphs.values())) == 1
+    assert call("inspect", "goal/net.table.json").code == 0
+
+
+def integer_layers(int8):
+    """Full names of the layers that read dequantized values."""
+    found = set()
+    for path, graph in {"": int8.graph, **bodies_of(int8.graph)}.items():
+        dequantized = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+        layers = (node for node in graph.node if node.op_type == "MatMul" and node.input[0] in dequantized)
+        found |= {f"{path}/{node.name}" if path else node.name for node in layers}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("net", "items", "slow"),
+    [
+        (sharp(), feeds(4, flag=True), "choice/then_branch/four"),
+        (sharp(rounds=True), feeds(4, flag=np.int64(2)), "choice/body/one"),
+        (nested(), feeds(4, flag=True, deep=True), "outer/then_branch/inner/then_branch/deepest"),
+    ],
+)
+def test_a_layer_of_a_body_that_is_slower_in_int8_is_left_float(tmp_path, monkeypatch, net, items, slow):
+    measured = latency.profile_kernels
+
+    def profiled(models, feeds, **_):
+        before, after = measured(models, feeds, budget_s=0.0)
+        assert slow in before.kernels
+        times = {name: 9.0 if name == slow else 2.0 for name in after.kernels}
+        return replace(before, kernels=dict.fromkeys(before.kernels, 5.0)), replace(after, kernels=times)
+
+    def timed(sessions, feeds, **_):
+        found = [integer_layers(each) for each in sessions]
+        return [tuple(100.0 + 10.0 * (slow in each) - len(each - {slow}) for each in found)] * 8
+
+    monkeypatch.setattr(latency, "profile_kernels", profiled)
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    monkeypatch.setattr(latency, "Session", lambda model, **_: model)
+
+    def run(*arguments):
+        return SimpleNamespace(code=main([str(each) for each in arguments]), err="")
+
+    monkeypatch.chdir(tmp_path)
+    _, found, left = goal(run, tmp_path, net, items, "--optimize", "latency")
+    assert left == {slow} == found["optimize"]["left"].keys()
+    rows = {row["node"]: row for row in found["optimize"]["rows"]}
+    assert (rows[slow]["decision"], rows[slow]["fp32_us"]) == ("float", 5.0)
+    assert len(rows) > 1
+    assert {row["decision"] for name, row in rows.items() if name != slow} == {"int8"}
+    assert integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx")) >= rows.keys() - {slow}
+    assert slow not in integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx"))

@@ -11,9 +11,11 @@ IMAGENET = {"scale": 1 / 255, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.22
 
 pytestmark = pytest.mark.zoo
 
+FEW = 15  # samples: nothing is fitted on so few, which is kept for one of two models and not for the other by chance
 
-# Gains in dB over the model with a float input, measured with 256 samples: +1.5 resnet20, +0.6 mbv2, +0.2 vit, 0.0
-# ultraface, whose mean of 127 is a code in both. A loss of 0.3 would be a fault.
+
+# Gains in dB over the model with a float input: +0.1 resnet20, +0.5 mbv2, 0.0 vit and ultraface, whose mean of 127 is a
+# code in both. A loss of 0.3 would be a fault.
 @pytest.mark.parametrize(
     ("name", "preprocess"),
     [
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.zoo
 def test_sqnr_is_that_of_a_float_input_or_better(zoo, name, preprocess):
     model = zoo.model_path(name)
     (key, images), *_ = zoo.feeds(name, "calib").items()
-    feeds = [{key: image[None]} for image in images[:128]]
+    feeds = [{key: image[None]} for image in images[:FEW]]
     reference = zoo.run(model, name)
     ratio = {}
     for uint8 in (False, True):

@@ -9,11 +9,11 @@ import onnx
 from onnx import numpy_helper
 
 from int8cal.graph.edit import Names, refill
-from int8cal.graph.index import Index
+from int8cal.graph.index import Index, nodes_behind
 from int8cal.protos import copied, subgraphs, tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
 _NAME = "int8cal.folded"  # of the graph that computes them, among what ONNX calls the initialization of a model
 _LEAST_GROWTH = 4096  # bytes
@@ -40,7 +40,7 @@ def folded(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.Mo
     nodes: dict[int, onnx.NodeProto] = {}
     bases: dict[str, onnx.TensorProto] = {}
     for tensor in made:
-        behind = _behind([tensor.name], index.producer)
+        behind = nodes_behind([tensor.name], index.producer)
         read = {name for node in behind for name in node.input if name and name not in index.producer}
         if not behind or not read <= index.initializers.keys() or any(True for node in behind for _ in subgraphs(node)):
             continue
@@ -71,7 +71,7 @@ def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
         digests = {value.name: value.doc_string for value in graph.output}
         held = [tensor for tensor in model.graph.initializer if tensor.name in digests]
         found = {tensor.name for tensor in held if _digest(tensor) == digests[tensor.name]}
-        behind = _behind(sorted(found), {name: node for node in graph.node for name in node.output if name})
+        behind = nodes_behind(sorted(found), {name: node for node in graph.node for name in node.output if name})
         if names is None or not behind:
             continue
         read = {name for node in behind for name in node.input}
@@ -89,18 +89,6 @@ def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
         refill(model.graph.initializer, [*kept, *bases])
         refill(model.graph.node, [*nodes, *model.graph.node])
     return model
-
-
-def _behind(names: Iterable[str], producer: Mapping[str, onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """Return the nodes that tensors are computed by."""
-    found: dict[int, onnx.NodeProto] = {}
-    waiting = [*names]
-    while waiting:
-        node = producer.get(waiting.pop())
-        if node is not None and id(node) not in found:
-            found[id(node)] = node
-            waiting += node.input
-    return [*found.values()]
 
 
 def _digest(tensor: onnx.TensorProto) -> str:

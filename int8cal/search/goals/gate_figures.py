@@ -27,7 +27,7 @@ from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
 from int8cal.runtime.batching import run_each
-from int8cal.runtime.sessions import QUIET, Session
+from int8cal.runtime.sessions import QUIET, SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -152,15 +152,18 @@ class GateEvaluator:
         own = None if self._metric is None else MetricRun(self._metric, names, self._signature)
         first, second = itertools.tee(self._samples())
         expected = self._kept if self._kept is not None else self._reference(self._samples())
-        actual = run_each(Session(int8, threads=self._threads, entries=QUIET), signature, feeds_for(int8, second))
+        actual = run_each(self._open(int8), signature, feeds_for(int8, second))
         for sample, x, (_, y) in zip(first, expected, actual, strict=True):
             comparison.add(sample, x, y)
             if own is not None:
                 own.add(sample, x, y)
         return Figures(comparison.metrics(), comparison.outputs(), None if own is None else own.result()[0])
 
+    def _open(self, model: Path | onnx.ModelProto) -> Session:
+        return Session(model, threads=self._threads, entries=QUIET, at_once=SIDE_BY_SIDE)
+
     def _reference(self, samples: Iterable[Sample]) -> Iterator[Arrays]:
-        session = Session(self._fp32, threads=self._threads, entries=QUIET)
+        session = self._open(self._fp32)
         return (outputs for _, outputs in run_each(session, self._signature, samples))
 
 

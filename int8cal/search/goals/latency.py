@@ -14,6 +14,7 @@ from int8cal.errors import Int8calError
 from int8cal.evaluation.latency import LayerCost, layer_costs, layer_links, measure_interleaved
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Optimization, OptimizedLayer
+from int8cal.graph.bodies import with_full_names
 from int8cal.graph.index import connected
 from int8cal.graph.signature import signature_of
 from int8cal.quantization.derived_tables import without_layers
@@ -47,14 +48,14 @@ _BUDGET_S, _TIMED_ROUNDS = 1.6, 8  # of measuring one model against another
 
 
 def leave_slow_layers(
-    prepared: Prepared, tables: tuple[Result, Result], sample: SampleLike, *, threads: int = 0
+    prepared: Prepared, results: tuple[Result, Result], sample: SampleLike, *, threads: int = 0
 ) -> tuple[Result, Optimization]:
     """Find the layers without which the int8 model is fastest on this machine, and write down in the table which.
 
     Args:
         prepared: The prepared model.
-        tables: The plan's table as calibrated, and without equalization.
-        sample: What to run.
+        results: As calibrated, and without equalization.
+        sample: What to run. Layers in bodies of If, Loop and Scan that it does not run stay as they are.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Returns:
@@ -64,23 +65,25 @@ def leave_slow_layers(
     Raises:
         ModelError: onnxruntime cannot load a model.
     """
-    whole, unscaled = tables
-    fp32, plan = prepared.model, whole.plan
+    whole, unscaled = results
+    fp32, plan, graphs = prepared.model, whole.plan, prepared.graphs
+    tables, plain = whole.table.graphs, unscaled.table.graphs
 
     def rebuilt(left: frozenset[str]) -> Result:
         if not left:
             return whole
         why = {node: text for node, text in reasons.items() if node in left}
         return left_in_float(
-            prepared, whole, why, lambda plans: without_layers(fp32, whole.table, unscaled.table, plans, why)
+            prepared, whole, why, lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut)
         )
 
     models = [fp32, whole.model]
-    profiles = profile_kernels(models, [_feed(model, sample) for model in models], threads=threads)
-    costs = layer_costs(plan, (profiles[0], fp32), (profiles[1], whole.model))
+    named = [with_full_names(model) for model in models]
+    profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
+    costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
     reasons = {cost.node: reason(cost) for cost in costs}
     bench = _Bench(fp32, lambda left: rebuilt(left).model, sample, threads)
-    left = search(costs, layer_links(fp32, plan), bench.compare)
+    left = search(costs, layer_links(graphs, plan), bench.compare)
     times = bench.times([None, frozenset(), left] if left else [None, frozenset()])
     found = Optimization(
         fp32_us=times[0],
@@ -95,7 +98,8 @@ def leave_slow_layers(
         slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
         slow = f"optimize found the int8 model slower than the FP32 model on this machine: {slow}"
         table = replace(table, warnings=(*table.warnings, slow))
-    changed = {name for name, entry in table.tensors.items() if entry != whole.table.tensors[name]}
+    before = whole.table.every_tensor
+    changed = {name for name, entry in table.every_tensor.items() if entry != before[name]}
     tensors = {name: unscaled.tensors[name] if name in changed else each for name, each in result.tensors.items()}
     return replace(result, table=table, tensors=tensors), found
 

@@ -12,11 +12,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from int8cal.graph.bodies import full_name
 from int8cal.graph.costs import float_us, layer_float_us
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
-from int8cal.probe.contributions import NoiseSource
 from int8cal.probe.injection import sites_of
+from int8cal.probe.rounded import NoiseSource
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
@@ -45,7 +46,7 @@ class OptionalLayer:
     """What is known of a layer that may stay float.
 
     Attributes:
-        layer: The layer.
+        layer: The layer; its node and input have their full names, and so have the tensors here.
         freed: Tensors that are written as codes now and would be float.
         exact: Tensors that are rounded for readers which are no layers, and would not be.
         us: Estimated microseconds that it takes longer in float, and what falls to float with it.
@@ -69,7 +70,7 @@ class PrecisionMix:
     """The first so many steps away from int8.
 
     Attributes:
-        floats, residual: Layers in float, and layers whose input has residual codes; no layer is in both.
+        floats, residual: Full names of layers in float, and of those whose input has residual codes; none is in both.
         percent: Estimated time that is added, of the int8 model's.
         gain: Share of the noise that is taken away by estimate.
     """
@@ -111,6 +112,19 @@ def open_layers(
         exact = frozenset(site.tensor for site in gone if site.readers == "others")
         found.append(OptionalLayer(layer, frozenset(freed), exact, us, layer.input not in codes))
     return tuple(found)
+
+
+def named_in_full(each: OptionalLayer, path: str, runs: float) -> OptionalLayer:
+    """Name what is known of a layer as the whole model does, and count its time per inference.
+
+    Args:
+        each: By names of its graph, and per run of it.
+        path: Of the body that it is in; "" for the main graph.
+        runs: How often that is run per inference.
+    """
+    layer = replace(each.layer, node=full_name(path, each.node), input=full_name(path, each.layer.input))
+    freed, exact = (frozenset(full_name(path, name) for name in names) for names in (each.freed, each.exact))
+    return replace(each, layer=layer, freed=freed, exact=exact, us=runs * each.us)
 
 
 @dataclass
@@ -237,9 +251,17 @@ def build_mix(prepared: Prepared, whole: Result, mix: PrecisionMix) -> Result:
     Raises:
         TableError: The mix leaves no layer in int8.
     """
-    table = with_residual_codes(whole.table, whole.plan, mix.residual) if mix.residual else whole.table
+    doubled: dict[str, list[str]] = {}
+    for name in mix.residual:
+        path, layer = whole.plan.ranged_layers[name]
+        doubled.setdefault(path, []).append(layer.node)
+    tables, plans = whole.table.graphs, whole.plan.graphs
+    table = whole.table.with_graphs(
+        {path: with_residual_codes(tables[path], plans[path], nodes) for path, nodes in doubled.items()}
+    )
     if mix.floats:
-        left = dict.fromkeys(mix.floats, REASON)
-        return left_in_float(prepared, whole, left, lambda plans: without_noise_of(table, plans, left))
+        tables, left = table.graphs, dict.fromkeys(mix.floats, REASON)
+        whole = replace(whole, table=table)
+        return left_in_float(prepared, whole, left, lambda path, *cut: without_noise_of(tables[path], *cut))
     built = build_model(prepared.model, whole.plan, table)
     return replace(whole, table=with_weights(table, whole.plan, built), model=built.model)

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING, Literal
 from int8cal.evaluation.figures import output_of
 from int8cal.evaluation.gates import check_gates, gates_of, on_outputs
 from int8cal.evaluation.result import Evaluation, MixedGate, MixedLayer, MixedPoint, MixedPrecision, Saturation, Size
+from int8cal.graph.bodies import full_name
 from int8cal.graph.costs import inference_us
-from int8cal.probe.contributions import NoiseSource, RoundedLayer, measure_contributions
+from int8cal.probe.contributions import measure_contributions
 from int8cal.probe.injection import ErrorSite, sites_of
+from int8cal.probe.inside import InnerGraph
+from int8cal.probe.rounded import NoiseSource, RoundedLayer
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
-from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, needed, open_layers
-from int8cal.search.precision import residual_groups
+from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, named_in_full, needed, open_layers
+from int8cal.search.precision import ResidualGroup, residual_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import onnx
 
     from int8cal.calibration.engines import Collected
     from int8cal.evaluation.gates import ParsedGate
@@ -28,8 +33,9 @@ if TYPE_CHECKING:
     from int8cal.graph.prepare import Prepared
     from int8cal.job import Job
     from int8cal.numerics.affine import Affine
+    from int8cal.quantization.table import CalibrationTable
     from int8cal.search.goals.gate_figures import Figures, GateEvaluator
-    from int8cal.search.precision import ResidualGroup
+    from int8cal.search.goals.mixed import OptionalLayer
     from int8cal.search.search import Result
 
 _OF_LAYERS: tuple[Literal["input", "weights"], ...] = ("input", "weights")
@@ -54,6 +60,80 @@ class _Evaluated:
         return (passed, -math.inf if self.metrics.sqnr_db is None else self.metrics.sqnr_db)
 
 
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """The main graph, or a body of an If, Loop or Scan, with what was calibrated in it.
+
+    Attributes:
+        path: Of the body; "" for the main graph.
+        model: Its prepared model.
+        plan, table: Of this graph.
+        elements: Values of every planned tensor per run of the graph.
+        runs: How often it is run per inference.
+    """
+
+    path: str
+    model: onnx.ModelProto
+    plan: Plan
+    table: CalibrationTable
+    elements: dict[str, float]
+    runs: float
+
+    @property
+    def rescaled(self) -> onnx.ModelProto:
+        """The float model that the integers stand for."""
+        return apply_factors(self.model, self.plan, Equalization.of(self.table).exponents)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """What of a graph may leave int8, by full names and per inference; `sources` by names of the graph."""
+
+    layers: tuple[OptionalLayer, ...]
+    groups: tuple[ResidualGroup, ...]
+    sources: dict[NoiseSource, RoundedLayer | Affine]
+
+
+def _opened(graph: _Graph, *, planes: bool) -> _Opened:
+    """Find the layers of a graph that may leave int8, and what is rounded in it; `planes`: to residual codes, too."""
+    plan, table, elements = graph.plan, graph.table, graph.elements
+    built = build_model(graph.model, replace(plan, bodies={}), table)
+    already, copies = built.draft.residual, built.draft.copies
+    # a pattern may be about other graphs of the model
+    selection = replace(table.settings.selection, partial=True)
+    layers = open_layers(graph.model, plan, selection, elements, built.draft.pixel_nodes)
+    affines = {name: entry.affine for name, entry in table.tensors.items()}
+    sources: dict[NoiseSource, RoundedLayer | Affine] = {}
+    for each in layers:
+        affine = affines[each.layer.input]
+        residual, more = each.node in already, copies.get(each.node, ())
+        rounded = RoundedLayer(each.layer, built.layers[each.node], affine, residual, more)
+        sources |= {NoiseSource(what, each.node): rounded for what in _OF_LAYERS}
+    groups: list[ResidualGroup] = []
+    if planes:
+        # signed codes have no residual codes
+        can = {each.node for each in layers if affines[each.layer.input].dtype.qmin == 0} - already
+        groups = [each for each in residual_groups(plan, elements).values() if can.issuperset(each.nodes)]
+    doubled = [node for group in groups for node in group.nodes]
+    wide = with_residual_codes(table, plan, doubled).tensors if doubled else {}
+    by_node = {each.node: each.layer for each in layers}
+    for node in doubled:
+        affine = wide[by_node[node].input].affine
+        rounded = RoundedLayer(by_node[node], built.layers[node], affine, True, copies.get(node, ()))
+        sources[NoiseSource("input", node, residual=True)] = rounded
+    sites = sites_of(graph.model, plan)
+    read = [each.tensor for each in plan.tensors if each.source and ErrorSite(each.tensor, "others") in sites]
+    sources |= {NoiseSource("others", tensor): affines[tensor] for tensor in read}
+    return _Opened(
+        tuple(named_in_full(each, graph.path, graph.runs) for each in layers),
+        tuple(
+            ResidualGroup(tuple(full_name(graph.path, node) for node in each.nodes), graph.runs * each.us)
+            for each in groups
+        ),
+        sources,
+    )
+
+
 @dataclass
 class GateSearch:
     """Evaluates, and leaves layers out of int8 until the gates about outputs hold or the budget is spent.
@@ -75,8 +155,6 @@ class GateSearch:
     publish: Callable[[Result], None]
 
     def __post_init__(self) -> None:
-        statistics = self.collected.statistics
-        self._elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
         self._gates = on_outputs(gates_of(self.job.evaluation))
         self._budget = self.job.quantization.budget or 0.0
         self._evaluated: list[_Evaluated] = []
@@ -128,46 +206,43 @@ class GateSearch:
 
     def _planner(self, plain: _Evaluated) -> MixPlanner:
         """Measure how much noise each layer makes, as it is and with residual codes, at the outputs that decide."""
-        prepared, plan, table = self.prepared.model, self.result.plan, self.result.table
-        built = build_model(prepared, plan, table)
-        already, copies = built.draft.residual, built.draft.copies
-        selection = table.settings.selection
-        opened = open_layers(prepared, plan, selection, self._elements, built.draft.pixel_nodes)
-        affines = {name: entry.affine for name, entry in table.tensors.items()}
-        sources: dict[NoiseSource, RoundedLayer | Affine] = {}
-        for each in opened:
-            affine = affines[each.layer.input]
-            residual, more = each.node in already, copies.get(each.node, ())
-            rounded = RoundedLayer(each.layer, built.layers[each.node], affine, residual, more)
-            sources |= {NoiseSource(what, each.node): rounded for what in _OF_LAYERS}
-        groups: list[ResidualGroup] = []
-        if self.job.quantization.fallback == "planes":
-            # signed codes have no residual codes
-            can = {each.node for each in opened if affines[each.layer.input].dtype.qmin == 0} - already
-            groups = [each for each in residual_groups(plan, self._elements).values() if can.issuperset(each.nodes)]
-        doubled = [node for group in groups for node in group.nodes]
-        wide = with_residual_codes(table, plan, doubled).tensors if doubled else {}
-        by_node = {each.node: each.layer for each in opened}
-        for node in doubled:
-            affine = wide[by_node[node].input].affine
-            rounded = RoundedLayer(by_node[node], built.layers[node], affine, True, copies.get(node, ()))
-            sources[NoiseSource("input", node, residual=True)] = rounded
-        sites = sites_of(prepared, plan)
-        read = [each.tensor for each in plan.tensors if each.source and ErrorSite(each.tensor, "others") in sites]
-        sources |= {NoiseSource("others", tensor): affines[tensor] for tensor in read}
+        plan, signature = self.result.plan, self.prepared.signature
+        graphs = [*self._graphs()]
+        opened = [_opened(graph, planes=self.job.quantization.fallback == "planes") for graph in graphs]
+        main, sources = graphs[0], opened[0].sources
+        bodies = [each.body for path, each in plan.bodies.items() if path in {graph.path for graph in graphs}]
+        inside = [
+            InnerGraph(body, graph.rescaled, graph.plan, each.sources, graph.elements, graph.runs)
+            for body, graph, each in zip(bodies, graphs[1:], opened[1:], strict=True)
+        ]
         measured = measure_contributions(
-            apply_factors(prepared, plan, Equalization.of(table).exponents),
-            plan,
-            self.prepared.signature,
+            main.rescaled,
+            main.plan,
+            signature,
             sources,
             self.collected.kept,
-            self._elements,
+            main.elements,
+            inside=inside,
             threads=self.job.calibration.threads,
         )
-        whole = inference_us(prepared, plan, self._elements)
-        recurrent = bool(plan.recurrent) or len(opened) < len(plan.layers)
+        layers = [each for graph in opened for each in graph.layers]
+        groups = [each for graph in opened for each in graph.groups]
+        whole = sum(graph.runs * inference_us(graph.model, graph.plan, graph.elements) for graph in graphs)
+        others = len(layers) < len(plan.ranged_layers) or any(graph.plan.recurrent for graph in graphs)
         shares = measured.shares(_deciding(plain.gates, self._gates))
-        return MixPlanner(opened, groups, shares, whole, keep=0 if recurrent else 1)
+        return MixPlanner(layers, groups, shares, whole, keep=0 if others else 1)
+
+    def _graphs(self) -> Iterator[_Graph]:
+        """Iterate over the main graph and the bodies of If, Loop and Scan that were calibrated."""
+        result, statistics = self.result, self.collected.statistics
+        found = {"": statistics} | {**statistics.bodies}
+        models, tables = self.prepared.graphs, result.table.graphs
+        for path, plan in result.plan.graphs.items():
+            if path in found and path in tables:
+                own = found[path]
+                elements = {name: each.count / max(own.samples, 1) for name, each in own.tensors.items()}
+                runs = own.samples / max(statistics.samples, 1)
+                yield _Graph(path, models[path], plan, tables[path], elements, runs if path else 1.0)
 
     def _needed(self, plain: _Evaluated, mixes: Sequence[PrecisionMix]) -> float | None:
         """Return the budget that the gates would need by estimate, from the noise that the best model still has."""
@@ -246,8 +321,7 @@ def _described(plan: Plan, planner: MixPlanner, best: _Evaluated, budget: float)
     us = {each.node: each.us for each in planner.layers}
     residual_us = {node: group.us / len(group.nodes) for group in planner.groups for node in group.nodes}
     rows = []
-    for layer in plan.layers:
-        node = layer.node
+    for node, (_, layer) in plan.ranged_layers.items():
         percent = 100 * us.get(node, 0.0) / planner.whole_us
         if node in taken.floats:
             decision = "float"

@@ -14,10 +14,16 @@ import numpy.typing as npt
 
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, can_have_copies
-from int8cal.quantization.corrections.equalization import input_channels_first
 from int8cal.search.candidate import rescaled_candidate
 from int8cal.search.search import propose_candidate
-from int8cal.search.steps.equalization import MAX_EXPONENT, RescaledChain, predicted_noise, usable_chains
+from int8cal.search.steps.equalization import (
+    MAX_EXPONENT,
+    RescaledChain,
+    WeightSizes,
+    predicted_noise,
+    readers_of,
+    usable_chains,
+)
 
 if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
@@ -53,7 +59,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         exponents = before.get(chain.tensor, np.zeros(chain.channels))
         found = RescaledChain(chain, exponents, 0.0, "as before, predicted")
         if chain.channels >= FEWEST and _may_be_split(inputs, chain):
-            split = best_split(inputs.statistics.tensors[chain.tensor], _by_input(index, chain), exponents)
+            split = best_split(inputs.statistics.tensors[chain.tensor], readers_of(index, chain), exponents)
             if split.gain_db >= LEAST_PROMISED_DB:
                 extra = tuple(np.repeat(np.arange(chain.channels), 2**split.halvings - 1).tolist())
                 copies |= {layer.node: extra for layer in chain.readers}
@@ -81,7 +87,7 @@ class Split:
     gain_db: float
 
 
-def best_split(tensor: TensorStatistics, by_input: list[list[Float64]], exponents: Float64) -> Split:
+def best_split(tensor: TensorStatistics, readers: list[WeightSizes], exponents: Float64) -> Split:
     """Choose how a tensor is rescaled and which channels are read several times.
 
     Either the largest channels alone become smaller, each as often as it is read; or all are rescaled as they are, and
@@ -89,7 +95,7 @@ def best_split(tensor: TensorStatistics, by_input: list[list[Float64]], exponent
 
     Args:
         tensor: Statistics of the tensor, without rescaling.
-        by_input: For each reader, see `input_channels_first`.
+        readers: Their weights.
         exponents: Of the rescaling that is in force, (C,).
     """
     best = Split(exponents, np.zeros(len(exponents), np.int64), 0.0)
@@ -97,14 +103,14 @@ def best_split(tensor: TensorStatistics, by_input: list[list[Float64]], exponent
     if channels is None:
         return best
     amax, power, signed = channels.amax, channels.mean_square, tensor.minimum < 0
-    before = [predicted_noise(amax, power, reader, exponents, signed=signed) for reader in by_input]
+    before = [predicted_noise(amax, power, reader, exponents, signed=signed) for reader in readers]
     if min(before) <= 0:
         return best
     most = int(SHARE * len(amax))
     largest, grown = halvings_within(amax, most), halvings_within(np.exp2(-exponents), most)
     for wanted, halvings in ((-largest.astype(np.float64), largest), (exponents, grown)):
         if halvings.any():
-            after = [predicted_noise(amax, power, reader, wanted, halvings, signed=signed) for reader in by_input]
+            after = [predicted_noise(amax, power, reader, wanted, halvings, signed=signed) for reader in readers]
             # each reader counts alike, whatever the size of its output
             ratio = float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
             gain = float(-10 * np.log10(ratio)) if ratio > 0 else 0.0
@@ -136,8 +142,3 @@ def _may_be_split(inputs: Inputs, chain: Chain) -> bool:
     if chain.channels < FEWEST or outputs < FEWEST_OUTPUTS:
         return False
     return all(layer.input == chain.tensor and can_have_copies(inputs.plan, layer) for layer in chain.readers)
-
-
-def _by_input(index: Index, chain: Chain) -> list[list[Float64]]:
-    weights = (index.constant(layer.weight).astype(np.float64) for layer in chain.readers)
-    return [input_channels_first(weight, layer) for weight, layer in zip(weights, chain.readers, strict=True)]

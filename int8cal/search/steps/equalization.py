@@ -8,6 +8,7 @@ which orders the tries; the holdout decides. `measured_equalization` measures it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,8 +130,8 @@ def choose_factors(
     weights = {node: index.constant(layer.weight).astype(np.float64) for node, layer in touched.items()}
     accepted = []
     for chain in chains:
-        by_input = [input_channels_first(weights[layer.node], layer) for layer in chain.readers]
-        exponents, gain = best_exponents(statistics.tensors[chain.tensor], by_input)
+        readers = [WeightSizes(input_channels_first(weights[layer.node], layer)) for layer in chain.readers]
+        exponents, gain = best_exponents(statistics.tensors[chain.tensor], readers)
         if gain < LEAST_PROMISED_DB:
             continue
         accepted.append(RescaledChain(chain, exponents, gain))
@@ -186,17 +187,49 @@ def wishes(size: Float64, strength: Float64, alpha: float) -> Float64:
     return np.clip(wish, -MAX_EXPONENT, MAX_EXPONENT)
 
 
-def largest_weights(by_input: list[list[Float64]]) -> Float64:
+@dataclass(frozen=True, eq=False)
+class WeightSizes:
+    """What is asked of the weights with which a layer reads its input, each figure once.
+
+    Attributes:
+        by_input: See `input_channels_first`.
+    """
+
+    by_input: list[Float64]
+
+    @cached_property
+    def energy(self) -> Float64:
+        """Sum of the squares by which each input channel is read, float64 (C,)."""
+        return np.array([np.square(rows).sum() for rows in self.by_input])
+
+    @cached_property
+    def largest(self) -> Float64:
+        """Largest magnitude with which each output reads each channel, float64 (C, outputs)."""
+        return np.array([np.abs(rows).max(axis=1) for rows in self.by_input])
+
+    @cached_property
+    def count(self) -> Float64:
+        """Number of weights other than 0, float64 (C, outputs)."""
+        return np.array([np.count_nonzero(rows, axis=1) for rows in self.by_input], np.float64)
+
+
+def readers_of(index: Index, chain: Chain) -> list[WeightSizes]:
+    """Return the weights of a chain's readers, as the model has them."""
+    weights = (index.constant(layer.weight).astype(np.float64) for layer in chain.readers)
+    return [WeightSizes(input_channels_first(w, layer)) for w, layer in zip(weights, chain.readers, strict=True)]
+
+
+def largest_weights(readers: Sequence[WeightSizes]) -> Float64:
     """Return the largest magnitude with which any reader weighs each channel, (C,)."""
-    return np.max([[np.abs(rows).max(initial=0.0) for rows in reader] for reader in by_input], axis=0)  # type: ignore[no-any-return]
+    return np.max([each.largest.max(axis=1, initial=0.0) for each in readers], axis=0)  # type: ignore[no-any-return]
 
 
-def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> tuple[Float64, float]:
+def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> tuple[Float64, float]:
     """Choose powers of two for a tensor.
 
     Args:
         tensor: Its statistics; without per-channel figures nothing is gained.
-        by_input: For each reader, see `input_channels_first`.
+        readers: Their weights.
 
     Returns:
         Exponents (C,), all 0 where nothing is gained, and the predicted gain in dB.
@@ -205,12 +238,12 @@ def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> t
     if channels is None:
         return np.zeros(0), 0.0
     amax, power = channels.amax, channels.mean_square
-    strength = largest_weights(by_input)
+    strength = largest_weights(readers)
     none = np.zeros(len(amax))
     if ((amax > 0) & (strength > 0)).sum() < 2:
         return none, 0.0
     signed = tensor.minimum < 0
-    before = [predicted_noise(amax, power, reader, none, signed=signed) for reader in by_input]
+    before = [predicted_noise(amax, power, reader, none, signed=signed) for reader in readers]
     if min(before) <= 0:
         return none, 0.0
     best, least = none, 1.0
@@ -220,7 +253,7 @@ def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> t
         noise = np.mean(
             [
                 predicted_noise(amax, power, reader, exponents, signed=signed) / own
-                for reader, own in zip(by_input, before, strict=True)
+                for reader, own in zip(readers, before, strict=True)
             ]
         )
         if noise < least:
@@ -231,7 +264,7 @@ def best_exponents(tensor: TensorStatistics, by_input: list[list[Float64]]) -> t
 def predicted_noise(
     amax: Float64,
     power: Float64,
-    by_input: list[Float64],
+    reader: WeightSizes,
     exponents: Float64,
     halvings: Int64 | float = 0.0,
     *,
@@ -241,8 +274,7 @@ def predicted_noise(
 
     Args:
         amax, power: Largest magnitude and mean square of each channel before rescaling, (C,).
-        by_input: Per input channel the weights that read it, (outputs, taps) with the output's row index kept; see
-            `input_channels_first`.
+        reader: Its weights before rescaling.
         exponents: Of the factors, (C,).
         halvings: Each channel is read 2**halvings times, with weights so many times smaller; (C,).
         signed: The tensor has negative values (its step is twice as wide).
@@ -251,15 +283,9 @@ def predicted_noise(
     """
     factor = np.exp2(exponents)
     step = (amax * factor).max() * (2 if signed else 1) / 255
-    energy = np.array([np.square(rows).sum() for rows in by_input])
-    from_input = step**2 / 12 * (energy / factor**2).sum()
+    from_input = step**2 / 12 * (reader.energy / factor**2).sum()
     factor = factor * np.exp2(halvings)  # copies have the same weights, so their errors add up
-    outputs = by_input[0].shape[0]
-    largest = np.zeros(outputs)
-    spread = np.zeros(outputs)
-    for channel, rows in enumerate(by_input):
-        reads = np.abs(rows).max(axis=1)
-        largest = np.maximum(largest, reads / factor[channel])
-        spread += power[channel] * factor[channel] ** 2 * np.count_nonzero(rows, axis=1)
+    largest = (reader.largest / factor[:, None]).max(axis=0, initial=0.0)
+    spread = ((power * factor**2)[:, None] * reader.count).sum(axis=0)
     from_weights = ((largest / 127) ** 2 / 12 * spread).sum()
     return float(from_input + from_weights)

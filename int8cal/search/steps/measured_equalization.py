@@ -28,7 +28,7 @@ from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.probe.injection import ErrorSite
 from int8cal.probe.layer_inputs import read_rows
 from int8cal.probe.probe import LayerProducts, Probe
-from int8cal.quantization.corrections.equalization import STEPS, input_channels_first, scale_inputs
+from int8cal.quantization.corrections.equalization import STEPS, scale_inputs
 from int8cal.quantization.layers import finite_weight, lay_out
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import weight_range
@@ -37,6 +37,7 @@ from int8cal.search.steps.equalization import (
     best_exponents,
     largest_weights,
     propose_rescaled,
+    readers_of,
     usable_chains,
     wishes,
 )
@@ -225,7 +226,7 @@ class _Search:
         # the numbers tell equal ratios apart: exponents have no order
         best = [(name, exponents) for ratio, _, name, exponents in sorted(ranked)[:FINALISTS] if ratio < 1]
         if best:
-            exponents, gain = best_exponents(self.tensors[chain.tensor], self._by_input(chain))
+            exponents, gain = best_exponents(self.tensors[chain.tensor], readers_of(self.index, chain))
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
@@ -263,7 +264,7 @@ class _Search:
         channels = self.tensors[chain.tensor].channels
         if channels is None:
             return []
-        strength = largest_weights(self._by_input(chain))
+        strength = largest_weights(readers_of(self.index, chain))
         sizes = {"range": channels.amax, "power": np.sqrt(channels.mean_square)}
         found: dict[bytes, tuple[str, Float64]] = {}
         for kind, size in sizes.items():
@@ -272,10 +273,6 @@ class _Search:
                 if exponents.any():
                     found.setdefault(exponents.tobytes(), (f"{kind} {alpha:g}", exponents))
         return list(found.values())
-
-    def _by_input(self, chain: Chain) -> list[list[Float64]]:
-        weights = [self.index.constant(layer.weight).astype(np.float64) for layer in chain.readers]
-        return [input_channels_first(w, layer) for w, layer in zip(weights, chain.readers, strict=True)]
 
     def _affines(self, chain: Chain, exponents: Float64) -> dict[str, Affine]:
         """Return what the threshold method chooses for each reader's input once the channels are scaled."""
@@ -314,6 +311,6 @@ class _Search:
         That keeps the choice the same for any scaling of the outputs that the next layers undo.
         """
         chain, energy = self.behind.get(layer.node), np.zeros(outputs)
-        for by_input in () if chain is None else self._by_input(chain):
-            energy += [np.square(rows).sum() for rows in by_input]
+        for reader in () if chain is None else readers_of(self.index, chain):
+            energy += reader.energy
         return energy if energy.any() else np.ones(outputs)

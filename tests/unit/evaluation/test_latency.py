@@ -125,4 +125,4 @@ def test_a_layer_that_the_profile_does_not_know_is_left_out(bench):
 
 def test_layers_are_linked_through_what_lies_between_them(bench):
     model = bench.prepared(bench.text(TEXT, W=(4, 4, 1, 1), V=(4, 4, 1, 1))).model
-    assert layer_links(model, make_plan(model, Selection())) == (("Conv_c", "Conv_y"),)
+    assert layer_links({"": model}, make_plan(model, Selection())) == (("Conv_c", "Conv_y"),)

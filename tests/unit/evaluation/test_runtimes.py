@@ -23,6 +23,8 @@ LAYERS = (Executed("conv", "Convolution", "u8", "brgconv_I8"), Executed("soft", 
 class Other:
     """onnxruntime with something done to each output."""
 
+    at_once = 1
+
     model: object
     threads: int = 0
     change: object = staticmethod(lambda y: y)

@@ -27,6 +27,26 @@ def test_the_tapped_model_gives_the_tensors_and_leaves_the_model_alone(bench):
     np.testing.assert_array_equal(values["a"], bench.run(tapped_model(model, ["a"]), feed)["a"])
 
 
+def test_what_the_tensors_do_not_need_is_not_computed(bench):
+    model = bench.text("g (float[N,4] x) => (float[N,4] y) { a = Tanh(x) b = Neg(x) c = Exp(b) y = Add(a, c) }")
+    assert [node.op_type for node in tapped_model(model, ["c"]).shell.graph.node] == ["Neg", "Exp"]
+    assert len(tapped_model(model, ["c"], keep_outputs=True).shell.graph.node) == 4
+
+
+def test_what_a_body_reads_of_the_graph_around_it_is_computed(bench):
+    model = bench.text(
+        """g (float[4] x, bool c) => (float[4] y, float[4] z) {
+            a = Tanh(x)
+            y = If (c) <
+                then_branch = t () => (float[4] p) { p = Neg(a) },
+                else_branch = e () => (float[4] q) { q = Abs(x) }
+            >
+            z = Exp(x)
+        }"""
+    )
+    assert [node.op_type for node in tapped_model(model, ["y"]).shell.graph.node] == ["Tanh", "If"]
+
+
 def test_a_model_whose_only_taps_are_inputs_keeps_its_outputs(bench):
     model = bench.text("g (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }", W=(4, 3))
     assert [value.name for value in tapped_model(model, ["x"]).shell.graph.output] == ["y"]

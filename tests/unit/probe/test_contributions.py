@@ -8,7 +8,8 @@ import pytest
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.probe import contributions
-from int8cal.probe.contributions import Contributions, NoiseSource, RoundedLayer, measure_contributions
+from int8cal.probe.contributions import Contributions, measure_contributions
+from int8cal.probe.rounded import NoiseSource, RoundedLayer
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.runtime.sessions import Session

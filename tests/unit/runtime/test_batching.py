@@ -1,11 +1,12 @@
 from dataclasses import dataclass
+from threading import Barrier
 
 import numpy as np
 import onnx
 import pytest
 
 from int8cal.graph.signature import signature_of
-from int8cal.runtime.batching import batch_size, fed, make_feed, run_each, run_samples
+from int8cal.runtime.batching import batch_size, fed, in_order, make_feed, run_each, run_samples
 from int8cal.runtime.sessions import Session
 
 
@@ -94,6 +95,54 @@ def test_samples_are_read_one_group_ahead_at_most():
     runs = run_samples(*opened("3"), stream())
     next(runs)
     assert read == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_runs_at_once_give_what_runs_one_by_one_give_in_the_same_order(at_once):
+    proto = model("3")
+    session = Session(proto, threads=3, at_once=at_once)
+    found = list(run_each(session, signature_of(proto), samples(8)))
+    assert [sample.origin for sample, _ in found] == [str(number) for number in range(8)]
+    assert [outputs["y"].tolist() for _, outputs in found] == [[[-number, -number]] for number in range(8)]
+
+
+def test_no_more_runs_go_on_at_once_than_there_are_threads():
+    assert Session(model("3"), threads=1, at_once=2).at_once == 1
+
+
+def test_calls_overlap_and_results_keep_their_order():
+    both = Barrier(2)
+
+    def wait_for_another(item):
+        both.wait(timeout=60)  # a single call never gets past it
+        return item
+
+    assert list(in_order(wait_for_another, range(6), 2)) == list(range(6))
+
+
+def test_items_are_read_as_far_ahead_as_calls_go_on():
+    read = []
+
+    def items():
+        for item in range(9):
+            read.append(item)
+            yield item
+
+    results = in_order(str, items(), 2)
+    next(results)
+    assert read == [0, 1, 2]
+
+
+def test_the_first_failure_in_order_is_the_one_that_is_raised():
+    def fail(item):
+        if item >= 2:
+            raise ValueError(item)
+        return item
+
+    results = in_order(fail, range(6), 3)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ValueError, match="2"):
+        next(results)
 
 
 def test_what_a_group_was_fed_has_no_rows_that_fill_up_its_batch():

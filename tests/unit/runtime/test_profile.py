@@ -14,8 +14,13 @@ def event(name, dur, cat="Node"):
 
 def test_a_kernel_counts_with_the_middle_of_its_runs():
     runs = [event("c_kernel_time", dur) for dur in (900, 4, 5, 5, 6, 5, 4, 1)]
-    others = [event("c_fence_before", 7), event("model_run", 99, cat="Session")]
+    others = [event("c_fence_before", 7), *(event("model_run", 99, cat="Session") for _ in runs)]
     assert kernel_times([*runs, *others]) == {"c": 4.75}
+
+
+def test_a_kernel_of_a_loop_counts_for_all_rounds_of_an_inference():
+    rounds = [event("c_kernel_time", 5) for _ in range(12)]
+    assert kernel_times([*rounds, *(event("model_run", 99, cat="Session") for _ in range(4))]) == {"c": 15.0}
 
 
 def test_few_runs_are_averaged():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.graph.layers import Layer
-from int8cal.probe.contributions import NoiseSource
+from int8cal.probe.rounded import NoiseSource
 from int8cal.search.goals.mixed import (
     MOST_EVALUATIONS,
     MixPlanner,
