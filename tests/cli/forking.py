@@ -7,6 +7,7 @@ without a word to the others, like the process that a user starts.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # what may differ from the first process without having mattered to its imports
 FREE = {"TMPDIR", "COLUMNS", "PYTEST_CURRENT_TEST"}
+HANGS_AFTER_S = 600
 STATIONS = ("calibrating", "evaluating", "describe", "audit.audit", "interop.convert", "quantizing", "batch.run")
 
 
@@ -100,6 +102,7 @@ def _run(folder: str, arguments: list[str], environment: dict[str, str], streams
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for number, path in enumerate(streams, start=1):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)  # to the run's stderr, as exit code 1
         entry()
     except SystemExit as end:
         code = end.code
