@@ -47,6 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _loops_at_once() -> None:
+    """Compile loops on their first call: twins in their place would be compared with themselves."""
+    from int8cal.numerics import compiled
+
+    compiled.PATIENCE_S = 0.0
+
+
 @dataclass(frozen=True)
 class Golden:
     """Compares text with files under `root`; called with the file's name and the text."""

@@ -3,14 +3,20 @@
 Without numba (a platform without it, or NUMBA_DISABLE_JIT) loops run as they are, in plain Python. That is enough for
 those over bins, limbs and counters; those over every activation or weight have a numpy twin of the same bits, which
 stands in there and is what tests hold the loop against.
+
+A loop takes 0.3 to 2.5 s to compile, more than a small model in all. So where nothing is cached yet, twins serve until
+they have had some work, or until a few processes made do with them: then the loop pays.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import os
+import threading
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import UsageError
@@ -20,6 +26,13 @@ if TYPE_CHECKING:
 
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+
+# What twins may take in one process before the loop is compiled, in estimated seconds of all calls of one loop; and in
+# how many processes, which is noted in the cache's directory.
+PATIENCE_S = 1.0
+PROCESSES = 4
+_ASKING = threading.Lock()
+_CALL_S = 100e-6  # what a call of a twin takes whatever its arrays
 
 
 @functools.cache
@@ -52,12 +65,15 @@ def _numba() -> Any:
     return None if config.DISABLE_JIT else numba
 
 
-def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -> Callable[..., Any]:
+def compiled(
+    loop: Callable[..., Any], twin: Callable[..., Any] | None = None, *, value_s: float = math.inf
+) -> Callable[..., Any]:
     """Compile a loop over arrays.
 
     Args:
         loop: A function that numba can compile without objects.
         twin: What stands in for it where nothing is compiled; the loop itself by default.
+        value_s: Seconds that the twin takes per value of the first array, so that it serves where there are few.
 
     Returns:
         The compiled function. fastmath stays off: it would reorder sums and drop NaN checks.
@@ -70,8 +86,19 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
     except RuntimeError:  # no directory to keep a cache in
         function = numba.njit(loop, **_OPTIONS)
 
+    left_s: float | None = None
+
     def call(*arguments: Any) -> Any:
-        nonlocal function
+        nonlocal function, left_s
+        if twin is not None and math.isfinite(value_s):
+            if left_s is None:
+                with _ASKING:  # threads of one process count as one
+                    if left_s is None:
+                        left_s = PATIENCE_S if PATIENCE_S and _may_wait(function, loop.__qualname__) else 0.0
+            if left_s > 0.0:
+                left_s -= _CALL_S + value_s * arguments[0].size
+            if left_s > 0.0:
+                return twin(*arguments)
         try:
             return function(*arguments)
         except Exception:  # noqa: BLE001 - unpickling a damaged file raises nearly anything, the loops raise nothing
@@ -80,6 +107,23 @@ def compiled(loop: Callable[..., Any], twin: Callable[..., Any] | None = None) -
             return function(*arguments)
 
     return call
+
+
+def _may_wait(function: Any, name: str) -> bool:
+    """Tell whether a loop is not cached yet, and count the processes that ask."""
+    place = function.stats.cache_path
+    if place is None:
+        return True
+    folder = Path(place)
+    if any(folder.glob(f"*.{name}-*.nbi")):
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{name}.waited").open("ab") as waited:
+            waited.write(b".")
+            return waited.tell() <= PROCESSES
+    except OSError:
+        return True
 
 
 def part(loop: Callable[..., Any]) -> Callable[..., Any]:

@@ -98,8 +98,7 @@ def observe_twin(
     rows = np.ascontiguousarray(values.transpose(0, 1, 3, 2)).reshape(outer, groups * block, inner)
     bits = rows.view(np.uint32)
     zero = (bits << np.uint32(1)) == 0
-    np.add(fine[:BINS], np.bincount(bits[~zero] >> np.uint32(SHIFT), minlength=BINS).astype(np.uint32), out=fine[:BINS])
-    fine[BINS] += np.uint32(np.count_nonzero(zero))
+    _count_sparse(fine, np.where(zero, np.uint32(BINS), bits >> np.uint32(SHIFT)))
     keys = rows.view(np.int32)
     keys = np.where(keys >= 0, keys, keys ^ np.int32(0x7FFFFFFF))
     if len(low) == 1:
@@ -108,12 +107,9 @@ def observe_twin(
         np.minimum(low, keys.min(axis=(0, 2)), out=low)
         np.maximum(high, keys.max(axis=(0, 2)), out=high)
     if coarse.size:
-        table = coarse.reshape(-1, COARSE_ROWS, PACK)
-        for channel in range(bits.shape[1]):
-            chosen = bits[:, channel][~zero[:, channel]] >> np.uint32(COARSE_SHIFT)
-            counts = table[channel // PACK, :, channel % PACK]
-            counts[:COARSE_BINS] += np.bincount(chosen, minlength=COARSE_BINS).astype(np.uint32)
-            counts[COARSE_BINS] += np.uint32(np.count_nonzero(zero[:, channel]))
+        pack, lane = np.divmod(np.arange(bits.shape[1])[:, None], PACK)
+        places = np.where(zero, np.uint32(COARSE_BINS), bits >> np.uint32(COARSE_SHIFT)).astype(np.int64)
+        _count_sparse(coarse, (pack * COARSE_ROWS + places) * PACK + lane)
     if sums.size:
         padded = np.zeros((outer, groups * block, -(-inner // LANES) * LANES))
         padded[:, :, :inner] = rows
@@ -126,11 +122,16 @@ def observe_twin(
     return int(low.min()), int(high.max()), int(magnitudes.min()) if magnitudes.size else ALL_ZERO
 
 
+def _count_sparse(table: UInt32, places: npt.NDArray[Any]) -> None:
+    """Add to the counters of so many places; the table is far larger than what is counted."""
+    touched, counts = np.unique(places, return_counts=True)
+    table[touched] += counts.astype(np.uint32)
+
+
 def _sum_by_halves(terms: Float64) -> Float64:
     """Add up (outer, C, steps, LANES) to (C,) in the order that `observe` does."""
-    partial = np.zeros((*terms.shape[:2], LANES))
-    for step in range(terms.shape[2]):
-        partial += terms[:, :, step]
+    # cumsum adds one step after the other; sum may go pairwise
+    partial = np.cumsum(terms, axis=2)[:, :, -1] if terms.shape[2] else np.zeros((*terms.shape[:2], LANES))
     width = LANES
     while width > 1:
         width //= 2
@@ -142,6 +143,16 @@ def _sum_by_halves(terms: Float64) -> Float64:
 
 
 prefetch = make_prefetch()
+
+
+@part
+def _ends(low: Any, high: Any) -> Any:
+    # the loops have no min() and max() of arrays: numba takes half a second to compile these two
+    least, most = low[0], high[0]
+    for c in range(1, low.size):
+        least = min(least, low[c])
+        most = max(most, high[c])
+    return least, most
 
 
 @part
@@ -273,16 +284,17 @@ def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums
     lane_high = np.empty(width, np.int32)
     lane_total = np.empty(width, np.float64)
     lane_square = np.empty(width, np.float64)
-    total = np.zeros(sums.shape[0])
-    square = np.zeros(squares.shape[0])
+    total = np.empty(sums.shape[0])
+    square = np.empty(squares.shape[0])
+    total[:] = 0.0
+    square[:] = 0.0
     whole = low.size == 1 or (not last and block == 1)  # a row has one channel, or the tensor counts as one
     smallest = np.uint32(ALL_ZERO)
-    most_before = high.max()
-    least_before = low.min()
+    least_before, most_before = _ends(low, high)
     if most_before > 0:
-        _warm(fine, 0, most_before)
+        _warm(fine, np.int64(0), np.int64(most_before))
     if least_before < 0:
-        _warm(fine, BINS // 2, -1 - least_before)
+        _warm(fine, np.int64(BINS // 2), np.int64(-1 - least_before))
     for row in range(rows):
         begin = row * length
         channel = 0 if last else (row % groups) * block
@@ -327,10 +339,11 @@ def _observe_loop(values: Any, fine: Any, coarse: Any, low: Any, high: Any, sums
         add_part(sums, total)
     if square.size > 0:
         add_part(squares, square)
-    return low.min(), high.max(), smallest if smallest == np.uint32(ALL_ZERO) else np.uint32(smallest + np.uint32(1))
+    least, most = _ends(low, high)
+    return least, most, smallest if smallest == np.uint32(ALL_ZERO) else np.uint32(smallest + np.uint32(1))
 
 
-observe = compiled(_observe_loop, observe_twin)
+observe = compiled(_observe_loop, observe_twin, value_s=50e-9)
 
 
 def _gather_loop(table: Any, bins: Any, span: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.numerics import Float64
+from int8cal.numerics import Float64, Int32
 from int8cal.numerics.affine import SMALLEST_SCALE
 from int8cal.numerics.compiled import compiled, part
 from int8cal.numerics.loglinear import linear_histogram
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from int8cal.numerics.loglinear import Histogram
 
 Points = tuple[Float64, Float64]  # values and weights
+Side = tuple[Float64, Float64, Int32, int]  # of zero; see `_tails`
 
 # Points are linear bins in windows around 0, each a quarter as wide as the one before: a tensor with an outlier may be
 # clipped to a small part of its range, and the rounding error there needs points finer than that range's steps.
@@ -45,8 +46,7 @@ def points_of(histogram: Histogram) -> Points:
     low, high = min(histogram.observed[0], 0.0), max(histogram.observed[1], 0.0)
     if high <= low:
         return np.zeros(1), np.array([float(histogram.total)])
-    edges = np.empty(WINDOWS.size * (RESOLUTION + 1))
-    edges = edges[: _merge(low * WINDOWS, high * WINDOWS, RESOLUTION, edges)]
+    edges = _edges(low, high)
     counts = linear_histogram(histogram.nonzero, edges)
     used = np.flatnonzero(counts)
     points = (edges[used] + edges[used + 1]) / 2
@@ -54,35 +54,12 @@ def points_of(histogram: Histogram) -> Points:
     return np.append(points, 0.0), np.append(counts[used].astype(np.float64), float(zeros))
 
 
-def _merge_loop(starts: Any, stops: Any, bins: Any, edges: Any) -> Any:
-    # the edges of linspace(start, stop, bins + 1) of all windows, ascending, each once
-    windows = starts.size
-    steps = np.empty(windows)
-    heads = starts.copy()
-    places = np.zeros(windows, np.int64)
-    for k in range(windows):
-        steps[k] = (stops[k] - starts[k]) / bins
-    filled = 0
-    while True:
-        least = 0
-        for k in range(1, windows):
-            if heads[k] < heads[least]:
-                least = k
-        edge = heads[least]
-        if edge == np.inf:
-            return filled
-        if filled == 0 or edge != edges[filled - 1]:
-            edges[filled] = edge
-            filled += 1
-        place = places[least] + 1
-        places[least] = place
-        if place < bins:
-            heads[least] = place * steps[least] + starts[least]
-        else:
-            heads[least] = stops[least] if place == bins else np.inf
-
-
-_merge = compiled(_merge_loop)
+def _edges(low: float, high: float) -> Float64:
+    """Return the edges of linspace(low, high, RESOLUTION + 1) and of all smaller windows, ascending, each once."""
+    edges = np.linspace(low * WINDOWS, high * WINDOWS, RESOLUTION + 1, axis=1).ravel()
+    edges.sort(kind="stable")  # which merges runs that are sorted already
+    once: Float64 = edges[np.append(True, edges[1:] != edges[:-1])]
+    return once
 
 
 def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, qmin: Any, qmax: Any) -> Any:
@@ -95,36 +72,26 @@ def _error_loop(points: Any, weights: Any, scale: Any, zero_point: Any, qmin: An
     return total
 
 
-@part
-def _tails(points: Any, weights: Any, sign: Any) -> Any:
-    # one side of zero: magnitudes ascending and closed by infinity; sums of w, w x and w x^2 from each to the last;
-    # the first magnitude of each key
-    count = 0
-    for i in range(points.size):
-        count += points[i] * sign > 0.0
-    values = np.full(count + 1, np.inf)
-    sums = np.zeros((3, count + 1))
-    filled = 0
-    for j in range(points.size):
-        i = j if sign > 0.0 else points.size - 1 - j
-        if points[i] * sign > 0.0:
-            values[filled] = points[i] * sign
-            sums[0, filled] = weights[i]
-            filled += 1
-    for i in range(count - 1, -1, -1):
-        weight = sums[0, i]
-        sums[0, i] = sums[0, i + 1] + weight
-        sums[1, i] = sums[1, i + 1] + weight * values[i]
-        sums[2, i] = sums[2, i + 1] + weight * values[i] * values[i]
-    keys = values.view(np.int64) >> KEY_SHIFT
-    first = np.zeros(KEYS, np.int32)
-    base = keys[count - 1] - KEYS + 1 if count else 0
-    index = 0
-    for key in range(KEYS):
-        while index < count and keys[index] < base + key:
-            index += 1
-        first[key] = index
-    return values, sums, first, base
+def _tails(points: Float64, weights: Float64, sign: float) -> Side:
+    """Sum up one side of zero from every point to the last; in numpy, since a loop of it takes long to compile.
+
+    Returns:
+        Magnitudes, ascending and closed by infinity; sums of w, w x and w x^2 from each to the last, (3, magnitudes);
+        the first magnitude of each key, int32 (KEYS,); the key that these start from.
+    """
+    there = points * sign > 0.0
+    order = slice(None, None, 1 if sign > 0.0 else -1)
+    values, own = (points[there] * sign)[order], weights[there][order]
+    sums = np.zeros((3, values.size + 1))
+    for row, terms in zip(sums, (own, own * values, own * values * values), strict=True):
+        row[-2::-1] = np.cumsum(terms[::-1])
+    first, base = np.zeros(KEYS, np.int32), 0
+    if values.size:
+        keys = values.view(np.int64) >> KEY_SHIFT
+        base = int(keys[-1]) - KEYS + 1
+        below = np.bincount(np.maximum(keys - base + 1, 0), minlength=KEYS + 1)
+        first = np.cumsum(below[:KEYS], dtype=np.int32)
+    return np.append(values, np.inf), sums, first, base
 
 
 @part
@@ -183,10 +150,18 @@ _exact = part(_error_loop)
 
 
 def _search_loop(
-    points: Any, weights: Any, low: Any, high: Any, qmin: Any, qmax: Any, symmetric: Any, stages: Any, rounds: Any
+    points: Any,
+    weights: Any,
+    sides: Any,
+    low: Any,
+    high: Any,
+    qmin: Any,
+    qmax: Any,
+    symmetric: Any,
+    stages: Any,
+    rounds: Any,
 ) -> Any:
-    positive = _tails(points, weights, 1.0)
-    negative = _tails(points, weights, -1.0)
+    positive, negative = sides
     # n additions of positive numbers, twice the signal's energy at most in each of the three sums
     slack = 4.0 * (points.size + 512) * 2.220446049250313e-16 * (positive[1][2, 0] + negative[1][2, 0])
     two_sided = not symmetric and low < 0.0 < high
@@ -266,5 +241,6 @@ def mse_range(
         low = -high
     qmin, qmax = float(dtype.qmin), float(dtype.qmax)
     stages = tuple(np.array([ratio**power for power in powers]) for ratio, powers in STAGES)
-    low, high = _search(values, weights, low, high, qmin, qmax, symmetric, stages, ROUNDS)
+    sides = _tails(values, weights, 1.0), _tails(values, weights, -1.0)
+    low, high = _search(values, weights, sides, low, high, qmin, qmax, symmetric, stages, ROUNDS)
     return float(low), float(high)

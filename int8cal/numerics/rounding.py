@@ -80,7 +80,26 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     units = (values / unit[:, None, None]).astype(np.float32)
     factors = (unit[:, None] / exact).astype(np.float32)
     qrange = np.array([dtype.qmin, dtype.qmax], np.float32)
-    chosen: Float64 = _choose(values, exact, units, factors, positions, links, qrange)
+    errors = np.empty(exact.shape)
+    leasts = (SAFE_SUM - 2.0) * exact.min(axis=1) / unit
+    _look(units, factors, exact, positions, starts, leasts, qrange, errors)
+    return _best_moved(values, exact, errors, positions, dtype, links)
+
+
+def _best_moved(
+    values: Float64, candidates: Float64, errors: Float64, positions: int, dtype: QType, links: Links
+) -> Float64:
+    """Return of each row's FINALISTS, the candidates of least error, the one that moves make the best."""
+    starts, every = np.flatnonzero(links), np.arange(len(values))
+    best, chosen = np.full(len(values), np.inf), np.empty(len(values))
+    no_codes, error = np.empty((0, 0, 0), np.int8), np.empty(len(values))
+    for _ in range(min(FINALISTS, errors.shape[1])):
+        j = np.argmin(errors, axis=1)
+        errors[every, j] = np.inf
+        scales = candidates[every, j]
+        _round(values, scales, positions, links, starts, float(dtype.qmin), float(dtype.qmax), no_codes, error)
+        chosen = np.where(error < best, scales, chosen)
+        best = np.minimum(error, best)
     return chosen
 
 
@@ -96,10 +115,11 @@ def round_codes(rows: Rows, scales: Float64, dtype: QType, links: Links) -> Int8
     Returns:
         int8 codes shaped as rows.values. No linked pair can saturate: `pairs.unsafe_pairs` is False everywhere.
     """
-    codes = np.empty(rows.values.shape, np.int8)
+    codes, starts, no_errors = np.empty(rows.values.shape, np.int8), np.flatnonzero(links), np.empty(0)
+    low, high = float(dtype.qmin), float(dtype.qmax)
     for few in _parts(rows.values):
         values = np.ascontiguousarray(rows.values[few], np.float64)
-        _round(values, scales[few], rows.positions, links, float(dtype.qmin), float(dtype.qmax), codes[few])
+        _round(values, scales[few], rows.positions, links, starts, low, high, codes[few], no_errors)
     return codes
 
 
@@ -235,76 +255,67 @@ def _move(exact: Any, links: Any, low: Any, high: Any, sums: Any, codes: Any) ->
             break
 
 
-def _choose_loop(
-    values: Any, candidates: Any, units: Any, factors: Any, positions: Any, links: Any, qrange: Any
-) -> Any:
+def _look_loop(
+    units: Any, factors: Any, candidates: Any, positions: Any, starts: Any, leasts: Any, qrange: Any, errors: Any
+) -> None:
     # units, factors: values, and what brings them to each candidate (see `_chosen`); qrange: (qmin, qmax); float32
-    size = values.shape[2]
-    channels = size // positions
-    low, high = float(qrange[0]), float(qrange[1])
-    exact, codes = np.empty(size), np.empty(size)
-    sums = np.empty(channels)
-    near, near_codes = np.empty(size, np.float32), np.empty(size, np.float32)
-    near_room, room = np.empty((3, channels), np.float32), np.empty((3, channels))
-    linked = np.nonzero(links)[0]
-    heavy = np.empty((values.shape[1], linked.size), np.int64)
-    sizes = np.empty(values.shape[1], np.int64)
-    chosen = np.empty(len(values))
-    errors = np.empty(candidates.shape[1])
-    for i in range(len(values)):
-        least = (SAFE_SUM - 2.0) * candidates[i].min()
-        for output in range(values.shape[1]):
-            sizes[output] = _heavy(values[i, output], linked, least, heavy[output])
+    # starts: the linked places; leasts: sums of pairs, in these units, from which on a candidate may make one unsafe
+    size = units.shape[2]
+    near, codes = np.empty(size, np.float32), np.empty(size, np.float32)
+    room = np.empty((3, size // positions), np.float32)
+    heavy = np.empty(starts.size, np.int64)
+    for i in range(len(units)):
         for j in range(candidates.shape[1]):
-            error = 0.0
-            for output in range(values.shape[1]):
-                unit = units[i, output]
+            errors[i, j] = 0.0
+        for output in range(units.shape[1]):
+            unit = units[i, output]
+            few = heavy[: _heavy(unit, starts, leasts[i], heavy)]
+            for j in range(candidates.shape[1]):
                 for k in range(size):
                     near[k] = unit[k] * factors[i, j]
-                starts = heavy[output, : sizes[output]]
-                _nearest(near, starts, qrange[0], qrange[1], near_codes)
-                error += _score(near, near_codes, positions, near_room[0], near_room[1], near_room[2])
-            errors[j] = error * (candidates[i, j] * candidates[i, j])
-        best = np.inf
-        for _ in range(min(FINALISTS, errors.size)):
-            finalist = np.argmin(errors)
-            errors[finalist] = np.inf
-            scale = candidates[i, finalist]
-            error = 0.0
-            for output in range(values.shape[1]):
-                for k in range(size):
-                    exact[k] = values[i, output, k] / scale
-                _nearest(exact, heavy[output, : sizes[output]], low, high, codes)
-                _errors(exact, codes, positions, sums)
-                _move(exact, links, low, high, sums, codes)
-                error += _score(exact, codes, positions, room[0], room[1], room[2]) * (scale * scale)
-            if error < best:
-                best = error
-                chosen[i] = scale
-    return chosen
+                _nearest(near, few, qrange[0], qrange[1], codes)
+                errors[i, j] += _score(near, codes, positions, room[0], room[1], room[2])
+        for j in range(candidates.shape[1]):
+            errors[i, j] *= candidates[i, j] * candidates[i, j]
 
 
-def _round_loop(values: Any, scales: Any, positions: Any, links: Any, low: Any, high: Any, result: Any) -> None:
+def _round_loop(
+    values: Any,
+    scales: Any,
+    positions: Any,
+    links: Any,
+    starts: Any,
+    low: Any,
+    high: Any,
+    result: Any,
+    errors: Any,
+) -> None:
+    # fills the codes, shaped as values, and the sum of J of each scale; either may be empty, for none
     size = values.shape[2]
     exact, codes = np.empty(size), np.empty(size)
-    sums = np.empty(size // positions)
-    linked = np.nonzero(links)[0]
-    heavy = np.empty(linked.size, np.int64)
+    room = np.empty((3, size // positions))
+    heavy = np.empty(starts.size, np.int64)
     for i in range(len(values)):
+        scale = scales[i]
+        error = 0.0
         for output in range(values.shape[1]):
             for k in range(size):
-                exact[k] = values[i, output, k] / scales[i]
-            _nearest(exact, heavy[: _heavy(exact, linked, SAFE_SUM - 2.0, heavy)], low, high, codes)
-            _errors(exact, codes, positions, sums)
-            _move(exact, links, low, high, sums, codes)
-            for k in range(size):
-                result[i, output, k] = np.int8(codes[k])
+                exact[k] = values[i, output, k] / scale
+            _nearest(exact, heavy[: _heavy(exact, starts, SAFE_SUM - 2.0, heavy)], low, high, codes)
+            _errors(exact, codes, positions, room[0])
+            _move(exact, links, low, high, room[0], codes)
+            if result.size > 0:
+                for k in range(size):
+                    result[i, output, k] = np.int8(codes[k])
+            if errors.size > 0:
+                error += _score(exact, codes, positions, room[0], room[1], room[2]) * (scale * scale)
+        if errors.size > 0:
+            errors[i] = error
 
 
-def _nearest_twin(exact: Floats, links: Links, low: Any, high: Any) -> Floats:
+def _nearest_twin(exact: Floats, starts: Int64, low: Any, high: Any) -> Floats:
     # the same for all rows at once: exact (rows, K)
     codes = np.clip(np.rint(exact), low, high)
-    starts = np.nonzero(links)[0]
     if (np.diff(starts) > 1).all():  # disjoint pairs need no order
         _bring_to_safe(exact, codes, starts)
     else:
@@ -382,42 +393,22 @@ def _move_twin(exact: Floats, links: Links, low: float, high: float, sums: Float
             break
 
 
-def _choose_twin(
-    values: Float64,
-    candidates: Float64,
+def _look_twin(
     units: Float32,
     factors: Float32,
+    candidates: Float64,
     positions: int,
-    links: Links,
+    starts: Int64,
+    leasts: Float64,  # noqa: ARG001 - of the loop alone
     qrange: Float32,
-) -> Float64:
-    outputs = values.shape[1]
-    flat, flat_units = values.reshape(-1, values.shape[2]), units.reshape(-1, values.shape[2])
-    low, high = qrange.astype(np.float64)
-
-    def first_look(column: int) -> Float64:
-        near = flat_units * np.repeat(factors[:, column], outputs)[:, None]
-        score = _score_twin(near, _nearest_twin(near, links, *qrange), positions)
-        return _in_order(score.reshape(-1, outputs)) * (candidates[:, column] * candidates[:, column])
-
-    def error_with(scales: Float64) -> Float64:
-        spread = np.repeat(scales, outputs)
-        exact = flat / spread[:, None]
-        codes = _nearest_twin(exact, links, low, high)
-        _move_twin(exact, links, low, high, _summed(codes - exact, positions), codes)
-        return _in_order((_score_twin(exact, codes, positions) * (spread * spread)).reshape(-1, outputs))
-
-    errors = np.stack([first_look(column) for column in range(candidates.shape[1])], axis=1)
-    best = np.full(len(values), np.inf)
-    chosen = np.empty(len(values))
-    for _ in range(min(FINALISTS, errors.shape[1])):
-        j = np.argmin(errors, axis=1)
-        errors[np.arange(len(values)), j] = np.inf
-        scales = candidates[np.arange(len(values)), j]
-        error = error_with(scales)
-        chosen = np.where(error < best, scales, chosen)
-        best = np.minimum(error, best)
-    return chosen
+    errors: Float64,
+) -> None:
+    outputs = units.shape[1]
+    flat = units.reshape(-1, units.shape[2])
+    for column in range(candidates.shape[1]):
+        near = flat * np.repeat(factors[:, column], outputs)[:, None]
+        score = _score_twin(near, _nearest_twin(near, starts, *qrange), positions)
+        errors[:, column] = _in_order(score.reshape(-1, outputs)) * (candidates[:, column] * candidates[:, column])
 
 
 def _round_twin(
@@ -425,14 +416,22 @@ def _round_twin(
     scales: Float64,
     positions: int,
     links: Links,
+    starts: Int64,
     low: float,
     high: float,
     result: Int8,
+    errors: Float64,
 ) -> None:
-    exact = values.reshape(-1, values.shape[2]) / np.repeat(scales, values.shape[1])[:, None]
-    codes = _nearest_twin(exact, links, low, high)
+    outputs = values.shape[1]
+    spread = np.repeat(scales, outputs)
+    exact = values.reshape(-1, values.shape[2]) / spread[:, None]
+    codes = _nearest_twin(exact, starts, low, high)
     _move_twin(exact, links, low, high, _summed(codes - exact, positions), codes)
-    result[:] = codes.reshape(values.shape)
+    if result.size:
+        result[:] = codes.reshape(values.shape)
+    if errors.size:
+        errors[:] = _in_order((_score_twin(exact, codes, positions) * (spread * spread)).reshape(-1, outputs))
 
 
-_choose, _round = compiled(_choose_loop, _choose_twin), compiled(_round_loop, _round_twin)
+_look = compiled(_look_loop, _look_twin, value_s=5e-6)
+_round = compiled(_round_loop, _round_twin, value_s=0.7e-6)

@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,11 +44,47 @@ def test_loops_without_a_twin_give_the_same_bits_in_plain_python(monkeypatch):
         (exactsum, "add", exactsum._add_loop),
         (kernels, "gather", kernels._gather_loop),
         (loglinear, "_resample", loglinear._resample_loop),
-        (mse, "_merge", mse._merge_loop),
     ):
         monkeypatch.setattr(place, name, loop)
     for one, other in zip(compiled_ones, results(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def _double(values):
+    return values * 2
+
+
+def _triple(values):
+    return values * 3
+
+
+def test_a_twin_serves_for_a_little_work_then_the_loop(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(module, "_may_wait", lambda function, name: True)
+    call = compiled(_double, _triple, value_s=0.1)
+    assert [float(call(np.ones(size))[0]) for size in (4, 4, 4, 1)] == [3, 3, 2, 2]
+
+
+def test_a_twin_whose_loop_is_cached_does_not_serve(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(module, "_may_wait", lambda function, name: False)
+    assert compiled(_double, _triple, value_s=0.1)(np.ones(1)) == 2
+
+
+def test_processes_wait_while_nothing_is_cached_and_not_for_ever(tmp_path):
+    function = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path / "cache")))
+    asked = [module._may_wait(function, "_loop") for _ in range(module.PROCESSES + 2)]
+    assert asked == [True] * module.PROCESSES + [False] * 2
+    (tmp_path / "cache" / "rounding._other-9.py311.nbi").touch()
+    assert not module._may_wait(function, "_other")
+
+
+def test_a_process_waits_where_nothing_can_be_cached(tmp_path):
+    (tmp_path / "file").touch()
+    for place in (None, str(tmp_path / "file" / "below")):
+        assert module._may_wait(SimpleNamespace(stats=SimpleNamespace(cache_path=place)), "_loop")
 
 
 def in_a_process(code, **variables):

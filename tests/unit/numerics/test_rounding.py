@@ -46,7 +46,7 @@ def test_the_loops_and_their_twins_give_the_same_bits(shape, reduction, orders, 
     rows, links = rows_and_links(shape, reduction, orders)
     scales = rounding.choose_scales(rows, dtype, links)
     codes = rounding.round_codes(rows, scales, dtype, links)
-    monkeypatch.setattr(rounding, "_choose", rounding._choose_twin)
+    monkeypatch.setattr(rounding, "_look", rounding._look_twin)
     monkeypatch.setattr(rounding, "_round", rounding._round_twin)
     np.testing.assert_array_equal(rounding.choose_scales(rows, dtype, links), scales)
     np.testing.assert_array_equal(rounding.round_codes(rows, scales, dtype, links), codes)
