@@ -319,8 +319,8 @@ class QuantizationSettings:
     latency_allowance: Annotated[
         float,
         Option(
-            "Percent of the int8 model's estimated time that may be spent on accuracy: second planes of inputs, and "
-            "float in nodes between the layers.",
+            "Percent of the int8 model's estimated time that may be spent on accuracy: second planes of inputs, float "
+            "in nodes between the layers, and float in few layers between float nodes, whose bytes it bounds likewise.",
             flag="--latency-allowance",
             help="Time that better accuracy may cost, of the int8 model's estimated time (default {default}).",
             metavar="PERCENT",

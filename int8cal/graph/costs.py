@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
 
 NODE_US = 3.5  # one kernel, however small
+LEAST_US = 0.01  # of a choice: gains are divided by it
 INT8_MAC_US = 2.5e-6
 FLOAT_MAC_US = 10e-6
 DEPTHWISE = 8.0  # times as much per product: each is used once
@@ -102,16 +103,19 @@ def layer_outputs(layer: Layer, elements: float) -> float:
     return products(layer, elements) / float(max(per_output, 1.0))
 
 
-def layer_float_us(layer: Layer, elements: float) -> float:
-    """Estimate the microseconds that a layer takes longer in float than on integers, DQ before and Q behind included.
+def layer_float_us(layer: Layer, elements: float, *, codes_before: bool = True, codes_behind: bool = True) -> float:
+    """Estimate the microseconds that a layer takes longer in float than on integers.
 
     Args:
         layer: The layer.
         elements: Values of its input per inference.
+        codes_before: A node on integers writes what it reads, so that DQ is needed.
+        codes_behind: One reads what it writes, so that Q is needed. At other ends only int8 needs them.
     """
     slower = (FLOAT_MAC_US - INT8_MAC_US) * (DEPTHWISE if layer.depthwise else 1.0)
-    moved = elements + layer_outputs(layer, elements)
-    return 2 * NODE_US + products(layer, elements) * slower + PASSED_EXTRA_US * moved
+    moved = (elements if codes_before else 0.0) + (layer_outputs(layer, elements) if codes_behind else 0.0)
+    us = NODE_US * (codes_before + codes_behind) + products(layer, elements) * slower + PASSED_EXTRA_US * moved
+    return max(us, LEAST_US)
 
 
 def float_us(node: onnx.NodeProto, elements: Mapping[str, float]) -> float:

@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from int8cal.calibration.ranges import TensorEntry
     from int8cal.graph.layers import Layer, LayerForm
     from int8cal.graph.plan import Plan
-    from int8cal.quantization.table import CalibrationTable, WeightEntry
+    from int8cal.quantization.table import CalibrationTable, LeftKey, WeightEntry
 
 
-def without_noise_of(table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str]) -> CalibrationTable:
-    """Take layers out of a table that stay float so that gates hold; whatever else was corrected stays as it is.
+def without_noise_of(
+    table: CalibrationTable, plans: tuple[Plan, Plan], left: Mapping[str, str], key: LeftKey = "left_for_gates"
+) -> CalibrationTable:
+    """Take layers out of a table that stay float for accuracy; whatever else was corrected stays as it is.
 
     Args:
         table: Made for the plan of all layers.
         plans: The plan of all layers, and the plan without those of `left`.
         left: Node name -> why it stays float.
+        key: Where the settings say so: for gates, or within the allowance.
     """
     _, after = plans
-    weights = _weights_of(after.layers, table, plans)
-    settings = table.settings.with_left("left_for_gates", table.settings.left("left_for_gates") | {**left})
+    weights = _weights_of(after.weighted, table, plans)
+    settings = table.settings.with_left(key, table.settings.left(key) | {**left})
     return replace(_cut(table, plans, left), settings=settings, weights=weights)
 
 

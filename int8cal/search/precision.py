@@ -1,8 +1,9 @@
 """Where eight bits are too few: what the codes of each tensor do to the outputs, and what it costs to do better.
 
-Three ways are open, none of which takes a layer out of int8: another range, residual codes for an input that exists
-as float, and float in optional nodes between the layers. Each is chosen by the noise that single errors really
-make at the outputs (see `probe.probe`), and the last two within an allowance of time.
+Three ways are open here, none of which takes a layer out of int8: another range, residual codes for an input that
+exists as float, and float in optional nodes between the layers. (A fourth one does: see `search.islands`.) Each is
+chosen by the noise that single errors really make at the outputs (see `probe.probe`), and the last two within an
+allowance of time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from int8cal.calibration.ranges import choose, clipped_by, group_histogram
 from int8cal.graph.costs import fine_channels_us, float_us, inference_us, residual_codes_us
 from int8cal.graph.index import Index, connected
+from int8cal.graph.islands import owner_of
 from int8cal.numerics.affine import affine_from_range
 from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
@@ -440,17 +442,6 @@ def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:
         for name in node.input
     )
     return tuple(tuple(region) for region in connected(names, reads))
-
-
-def owner_of(index: Index, plan: Plan, tensor: str) -> str:
-    """Return the node on integers whose kernel writes a planned tensor, its activation included; "" for none."""
-    producer = index.producer.get(tensor)
-    if plan.tensor(tensor) is None or producer is None:
-        return ""
-    if producer.name in plan.integer_nodes:
-        return str(producer.name)
-    before = index.producer.get(producer.input[0]) if producer.input else None
-    return str(before.name) if before is not None and before.name in plan.integer_nodes else ""
 
 
 def _ratios(noise: Float64) -> Float64:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.bodies import full_name
 from int8cal.graph.costs import float_us, layer_float_us
 from int8cal.graph.index import Index
+from int8cal.graph.islands import ends_in_codes
 from int8cal.graph.plan import make_plan
 from int8cal.probe.injection import sites_of
 from int8cal.probe.rounded import NoiseSource
@@ -106,7 +107,8 @@ def open_layers(
             continue
         freed = codes - {each.tensor for each in smaller.tensors if each.exclusive}
         gone = sites - sites_of(model, smaller)
-        us = layer_float_us(layer, elements[layer.input])
+        before, behind = ends_in_codes(index, plan, layer, smaller.integer_nodes)
+        us = layer_float_us(layer, elements[layer.input], codes_before=before, codes_behind=behind)
         for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
             us += float_us(index.nodes[name], elements)
         exact = frozenset(site.tensor for site in gone if site.readers == "others")

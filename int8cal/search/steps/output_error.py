@@ -1,25 +1,33 @@
-"""Step: other ranges, residual codes and float between layers, by the error that each makes at the outputs."""
+"""Step: other ranges, residual codes and float, by the error that each makes at the outputs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
-from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan
 from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
+from int8cal.quantization.derived_tables import without_noise_of
+from int8cal.runtime.targets import TARGETS
+from int8cal.search.islands import LEAST_DB, choose_islands
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from int8cal.graph.plan import Plan
+    from int8cal.quantization.table import CalibrationTable, LeftKey
     from int8cal.search.candidate import Inputs
+    from int8cal.search.precision import Sweep
     from int8cal.search.search import Proposals, State
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for.
+    """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for, then float.
 
     Ranges are chosen on samples that they are not scored on. More precision is chosen on a few samples too: that less
     noise is made there is no matter of which samples they are.
@@ -56,15 +64,85 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
+    spent_us = 0.0
     residual = [node for each in taken for node in each.residual]
     fine = {node: channels for each in taken for node, channels in each.fine.items()}
     if residual or fine:
         table = with_fine_channels(with_residual_codes(state.table, state.plan, residual), state.plan, fine)
         table = rounded_again(state, inputs, table)
         state = yield Proposal("second planes of inputs", table)
+        if state.results[-1].kept:
+            spent_us += math.fsum(each.us for each in taken if each.tensor)
     left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
     if left and (proposal := _floats(state, inputs, left)) is not None:
-        yield proposal
+        state = yield proposal
+        if state.results[-1].kept:
+            spent_us += math.fsum(each.us for each in taken if each.floats)
+    yield from _islands(state, inputs, precision.elements, sweep, spent_us)
+
+
+def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep: Sweep, spent_us: float) -> Proposals:
+    """Offer to leave layers between float nodes in float where they hold most of the noise, whatever was done for them.
+
+    Args:
+        state: The state in force.
+        inputs: What stays the same.
+        elements: Values per inference of every planned tensor.
+        sweep: What the codes of each tensor do to the outputs.
+        spent_us: Of the allowance of time, what more precision takes already.
+    """
+    settings = inputs.job.quantization
+    # times are of onnxruntime's kernels; and who names what is to be int8 means it
+    if not TARGETS[settings.target].onnxruntime or settings.include:
+        return
+    left, lines = choose_islands(
+        state.candidate.model,
+        inputs.ranged(state.plan),
+        elements,
+        sweep.groups,
+        settings.latency_allowance / 100,
+        spent_us=spent_us,
+        fixed={*settings.ranges, *state.built.draft.pixel_nodes},
+    )
+    state = yield Remark(lines)
+    if not left:
+        return
+    key: LeftKey = "left_for_accuracy"
+    smaller = inputs.plan_for(state.table.settings.with_left(key, state.table.settings.left(key) | left))
+    known, needed = (_tensors(plan) for plan in (state.plan, smaller))
+    table = without_noise_of(state.table, (state.plan, smaller), left, key)
+    factors = _factors_left(state, inputs, table, smaller)
+    if smaller.layers and known >= needed and factors is not None:
+        table = table.corrected(factors)
+        yield Proposal("float for layers between float nodes", table, smaller, least_db=LEAST_DB)
+
+
+def _factors_left(state: State, inputs: Inputs, table: CalibrationTable, smaller: Plan) -> Equalization | None:
+    """Return the channel factors of chains that do not end in a layer which became float.
+
+    Args:
+        state: With all layers.
+        inputs: What stays the same.
+        table: Without those that became float.
+        smaller: Its plan.
+
+    Returns:
+        The factors; None where an int8 layer would lose some that it was calibrated with.
+    """
+    factors = Equalization.of(table)
+    if not factors:
+        return factors
+    model = inputs.prepared
+    before, after = (
+        {chain.tensor: chain for chain in find_chains(model, rescaling_plan(model, *each))}
+        for each in ((state.plan, state.table), (smaller, table))
+    )
+    staying = {layer.node for layer in smaller.weighted}
+    gone = {name for name in factors.values if after.get(name) != before[name]}
+    touched = {
+        layer.node for name in gone for layer in (*before[name].readers, before[name].layer) if layer is not None
+    }
+    return factors.without_names(gone) if touched.isdisjoint(staying) else None
 
 
 def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | None:

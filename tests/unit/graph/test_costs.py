@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from int8cal.graph.costs import float_us, inference_us, products, residual_codes_us
+from int8cal.graph.costs import LEAST_US, float_us, inference_us, layer_float_us, products, residual_codes_us
 
 MODELS = {
     # name -> (head, body, weights, elements of the input, products)
@@ -71,6 +71,19 @@ def test_a_dense_layer_is_cheaper_on_integers(bench):
     model, plan = planned(bench, "conv")
     elements = {each.tensor: 1e6 for each in plan.tensors}
     assert inference_us(model, plan, elements) < inference_us(model, plan, elements, integer=False)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layer_in_float_pays_for_codes_only_where_it_exchanges_them(bench, name):
+    _, plan = planned(bench, name)
+    (layer,), elements = plan.layers, 10.0 * MODELS[name][3]
+    ends = ((False, False), (True, False), (False, True), (True, True))
+    neither, before, behind, both = (
+        layer_float_us(layer, elements, codes_before=first, codes_behind=second) for first, second in ends
+    )
+    assert 0 < neither < min(before, behind)
+    assert before + behind == pytest.approx(neither + both, abs=LEAST_US)
+    assert layer_float_us(layer, 0.0, codes_before=False, codes_behind=False) > 0
 
 
 @pytest.mark.parametrize("op_type", ["Add", "Sigmoid", "Reshape", "Whatever"])

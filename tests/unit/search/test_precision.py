@@ -12,11 +12,12 @@ from int8cal.data.sample import Sample
 from int8cal.errors import TableError
 from int8cal.graph.costs import inference_us
 from int8cal.graph.index import Index
+from int8cal.graph.islands import owner_of
 from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCodes
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
-from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions, owner_of
+from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions
 from int8cal.search.scorer import LEAST_FIT
 
 MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"

@@ -1,7 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 import int8cal
+from int8cal.graph.chains import find_chains
 from int8cal.quantization.corrections import FineChannels, ResidualCodes, Rounding
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.derived_tables import without_noise_of
+from int8cal.search.candidate import plain_candidate
+from int8cal.search.search import first_state
+from int8cal.search.steps.output_error import _factors_left
 
 TEXT = """g (float[N,128] x) => (float[N,24] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
@@ -17,3 +26,34 @@ def test_what_gets_residual_codes_is_rounded_anew_by_what_it_reads(bench):
     doubled = {*ResidualCodes.of(table).values, *FineChannels.of(table).values}
     assert doubled
     assert doubled <= Rounding.of(table).values.keys()
+
+
+CHAINS = """g (float[N,8] x) => (float[N,4] y) {
+    n = LayerNormalization <axis = -1> (x, S, T) f = MatMul (n, A) e = Erf (f) h = Gemm (e, B) r = Relu (h) y = Gemm (r, C)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("left", "tensors", "kept"),
+    [
+        ("MatMul_f", ("n", "r"), ("r",)),  # nobody reads the rescaled values as codes any more
+        ("MatMul_f", ("r",), ("r",)),
+        ("Gemm_y", ("n", "r"), None),  # the codes of Gemm_h were calibrated with factors that are gone
+        ("Gemm_y", ("n",), ("n",)),
+        ("Gemm_y", (), ()),
+    ],
+)
+def test_factors_go_with_the_layers_that_read_them_and_a_layer_that_stays_keeps_its_own(
+    search_inputs, left, tensors, kept
+):
+    weights = {"S": np.ones(8), "T": np.zeros(8), "A": (8, 8), "B": (8, 8), "C": (8, 4)}
+    inputs = search_inputs(CHAINS, **weights)
+    state = first_state(inputs, plain_candidate(inputs))
+    chains = {chain.tensor: chain for chain in find_chains(inputs.prepared, state.plan)}
+    assert set(chains) >= set(tensors)
+    record = Equalization({name: (1.0,) * chains[name].channels for name in tensors})
+    state = replace(state, table=state.table.corrected(record))
+    smaller = inputs.plan_for(state.table.settings.with_left("left_for_accuracy", {left: "why"}))
+    table = without_noise_of(state.table, (state.plan, smaller), {left: "why"}, "left_for_accuracy")
+    found = _factors_left(state, inputs, table, smaller)
+    assert (None if found is None else tuple(found.values)) == kept

@@ -1,0 +1,134 @@
+"""Islands of layers between floats: which are offered to stay float, and what becomes of a front end in front of a Log."""
+
+import mel_networks
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+import int8cal
+from int8cal.graph.costs import inference_us
+from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.search.islands import MORE_BYTES, MOST_BYTES, choose_islands
+
+QUIET, LOUD = 1e-6, 100.0  # in front of the logarithm: with the first it tells quiet sounds apart
+FRONT_END = {"MatMul_f", "MatMul_m"}
+ELEMENTS = {"x": 1024.0, "p": 1056.0, "l": 320.0, "ar": 3072.0, "br": 3072.0, "cr": 3072.0}
+NOISE = {"x": 0.1, "p": 0.8, "l": 0.04, "ar": 0.02, "br": 0.02, "cr": 0.02}
+
+
+@pytest.fixture(scope="module")
+def planned(bench):
+    model = bench.text(mel_networks.TEXT, **mel_networks.weights(QUIET))
+    return bench.prepared(model).model, bench.plan(model)
+
+
+def chosen(planned, noise=NOISE, allowance=0.1, **settings):
+    left, lines = choose_islands(*planned, ELEMENTS, noise, allowance, **settings)
+    return set(left), lines
+
+
+def test_those_that_hold_most_of_the_noise_are_taken_and_no_further_one(planned):
+    left, lines = chosen(planned)
+    assert left == FRONT_END
+    assert [line.partition(" between float nodes: ")[0] for line in lines] == [
+        "float for MatMul_m",
+        "float for MatMul_f",
+    ]
+    assert all(line.endswith(" of bytes: taken") for line in lines)
+
+
+def test_one_behind_another_is_taken_where_it_holds_half_of_what_is_left(planned):
+    noise = {"x": 0.02, "p": 0.97, "l": 0.004, "ar": 0.002, "br": 0.002, "cr": 0.002}
+    assert chosen(planned, noise)[0] == FRONT_END
+    assert chosen(planned, {**noise, "x": 0.01, "l": 0.014})[0] == {"MatMul_m"}
+
+
+def test_what_holds_less_than_half_of_the_noise_is_not_offered(planned):
+    assert chosen(planned, {"x": 0.1, "p": 0.3, "l": 0.05, "ar": 0.2, "br": 0.35}) == (set(), ())
+
+
+def test_the_allowance_of_time_is_not_exceeded(planned):
+    whole = inference_us(*planned, ELEMENTS)
+    left, lines = chosen(planned, spent_us=0.1 * whole)
+    assert left == set()
+    assert all(line.endswith("beyond the allowance") for line in lines)
+    assert len(lines) == 2
+    assert chosen(planned, allowance=0.0)[0] == set()
+
+
+def test_bytes_are_bounded_by_the_allowance_and_however_large_that_is(planned):
+    _, plan = planned
+    noise = {"x": 0.1, "br": 0.9}
+    # of all layers' weights this one has two fifths
+    assert chosen(planned, noise, 10.0) == (set(), ())
+    weights = {each.weight: np.prod(each.dims) for each in plan.layers}
+    share = MORE_BYTES * (weights["D"] + weights["M"]) / (4 * sum(weights.values()))
+    assert 0.01 < share < 0.1 < MOST_BYTES
+    assert chosen(planned, allowance=1.01 * share)[0] == FRONT_END
+    assert chosen(planned, allowance=0.99 * share)[0] != FRONT_END
+
+
+@pytest.mark.parametrize("fixed", ["MatMul_m", "p"])
+def test_what_the_user_fixed_stays_int8(planned, fixed):
+    assert chosen(planned, fixed={fixed})[0] == set()
+
+
+# The whole flow
+
+
+def flow(bench, least, **settings):
+    """Calibrate on 64 sounds and score on 32 others; the table, and SQNR in dB."""
+    model, sounds = bench.text(mel_networks.TEXT, **mel_networks.weights(least)), mel_networks.sounds(96)
+    table = int8cal.calibrate(model, sounds[:64], threads=1, **settings)
+    int8 = int8cal.quantize(model, table)
+    evaluation = int8cal.evaluate(model, int8, sounds[64:], threads=1, latency=False).evaluation
+    return table, int8, evaluation.metrics.sqnr_db
+
+
+def left(table):
+    return set(table.settings.left("left_for_accuracy"))
+
+
+@pytest.fixture(scope="module")
+def drowned(bench):
+    return flow(bench, QUIET)
+
+
+def test_a_front_end_whose_codes_drown_all_that_follows_stays_float(bench, drowned):
+    table, int8, db = drowned
+    without, _, before = flow(bench, QUIET, latency_allowance=0)
+    assert (left(table), left(without)) == (FRONT_END, set())
+    assert db > before + 10
+    assert db > 30
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in int8.graph.initializer}
+    assert {weights[name].dtype.name for name in ("D", "M")} == {"float32"}
+    assert {each.node for each in table.weights.values()} == {"MatMul_a", "MatMul_b", "MatMul_c", "MatMul_y"}
+    assert table.tensors.keys() == {"l", "ar", "br", "cr"}
+    assert all(" of the noise" in why for why in table.settings.left("left_for_accuracy").values())
+
+
+def test_where_int8_does_no_harm_the_front_end_stays_int8(bench):
+    table, _, db = flow(bench, LOUD)
+    assert left(table) == set()
+    assert len(table.weights) == 6
+    assert db > 35
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"target": "openvino"}, {"include": ["op:MatMul"]}, {"ranges": {"p": (0.0, 300.0)}}],
+    ids=["another runtime", "asked for", "a range given"],
+)
+def test_what_was_asked_for_is_int8(bench, settings):
+    table, _, _ = flow(bench, QUIET, **settings)
+    assert "MatMul_m" not in left(table)
+    assert "p" in table.tensors
+
+
+@pytest.mark.parametrize("recipe", ["balanced", "accurate"])
+def test_channels_that_are_rescaled_for_a_layer_in_float_alone_are_so_no_more(bench, drowned, recipe):
+    table, int8, db = flow(bench, QUIET, recipe=recipe)
+    assert left(table) == FRONT_END
+    assert db > drowned[2] - 1
+    assert not {"x", "p"} & Equalization.of(table).values.keys()
+    bench.run(int8, mel_networks.sounds(1)[0])
