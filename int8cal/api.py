@@ -20,6 +20,7 @@ from int8cal.graph.prepare import prepare
 from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model
+from int8cal.progress import watching
 from int8cal.quantizing import quantize_prepared
 from int8cal.runtime.sessions import simplify
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.evaluation.user_metric import Metric
     from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
+    from int8cal.progress import Event
     from int8cal.quantization.table import CalibrationTable
 
     Model = str | Path | onnx.ModelProto
@@ -69,6 +71,7 @@ def calibrate(
     metric: str | Callable[..., object] | None = None,
     gates: Sequence[str] = (),
     strict: bool = False,
+    progress: Callable[[Event], object] | None = None,
 ) -> CalibrationTable:
     """Calibrate a model.
 
@@ -83,6 +86,7 @@ def calibrate(
         model: Path of an FP32 ONNX file, or a model in memory.
         data: A path as on the command line ("package.module:function" too), an iterable of feeds {input name: array},
             or a function that returns one. An array of the model's rank is a batch, of one rank less a sample.
+        progress: Called with every change of where the run is, see `int8cal.progress.Event`.
 
     Returns:
         The table; `quantize` builds the model from it.
@@ -91,13 +95,14 @@ def calibrate(
         Int8calError: One of its subclasses, see int8cal.errors.
     """
     given = locals()
+    del given["progress"]
     path, stream = _source(data)
     job = _job(model, path, "calibrate", given)
     if job.evaluation.gates and job.quantization.budget is None:
         raise UsageError("gates without a budget decide nothing in calibrate", do="give budget, or call evaluate")
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
-    with placed_patterns(lambda key: key.rpartition(".")[2]):
+    with placed_patterns(lambda key: key.rpartition(".")[2]), watching(progress):
         calibrated = calibrate_model(job, _model(model), stream=stream, metric=_metric(metric))
     for finding in calibrated.findings:
         warnings.warn(str(finding), DataWarning, stacklevel=2)
@@ -137,6 +142,7 @@ def evaluate(
     providers: Sequence[str] = (),
     latency: bool = True,
     strict: bool = False,
+    progress: Callable[[Event], object] | None = None,
 ) -> Report:
     """Compare an int8 model, made by any tool, with its FP32 model.
 
@@ -149,6 +155,7 @@ def evaluate(
         fp32: Path of the float model, or the model in memory.
         int8: Likewise the int8 model.
         data: As for `calibrate`.
+        progress: Likewise.
 
     Returns:
         The report, without gates.
@@ -157,22 +164,24 @@ def evaluate(
         Int8calError: One of its subclasses, see int8cal.errors.
     """
     given = locals()
+    del given["progress"]
     path, stream = _source(data)
     job = _job(fp32, path, "evaluate", given)
-    report = evaluate_models(
-        _model(fp32),
-        _model(int8),
-        job.data,
-        target=job.quantization.target,
-        threads=job.calibration.threads,
-        latency=job.evaluation.latency,
-        runtimes=job.evaluation.runtimes,
-        providers=job.evaluation.providers,
-        strict=strict,
-        metric=_metric(metric),
-        command="int8cal.evaluate(...)",
-        stream=stream,
-    )
+    with watching(progress):
+        report = evaluate_models(
+            _model(fp32),
+            _model(int8),
+            job.data,
+            target=job.quantization.target,
+            threads=job.calibration.threads,
+            latency=job.evaluation.latency,
+            runtimes=job.evaluation.runtimes,
+            providers=job.evaluation.providers,
+            strict=strict,
+            metric=_metric(metric),
+            command="int8cal.evaluate(...)",
+            stream=stream,
+        )
     for failure in report.evaluation.failures:
         raise failure
     require_sound(report)

@@ -45,7 +45,8 @@ from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
 from int8cal.pipeline import Calibrated, after_calibration, before_calibration, calibrate_planned, plan_job
-from int8cal.progress import Clock, Exclusive, Progress, silent
+from int8cal.progress import Clock, Exclusive, track
+from int8cal.progress import stage as open_stage
 from int8cal.quantization.corrections.uint8_input import Uint8Input
 from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
@@ -82,6 +83,17 @@ def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
     return job.output.dir or Path(f"{stem}-int8"), (*(stem + end for end in (MODEL, TABLE, STATISTICS)), *REPORT_FILES)
 
 
+def order_of(job: Job) -> str:
+    """Say in what order a job's stages come, in a line."""
+    goals = {"latency": "optimize for latency"}.get(job.quantization.optimize or "", "")
+    budget = "" if job.quantization.budget is None else "leave layers in float until the gates hold"
+    samples = f" on at most {job.data.samples} samples" if job.data.samples else ""
+    recipe = f"quantize with recipe {job.quantization.recipe}"
+    return ", ".join(
+        filter(None, ("prepare", f"calibrate{samples}", recipe, goals, budget, "evaluate", "write the report"))
+    )
+
+
 def require_writable(job: Job) -> None:
     """Refuse a job whose gates cannot hold, or whose files would go where they must not.
 
@@ -107,7 +119,6 @@ def require_writable(job: Job) -> None:
 def calibrate_job(
     job: Job,
     *,
-    progress: Progress = silent,
     exclusive: Exclusive = nullcontext,
     output: OutputDirectory | None = None,
     tell: Callable[[str], object] | None = None,
@@ -135,14 +146,13 @@ def calibrate_job(
     origin = origin_of(command, threads=job.calibration.threads, runtimes=job.evaluation.runtimes)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
-        return _calibrate_into(directory, job, origin, progress, exclusive, tell)
+        return _calibrate_into(directory, job, origin, exclusive, tell)
 
 
 def _calibrate_into(
     output: OutputDirectory,
     job: Job,
     origin: Origin,
-    progress: Progress,
     exclusive: Exclusive,
     tell: Callable[[str], object] | None,
 ) -> CalibrationOutcome:
@@ -170,7 +180,7 @@ def _calibrate_into(
     )
     error: BaseException | None = None  # waits until everything has been written
     try:
-        calibrated = calibrate_planned(job, planned, clock, progress=progress, best_result=best, exclusive=exclusive)
+        calibrated = calibrate_planned(job, planned, clock, best_result=best, exclusive=exclusive)
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
             raise
@@ -191,7 +201,8 @@ def _calibrate_into(
         if error is None:
             try:
                 with clock.station("evaluate"):
-                    evaluation = _evaluate(job, int8, watch.watch(feeds), feeds.count, table, progress, exclusive)
+                    samples = track(watch.watch(feeds), feeds.count, "outputs")
+                    evaluation = _evaluate(job, int8, samples, table, exclusive)
                     watched.require_same(str(table.model["sha256"]))
             except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
                 error = raised
@@ -201,7 +212,8 @@ def _calibrate_into(
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
             report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
             report = replace(report, gates=check_gates(gates, evaluation), origin=origin)
-            write_reports(report, stage)
+            with open_stage("report"):
+                write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
             unreported = raised
         written = tuple(file.name for file in sorted(stage.iterdir()))
@@ -237,9 +249,7 @@ def _evaluate(
     job: Job,
     int8: Path,
     samples: Iterable[Sample],
-    count: int | None,
     table: CalibrationTable,
-    progress: Progress,
     exclusive: Exclusive,
 ) -> Evaluation:
     return evaluate_pair(
@@ -254,7 +264,6 @@ def _evaluate(
         providers=job.evaluation.providers,
         metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.every_tensor.items()},
-        progress=lambda each: progress(each, count, "evaluate"),
         exclusive=exclusive,
     )
 

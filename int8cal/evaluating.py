@@ -46,7 +46,7 @@ from int8cal.identity import library_versions, mixed_with, run_of, stored_prepro
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_free
 from int8cal.job import DEFAULT_TARGET, Preprocess
-from int8cal.progress import Clock, Progress, silent
+from int8cal.progress import Clock, track
 from int8cal.protos import metadata_of, without_weights
 from int8cal.quantization.build import STEPS_KEY
 from int8cal.quantization.table import StepResult
@@ -81,7 +81,6 @@ def evaluate_files(
     overwrite: bool = False,
     strict: bool = False,
     command: str = "",
-    progress: Progress | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Report:
     """Compare two models on data, and write the reports where asked; arguments as for `evaluate_models`.
@@ -115,7 +114,6 @@ def evaluate_files(
             strict=strict,
             metric=own,
             command=command,
-            progress=progress,
             tell=tell,
         )
         warnings = (*report.warnings, *never_failing(parsed))
@@ -140,7 +138,6 @@ def evaluate_models(
     strict: bool = False,
     metric: Metric | None = None,
     command: str = "",
-    progress: Progress | None = None,
     stream: Callable[[], object] | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Report:
@@ -160,7 +157,6 @@ def evaluate_models(
         ModelError: One of them cannot be loaded, or changed meanwhile, or they are in each other's place.
         DataError: The data does not fit the model, or there are findings and they are errors.
     """
-    show = progress or silent
     clock = Clock()
     origin = origin_of(command, threads=threads, runtimes=runtimes)
     watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
@@ -191,7 +187,7 @@ def evaluate_models(
         evaluation = evaluate_pair(
             reference,
             int8,
-            watch.watch(feeds),
+            track(watch.watch(feeds), feeds.count, "outputs"),
             audit=audit_saturation,
             target=target,
             threads=threads,
@@ -199,7 +195,6 @@ def evaluate_models(
             runtimes=runtimes,
             providers=providers,
             metric=metric,
-            progress=lambda samples: show(samples, feeds.count, "evaluate"),
             reasons={"layers.clipped": "only known where int8cal calibrated the model"},
         )
     for files, digest in watched:

@@ -26,7 +26,7 @@ from int8cal.graph.costs import inference_us
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
-from int8cal.progress import Clock, Exclusive, Progress, silent
+from int8cal.progress import Clock, Exclusive, track
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input, with_raw_pixels
 from int8cal.quantization.table import StepResult, blank_table
@@ -147,7 +147,6 @@ def calibrate_planned(
     planned: Planned,
     clock: Clock,
     *,
-    progress: Progress = silent,
     engine: Callable[..., Collected] | None = None,
     best_result: BestResult | None = None,
     exclusive: Exclusive = nullcontext,
@@ -169,7 +168,7 @@ def calibrate_planned(
     # of an iterator, which gives its samples once, they are held where bodies are run on them too
     held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
-    ahead = progress(read_ahead(samples, job.calibration.batch_size), feeds.count, "calibrate")
+    ahead = track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples")
     path = job.calibration.statistics
     known = None if path is None else load_statistics(path)
     with clock.station("calibrate"):

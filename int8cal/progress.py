@@ -1,8 +1,11 @@
-"""Following a run: how far a pass is, the seconds of every station, and what libraries warn of."""
+"""Following a run: which stage it is in and how far, for whoever watches; its seconds; what libraries warn of.
+
+Stages lie inside each other, as the steps of a search inside "quantize". Whoever works opens them, with `stage` and
+`track`, and need not know who watches; who watches, with `watching`, gets every change as an `Event`.
+"""
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from contextlib import AbstractContextManager, contextmanager
@@ -19,11 +22,123 @@ T = TypeVar("T")
 READING: ContextVar[str] = ContextVar("READING", default="")
 
 
-class Progress(Protocol):
-    """Shows how far a pass is."""
+@dataclass(frozen=True)
+class Event:
+    """Where a run is.
 
-    def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
-        """Pass the items on; `total` is their number where that is known, `label` one word for the work."""
+    Attributes:
+        job: Its name, in a batch; "" for a single one.
+        stage: What it does: "prepare", "calibrate", "quantize", ...; "" when the last stage has ended.
+        detail: The innermost part of it that is under way; "" for none.
+        done: Items of the innermost stage that counts any, such as samples or steps.
+        total: Their number; None where it is not known, or nothing is counted.
+        seconds: Since that one began.
+    """
+
+    job: str = ""
+    stage: str = ""
+    detail: str = ""
+    done: int = 0
+    total: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class _Stage:
+    name: str
+    total: int | None = None
+    done: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class _Watched:
+    """A run that is watched: its open stages, from the outermost on."""
+
+    watcher: Callable[[Event], object]
+    job: str
+    stages: list[_Stage] = field(default_factory=list)
+
+    def tell(self) -> None:
+        if not self.stages:
+            self.watcher(Event(self.job))
+            return
+        counting = next((each for each in reversed(self.stages) if each.total is not None), self.stages[-1])
+        detail = self.stages[-1].name if len(self.stages) > 1 else ""
+        seconds = time.monotonic() - counting.began
+        self.watcher(Event(self.job, self.stages[0].name, detail, counting.done, counting.total, seconds))
+
+
+_WATCHED: ContextVar[_Watched | None] = ContextVar("WATCHED", default=None)
+
+
+@contextmanager
+def watching(watcher: Callable[[Event], object] | None, job: str = "") -> Iterator[None]:
+    """Let a function follow what runs in this thread meanwhile.
+
+    Args:
+        watcher: Called in this thread, when a stage begins or ends and with every item; None for nobody.
+        job: Its name, for the events.
+    """
+    token = _WATCHED.set(None if watcher is None else _Watched(watcher, job))
+    try:
+        yield
+    finally:
+        _WATCHED.reset(token)
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Say what is done in a block."""
+    watched = _WATCHED.get()
+    if watched is None:
+        yield
+        return
+    watched.stages.append(_Stage(name))
+    watched.tell()
+    try:
+        yield
+    finally:
+        watched.stages.pop()
+        watched.tell()
+
+
+def track(items: Iterable[T], total: int | None, name: str) -> Iterator[T]:
+    """Pass items on, and say how many have been.
+
+    Args:
+        items: Any.
+        total: Their number; None where it is not known.
+        name: Of the stage, while it lasts.
+    """
+    watched = _WATCHED.get()
+    if watched is None:
+        yield from items
+        return
+    own = _Stage(name, total)
+    watched.stages.append(own)
+    watched.tell()
+    try:
+        for item in items:
+            yield item
+            own.done += 1
+            watched.tell()
+    finally:
+        watched.stages.remove(own)
+        watched.tell()
+
+
+@contextmanager
+def own_job(name: str, *, quiet: bool = False) -> Iterator[None]:
+    """Let a job of several be watched by its name.
+
+    Args:
+        name: For the events.
+        quiet: Let nobody watch it.
+    """
+    outer = _WATCHED.get()
+    with watching(None if quiet or outer is None else outer.watcher, name):
+        yield
 
 
 class Exclusive(Protocol):
@@ -33,33 +148,9 @@ class Exclusive(Protocol):
         """Wait for the machine; gives the threads to measure with, `threads` are those that other work has."""
 
 
-def silent(iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:  # noqa: ARG001 - the protocol's shape
-    """Show nothing."""
-    return iterable
-
-
-class ProgressBar:
-    """Draws a bar on stderr, with rate and remaining time; none when nobody would see it.
-
-    Args:
-        quiet: Show nothing.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.shown = not quiet and sys.stderr.isatty()
-
-    def __call__(self, iterable: Iterable[T], total: int | None, label: str) -> Iterable[T]:
-        """Pass the items on and draw a bar meanwhile."""
-        if not self.shown:
-            return iterable
-        from tqdm import tqdm
-
-        return tqdm(iterable, desc=label, total=total, file=sys.stderr, dynamic_ncols=True, leave=False)
-
-
 @dataclass
 class Clock:
-    """Seconds per station."""
+    """Seconds per station, each of which is a stage."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -67,7 +158,8 @@ class Clock:
     def station(self, name: str) -> Iterator[None]:
         """Add the time of a block to a station's."""
         started = time.perf_counter()
-        yield
+        with stage(name):
+            yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 

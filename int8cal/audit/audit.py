@@ -21,6 +21,7 @@ from int8cal.graph.load import is_quantized, load_model, save_model
 from int8cal.graph.signature import signature_of
 from int8cal.io.paths import require_apart, require_free
 from int8cal.job import DEFAULT_TARGET
+from int8cal.progress import track
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import Fusion, Gate, LayerSaturation, Saturation
     from int8cal.job import DataSettings
-    from int8cal.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,6 @@ def audit_file(
     fix: Path | None = None,
     overwrite: bool = False,
     threads: int = 0,
-    progress: Progress | None = None,
 ) -> Audit:
     """Audit an int8 model of any tool, and repair it where asked.
 
@@ -139,7 +138,6 @@ def audit_file(
         fix: Where to write the repaired model; None to write nothing.
         overwrite: Replace that file if it exists.
         threads: Threads of the runtime; 0 for all CPUs.
-        progress: Shows each pass over the data; with `fix` there is a second one, for the repaired model.
 
     Returns:
         The audit; a failed gate is in it. The repaired model is written though a gate fails.
@@ -165,13 +163,13 @@ def audit_file(
             do="give the int8 model that was made from it",
         )
     feeds = None if data is None else _open(model, data)
-    audit = _audit(path, source, model, target, feeds, threads, progress)
+    audit = _audit(path, source, model, target, feeds, threads)
     if fix is not None:
         fixed, repairs = repair(model, target, audit.fusion)
         save_model(fixed, fix)
         audit = replace(
             audit,
-            repaired=Repaired(str(fix), repairs, _audit(fix, fix, fixed, target, feeds, threads, progress)),
+            repaired=Repaired(str(fix), repairs, _audit(fix, fix, fixed, target, feeds, threads)),
         )
     subject = audit.repaired.audit if audit.repaired else audit
     return replace(audit, gates=tuple(hold(gate, FIGURES[gate.name.removeprefix(PREFIX)](subject)) for gate in parsed))
@@ -198,7 +196,6 @@ def _audit(
     target: str,
     feeds: Feeds | None,
     threads: int,
-    progress: Progress | None,
 ) -> Audit:
     """Audit one model: `source` is what the runtime opens, `model` the same in memory."""
     fusion, reason = None, ""
@@ -209,8 +206,7 @@ def _audit(
     cases = worst_cases(model, target, fusion)
     on_data = None
     if feeds is not None:
-        samples = feeds if progress is None else progress(feeds, feeds.count, "audit")
-        found = measure_on_data(model, cases, target, samples, threads=threads)
+        found = measure_on_data(model, cases, target, track(feeds, feeds.count, "samples"), threads=threads)
         on_data = replace(found, skipped=len(feeds.skipped))
     layers = tuple(_audited(case) for case in cases)
     return Audit(str(path), target, layers, saturation_of(target, cases), fusion, reason, on_data)

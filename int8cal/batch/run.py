@@ -29,7 +29,7 @@ from int8cal.config.load import placed_patterns
 from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
 from int8cal.gating import failure_of, require_complete
 from int8cal.io.atomic import OutputDirectory
-from int8cal.progress import silent
+from int8cal.progress import own_job, stage
 from int8cal.report.document import document_of
 from int8cal.report.files import load_report
 from int8cal.runtime.sessions import cpu_count
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.batch.up_to_date import Decision
-    from int8cal.progress import Exclusive, Progress
+    from int8cal.progress import Exclusive
     from int8cal.report.document import Document
 
 # Shows a job's result, and what the job printed.
@@ -72,14 +72,13 @@ class BatchOptions:
 
 
 def run_batch(
-    tasks: Sequence[Task], options: BatchOptions, progress: Progress, report: Reporter
+    tasks: Sequence[Task], options: BatchOptions, report: Reporter
 ) -> tuple[tuple[JobResult, ...], KeyboardInterrupt | None]:
     """Run the jobs of a batch.
 
     Args:
         tasks: The jobs, in the order of the files.
         options: How.
-        progress: Shows how far each pass is, where jobs run in this process.
         report: Called with each result as it comes.
 
     Returns:
@@ -102,7 +101,7 @@ def run_batch(
     interrupted: KeyboardInterrupt | None = None
     try:
         write_summary(options.summary, tasks, results, first_failure(results))
-        with contextlib.closing(_run(tasks, decisions, options, progress)) as ended:
+        with contextlib.closing(_run(tasks, decisions, options)) as ended:
             for index, result, printed in ended:
                 results[index] = result
                 if result.exit_code and not options.keep_going and not stopped:
@@ -127,9 +126,7 @@ def _with_reason(result: JobResult, why: str) -> JobResult:
     return replace(result, why=why) if result.status == "not run" else result
 
 
-def _run(
-    tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOptions, progress: Progress
-) -> Generator[Ended, None, None]:
+def _run(tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOptions) -> Generator[Ended, None, None]:
     """Run jobs one after the other in this process; of several at a time, those that are not up to date in workers."""
     calls = []
     size = min(options.workers, sum(not decision.up_to_date for decision in decisions))
@@ -138,14 +135,18 @@ def _run(
         if options.workers > 1 and not decision.up_to_date:
             calls.append((index, functools.partial(_run_in_worker, task, decision, threads, options.command)))
             continue
-        shown = silent if task.job.quiet else progress
-        result = run_job(task, decision, progress=shown, command=options.command)
+        with own_job(task.job.name, quiet=task.job.quiet):
+            result = run_job(task, decision, command=options.command)
         yield index, result, ""
         if result.exit_code and not options.keep_going:
             break  # with workers as without: the jobs before it run, those behind it do not
     pool = WorkerPool(size)
     with contextlib.closing(pool.run(calls)) as ends:
-        for end in ends:
+        for count in range(len(calls)):
+            with stage(f"{count} of {len(calls)} jobs done"):  # rows are printed while no stage is open
+                end = next(ends, None)
+            if end is None:
+                break
             task, decision = tasks[end.key], decisions[end.key]
             result = end.result if isinstance(end.result, JobResult) else _died(task, decision, end.exit_code)
             yield end.key, result, end.printed
@@ -164,12 +165,10 @@ def _run_in_worker(task: Task, decision: Decision, threads: int, command: str, e
     own = task.job.calibration.threads
     calibration = replace(task.job.calibration, threads=own or threads)
     task = replace(task, job=replace(task.job, calibration=calibration))
-    return run_job(task, decision, progress=silent, exclusive=lambda _: exclusive(own), command=command)
+    return run_job(task, decision, exclusive=lambda _: exclusive(own), command=command)
 
 
-def run_job(
-    task: Task, decision: Decision, *, progress: Progress, exclusive: Exclusive = nullcontext, command: str = ""
-) -> JobResult:
+def run_job(task: Task, decision: Decision, *, exclusive: Exclusive = nullcontext, command: str = "") -> JobResult:
     """Do what was decided about a job; whatever happens is its result, only an interrupt passes through."""
     if decision.up_to_date and decision.record is not None:
         try:
@@ -180,14 +179,14 @@ def run_job(
     try:
         if decision.error is not None:
             raise decision.error
-        return _calibrate(task, decision, progress, exclusive, command)
+        return _calibrate(task, decision, exclusive, command)
     except Exception as error:  # noqa: BLE001 - one job's bug must not hide the others' results; a log keeps its traceback
         is_bug = not isinstance(error, Int8calError) or error.exit_code == 1
         text = keep_crash(error) if is_bug else str(error)
         return replace(_failed(task, decision, error), ran=True, error=text, seconds=time.monotonic() - began)
 
 
-def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Exclusive, command: str) -> JobResult:
+def _calibrate(task: Task, decision: Decision, exclusive: Exclusive, command: str) -> JobResult:
     """Run a job: claim its directory with a record that says "started", and write the record of its end.
 
     Raises:
@@ -207,9 +206,7 @@ def _calibrate(task: Task, decision: Decision, progress: Progress, exclusive: Ex
         placed_patterns(task.places.get),
     ):
         # the directory exists from here on: the record is in it
-        outcome = calibrate_job(
-            with_overwrite(job), progress=progress, exclusive=exclusive, output=output, command=command
-        )
+        outcome = calibrate_job(with_overwrite(job), exclusive=exclusive, output=output, command=command)
         require_complete(outcome.report)
         failure = failure_of(outcome.report)
         code, text = (0, "") if failure is None else (failure.exit_code, str(failure))

@@ -9,9 +9,9 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.console import say, tell, tell_lines, tell_written
+from int8cal.cli.progress_line import shown_progress
 from int8cal.errors import Int8calError
 from int8cal.job import DEFAULT_TARGET
-from int8cal.progress import ProgressBar
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -95,16 +95,16 @@ def command(
         from int8cal.audit.report import audit_lines, audit_to_json
         from int8cal.gating import require_held
 
-        audit = audit_file(
-            Path(model),
-            target=target,
-            data=settings,
-            gates=gates,
-            fix=None if output is None else Path(output),
-            overwrite=overwrite,
-            threads=threads,
-            progress=ProgressBar(quiet=quiet),
-        )
+        with shown_progress(quiet=quiet):
+            audit = audit_file(
+                Path(model),
+                target=target,
+                data=settings,
+                gates=gates,
+                fix=None if output is None else Path(output),
+                overwrite=overwrite,
+                threads=threads,
+            )
         if as_json:
             tell(audit_to_json(audit), nl=False)
         elif not quiet:

@@ -9,7 +9,7 @@ import click
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
-from int8cal.progress import ProgressBar
+from int8cal.cli.progress_line import shown_progress
 
 
 @click.command("calibrate")
@@ -51,7 +51,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
     read = [job.model, *([Path(config)] if config else [])]
     junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
     require_available(job)
-    from int8cal.calibrating import calibrate_job
+    from int8cal.calibrating import calibrate_job, order_of
     from int8cal.gating import require_complete, require_gates, require_sound
 
     def place(key: str) -> str | None:
@@ -59,10 +59,11 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             return None
         return load_jobs(Path(config), values, flags=flags)[0].place(key).text
 
-    with placed_patterns(place):
+    with placed_patterns(place), shown_progress(quiet=job.quiet) as line:
+        if line is not None:
+            line.announce(order_of(job))
         outcome = calibrate_job(
             job,
-            progress=ProgressBar(quiet=job.quiet),
             command=command_line(context),
             tell=None if job.quiet else say,
         )

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def say(message: str) -> None:
     """Print one line about this run on stderr, even when nobody reads it."""
     with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():  # a line of progress may stand there
+            click.echo("\r\x1b[K", err=True, nl=False)
         click.echo(f"int8cal: {printable(' '.join(message.splitlines()))}", err=True)
 
 

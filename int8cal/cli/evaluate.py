@@ -10,9 +10,9 @@ import click
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.junit import JUnitFile, junit_option
+from int8cal.cli.progress_line import shown_progress
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
-from int8cal.progress import ProgressBar
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -71,24 +71,24 @@ def command(
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
     junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
-    report = evaluate_files(
-        Path(fp32),
-        Path(int8),
-        job.evaluation.data or job.data,
-        output=directory,
-        gates=job.evaluation.gates,
-        metric=job.evaluation.metric,
-        target=target or job.quantization.target,
-        threads=job.calibration.threads,
-        latency=job.evaluation.latency,
-        runtimes=job.evaluation.runtimes,
-        providers=job.evaluation.providers,
-        overwrite=overwrite,
-        strict=job.evaluation.strict,
-        command=command_line(context),
-        progress=ProgressBar(quiet=job.quiet),
-        tell=None if job.quiet else say,
-    )
+    with shown_progress(quiet=job.quiet):
+        report = evaluate_files(
+            Path(fp32),
+            Path(int8),
+            job.evaluation.data or job.data,
+            output=directory,
+            gates=job.evaluation.gates,
+            metric=job.evaluation.metric,
+            target=target or job.quantization.target,
+            threads=job.calibration.threads,
+            latency=job.evaluation.latency,
+            runtimes=job.evaluation.runtimes,
+            providers=job.evaluation.providers,
+            overwrite=overwrite,
+            strict=job.evaluation.strict,
+            command=command_line(context),
+            tell=None if job.quiet else say,
+        )
     show_report(report, directory, quiet=job.quiet, as_json=as_json)
     require_complete(report)
     junit.record(report)

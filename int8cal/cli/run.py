@@ -11,8 +11,8 @@ import click
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, shown_path, tell
 from int8cal.cli.junit import JUnitFile, junit_option
+from int8cal.cli.progress_line import shown_progress
 from int8cal.errors import Int8calError
-from int8cal.progress import ProgressBar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,12 +125,9 @@ def command(
     if not quiet:
         tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
     reporter = _reporter({task.job.name for task in selected if task.job.quiet}, width)
-    results, interrupted = run_batch(
-        selected,
-        BatchOptions(workers, keep_going, rerun, path, command_line(context)),
-        ProgressBar(quiet=quiet),
-        reporter,
-    )
+    options_of_batch = BatchOptions(workers, keep_going, rerun, path, command_line(context))
+    with shown_progress(quiet=quiet):
+        results, interrupted = run_batch(selected, options_of_batch, reporter)
     if not interrupted:
         chosen = len(results)
         selected, results = with_chains(selected, results, reporter)

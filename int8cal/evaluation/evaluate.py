@@ -38,6 +38,7 @@ from int8cal.graph.load import external_files, load_model
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
+from int8cal.progress import stage
 from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
@@ -70,7 +71,6 @@ def evaluate_pair(
     clipped: Mapping[str, float] | None = None,
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
-    progress: Callable[[Iterable[Sample]], Iterable[Sample]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -90,7 +90,6 @@ def evaluate_pair(
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         metric: The user's own, called with the outputs of all samples; None for none.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
-        progress: Wraps the samples, to show how far the pass is.
         exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
@@ -123,7 +122,6 @@ def evaluate_pair(
     for name in further(runtimes):
         with parts.part(f"runtimes.{name}"):
             others.append(SecondRuntime(name, int8, names, groups, threads=threads))
-    stream = progress(samples) if progress else samples
     audits = providers == (CPU,)
     # other providers have threads and memory of their own
     open_here = partial(Session, threads=threads, providers=providers, at_once=SIDE_BY_SIDE if audits else 1)
@@ -135,7 +133,9 @@ def evaluate_pair(
         second, unwritten = _open_written(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
-        kept = _compare((first, second), models, stream, comparison, own, others, parts, keep=max(layerwise_samples, 1))
+        kept = _compare(
+            (first, second), models, samples, comparison, own, others, parts, keep=max(layerwise_samples, 1)
+        )
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
@@ -155,7 +155,7 @@ def evaluate_pair(
         feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
         rows = (batch_size(signatures[0]), batch_size(signatures[1]))
         paths = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
-        with parts.part(*paths), exclusive(threads) as every:
+        with stage("speed"), parts.part(*paths), exclusive(threads) as every:
             open_timed = partial(Session, threads=every, providers=providers)
             sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
             floats = open_fp32(others, fp32, threads=every, reasons=found)
@@ -173,7 +173,7 @@ def evaluate_pair(
         found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
     layers: tuple[LayerMetrics, ...] = ()
     outer: tuple[LayerMetrics, ...] = ()
-    with parts.part("layers"):
+    with stage("layers"), parts.part("layers"):
         outer, why = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         inner, why_not = measure_body_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         layers = (*outer, *inner)
@@ -181,10 +181,10 @@ def evaluate_pair(
             why.pop("layers", None)  # it is only the main graph that has none
         found |= why | why_not
     families: tuple[FamilyFinding, ...] = ()
-    with parts.part("families"):
+    with stage("families"), parts.part("families"):
         families = weak_families(models[0], outer)
     saturation = Saturation(target, None)
-    with parts.part("saturation"):
+    with stage("saturation"), parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
     results = []
     for other in others:

@@ -23,6 +23,7 @@ from int8cal.numerics.affine import affine_from_range
 from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
+from int8cal.progress import track
 from int8cal.quantization.corrections.channel_copies import can_have_copies
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 
@@ -213,7 +214,7 @@ class Precision:
         if calibration.method != "auto" or not groups or count < LEAST_SAMPLES:
             return ranges, ()
         entries, lines = dict(ranges.entries), []
-        for group in groups:
+        for group in track(groups, len(groups), "ranges by output error"):
             affines = [ranges.entries[group].affine]
             histogram = group_histogram(self.plan, self.tensors, group)
             for method, percentile in CANDIDATES:

@@ -7,9 +7,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import onnx
-
 from int8cal.graph.prepare import require_layers
+from int8cal.progress import stage, track
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import first_table
@@ -17,6 +16,8 @@ from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+
+    import onnx
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
@@ -120,7 +121,6 @@ class Result:
         plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
         model: The int8 model.
         steps: What each step gave.
-        known: What the search built, for building alike tables; without its model.
     """
 
     table: CalibrationTable
@@ -129,7 +129,6 @@ class Result:
     plan: Plan
     model: onnx.ModelProto
     steps: tuple[StepResult, ...] = ()
-    known: BuiltModel | None = None
 
 
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
@@ -150,20 +149,27 @@ def search(state: State, steps: Iterable[Step], inputs: Inputs) -> State:
         steps: In their order.
         inputs: What stays the same.
     """
-    for step in steps:
-        proposals = step(state, inputs)
-        proposal = next(proposals, None)
-        while proposal is not None:
-            if isinstance(proposal, Settled):
-                state = proposal.state
-            elif isinstance(proposal, Remark):
-                state = replace(state, notes=(*state.notes, *proposal.lines))
-            else:
-                state = _decide(state, proposal, inputs)
-            try:
-                proposal = proposals.send(state)
-            except StopIteration:
-                break
+    steps = tuple(steps)
+    for step in track(steps, len(steps), "steps"):
+        with stage(step.__module__.rpartition(".")[2].replace("_", " ")):  # each has a file of its own
+            state = _taken(state, step, inputs)
+    return state
+
+
+def _taken(state: State, step: Step, inputs: Inputs) -> State:
+    proposals = step(state, inputs)
+    proposal = next(proposals, None)
+    while proposal is not None:
+        if isinstance(proposal, Settled):
+            state = proposal.state
+        elif isinstance(proposal, Remark):
+            state = replace(state, notes=(*state.notes, *proposal.lines))
+        else:
+            state = _decide(state, proposal, inputs)
+        try:
+            proposal = proposals.send(state)
+        except StopIteration:
+            break
     return state
 
 
@@ -233,7 +239,7 @@ def propose_layers(
     harmless: list[str] = []
     for first in range(0, len(changed), size):
         part = changed[first : first + size]
-        built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
+        built = build_model(inputs.prepared, state.plan, with_only(part))
         if scored(built, inputs).db >= before.db:
             harmless += part
     if not harmless:
@@ -260,7 +266,7 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
     # a proposal's plan is one of the main graph's nodes; bodies are planned before
     plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
-    built = build_model(inputs.prepared, plan, proposal.table, state.built)
+    built = build_model(inputs.prepared, plan, proposal.table)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
     gain = gain_of(before, after)
@@ -297,8 +303,7 @@ def finished(state: State, inputs: Inputs) -> Result:
     table = with_weights(replace(state.table, warnings=warnings), state.plan, state.built)
     known = table.tensors.keys() - inputs.blank.tensors.keys()
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
-    built = replace(state.built, model=onnx.ModelProto())
-    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built)
+    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results)
 
 
 def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:
@@ -311,9 +316,7 @@ def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResul
     """
     steps = (*before, *result.steps)
     table = replace(result.table, settings=result.table.settings.with_steps(steps))
-    return replace(
-        result, table=table, model=build_model(prepared, result.plan, table, result.known).model, steps=steps
-    )
+    return replace(result, table=table, model=build_model(prepared, result.plan, table).model, steps=steps)
 
 
 def left_in_float(
@@ -344,7 +347,7 @@ def left_in_float(
     smaller = require_layers(prepared, selections.pop(""), selections)
     plans = {path: (whole.plan.graphs[path], smaller.graphs[path]) for path in inside}
     table = whole.table.with_graphs({path: cut_down(path, plans[path], nodes) for path, nodes in inside.items()})
-    built = build_model(prepared.model, smaller, table, whole.known)
+    built = build_model(prepared.model, smaller, table)
     tensors = {name: value for name, value in whole.tensors.items() if name in table.every_tensor}
     table = with_weights(table, smaller, built)
     return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model)

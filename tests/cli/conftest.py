@@ -152,8 +152,8 @@ class FakePipeline:
         if error is not None:
             raise error
 
-    def calibrate_job(self, job, *, progress=None, exclusive=None, output=None, command="", tell=None):
-        self._called(job=job, progress=progress)
+    def calibrate_job(self, job, *, exclusive=None, output=None, command="", tell=None):
+        self._called(job=job)
         directory = self.folder / "results"
         directory.mkdir(exist_ok=True)
         (directory / "report.json").write_text('{"format": "int8cal/report"}\n')

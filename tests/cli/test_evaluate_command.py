@@ -35,7 +35,6 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
     )
     assert (done.code, done.out, done.err) == (0, "", "")
     arguments = vars(pipeline.calls[0])
-    assert arguments.pop("progress").shown is False
     assert arguments.pop("command").startswith(
         "int8cal evaluate f.onnx q.onnx --data v --labels l.csv --gate 'cosine>0.9' "
     )

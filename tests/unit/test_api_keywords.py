@@ -5,12 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args, get_origin
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import int8cal
 from int8cal import api, job
 from int8cal.declared import alternatives, declared, keywords
 from int8cal.errors import Int8calError
+from int8cal.progress import Event
+from int8cal.search.recipes import RECIPES
 
 # Left out, it follows the target.
 FOLLOWING = {"activations"}
@@ -42,10 +46,14 @@ def test_the_signature_has_every_keyword_that_is_declared_with_its_type_and_defa
     """Where this fails, change the parameters in int8cal/api.py; a setting is declared in int8cal/job.py."""
     function = getattr(int8cal, name)
     types = vars(job) | {"Sequence": Sequence, "Model": None, "Data": None, "CalibrationTable": None, "Report": None}
-    types["Callable"] = Callable
+    types |= {"Callable": Callable, "Event": Event}
     annotations = inspect.get_annotations(function, eval_str=True, locals=types)
     parameters = inspect.signature(function).parameters.values()
     found = {each.name: (annotations[each.name], each.default) for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert found.pop("progress") == (
+        Callable[[Event], object] | None,
+        None,
+    )  # no setting: who watches, not what is done
     assert found == {keyword: expected(setting) for keyword, setting in keywords(name).items()}
 
 
@@ -86,3 +94,30 @@ def test_paths_tuples_and_none_stand_for_what_the_yaml_has(monkeypatch):
     assert made.evaluation.data.path == "val"
     assert made.calibration == job.CalibrationSettings(statistics=Path("a.stats.npz"))
     assert made.quantization == job.QuantizationSettings(target="tensorrt", activations="s8", ranges={"x": (0.0, 1.0)})
+
+
+def test_a_callback_sees_every_stage():
+    weight = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    feeds = [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)]
+    events = []
+    table = int8cal.calibrate(model, feeds, samples=16, progress=events.append)
+    int8cal.evaluate(model, int8cal.quantize(model, table), feeds, progress=events.append)
+    stages = dict.fromkeys(event.stage for event in events)
+    assert list(stages) == ["prepare", "", "calibrate", "thresholds", "quantize", "evaluate"]
+    assert {event.detail for event in events if event.stage == "evaluate"} >= {
+        "outputs",
+        "speed",
+        "layers",
+        "saturation",
+    }
+    assert [event.done for event in events if event.detail == "samples"] == list(range(17))
+    steps = [event.total for event in events if event.stage == "quantize" and event.total]
+    assert set(steps) >= {len(RECIPES["fast"].steps)}

@@ -15,6 +15,7 @@ from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
+from int8cal.progress import track
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
@@ -86,7 +87,7 @@ def rounded_again(state: State, inputs: Inputs, table: CalibrationTable) -> Cali
     nodes = Rounding.of(state.table).values.keys() - Rounding.of(table).values.keys()
     if not nodes:
         return table
-    return _refined(build_model(inputs.prepared, state.plan, table, state.built), table, inputs, nodes)[0]
+    return _refined(build_model(inputs.prepared, state.plan, table), table, inputs, nodes)[0]
 
 
 def _refined(
@@ -127,7 +128,8 @@ def refine_layers(
     inputs, without = layer_inputs(built.model, list(layers))
     index = Index(built.draft.model)
     found: dict[str, Refined] = {}
-    for entry, moments in take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads):
+    moments_of = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
+    for entry, moments in track(moments_of, len(inputs), "second-order rounding"):
         layer, integers = layers[entry.node], built.layers[entry.node]
         source = layer_weights(index, layer, built.draft)
         before = source.reduction.rows(integers.weight).values

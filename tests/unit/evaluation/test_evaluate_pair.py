@@ -83,15 +83,15 @@ def test_latency_and_fusion_are_measured(fp32, int8, make_samples):
     assert len(result.fusion.nodes) == result.fusion.float_
 
 
-def test_the_samples_are_streamed_once_through_progress(fp32, int8, make_samples):
+def test_the_samples_are_streamed_once(fp32, int8, make_samples):
     seen = []
 
-    def progress(samples):
-        for sample in samples:
+    def read():
+        for sample in make_samples(5):
             seen.append(sample.origin)
             yield sample
 
-    evaluate_pair(fp32, int8, make_samples(5), latency=False, layerwise_samples=2, progress=progress)
+    evaluate_pair(fp32, int8, read(), latency=False, layerwise_samples=2)
     assert seen == [f"calib/{index:04d}.npz" for index in range(5)]
 
 
