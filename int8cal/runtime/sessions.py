@@ -275,10 +275,13 @@ def _open(
                     where=f"provider {', '.join(providers)}",
                     do="add --provider cpu behind it to let the CPU provider take the others",
                 ) from error
+            # a valid model that the runtime has no kernel for: checking it finds nothing
+            kernel = type(error).__name__ == "NotImplemented"
+            advice = "export it with types or an opset that it has a kernel for"
             raise ModelError(
                 f"onnxruntime cannot load it: {first_line(error)}",
                 where=str(name),
-                do="check it with onnx.checker.check_model, or export it again",
+                do=advice if kernel else "check it with onnx.checker.check_model(full_check=True), or export it again",
             ) from error
     session.disable_fallback()
     idle = [name for name in providers if name not in session.get_providers()]

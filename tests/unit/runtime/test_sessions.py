@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from onnx import TensorProto, checker, helper
 
 from int8cal.errors import ModelError, OutputError, StatisticsError
 from int8cal.runtime import sessions
@@ -25,6 +26,19 @@ def test_a_model_that_does_not_load_is_a_model_error_with_its_name(bench):
         Session(broken)
     assert caught.value.where == "net"
     assert "\n" not in str(caught.value)
+
+
+def test_where_the_runtime_has_no_kernel_the_advice_is_not_to_check_the_model():
+    node = helper.make_node("GridSample", ["x", "grid"], ["y"], name="warp")
+    shapes = {"x": (TensorProto.FLOAT, [1, 1, 4, 4]), "grid": (TensorProto.DOUBLE, [1, 2, 2, 2])}
+    inputs = [helper.make_tensor_value_info(name, *kind) for name, kind in shapes.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 2, 2])]
+    graph = helper.make_graph([node], "warped", inputs, outputs)
+    valid = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+    checker.check_model(valid, full_check=True)
+    with pytest.raises(ModelError, match=r"GridSample\(16\) node with name 'warp'") as caught:
+        Session(valid)
+    assert "kernel" in caught.value.do
 
 
 def test_a_file_that_does_not_load_is_named(tmp_path):
