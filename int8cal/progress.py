@@ -43,7 +43,7 @@ class Event:
     seconds: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Stage:
     name: str
     total: int | None = None
@@ -58,6 +58,16 @@ class _Watched:
     watcher: Callable[[Event], object]
     job: str
     stages: list[_Stage] = field(default_factory=list)
+
+    def begin(self, own: _Stage) -> None:
+        self.stages.append(own)
+        self.tell()
+
+    def end(self, own: _Stage) -> None:
+        # a pass that is left early lasts until its iterator goes, which may be after the stage around it
+        if own in self.stages:
+            del self.stages[self.stages.index(own) :]
+            self.tell()
 
     def tell(self) -> None:
         if not self.stages:
@@ -94,13 +104,12 @@ def stage(name: str) -> Iterator[None]:
     if watched is None:
         yield
         return
-    watched.stages.append(_Stage(name))
-    watched.tell()
+    own = _Stage(name)
+    watched.begin(own)
     try:
         yield
     finally:
-        watched.stages.pop()
-        watched.tell()
+        watched.end(own)
 
 
 def track(items: Iterable[T], total: int | None, name: str) -> Iterator[T]:
@@ -116,16 +125,14 @@ def track(items: Iterable[T], total: int | None, name: str) -> Iterator[T]:
         yield from items
         return
     own = _Stage(name, total)
-    watched.stages.append(own)
-    watched.tell()
+    watched.begin(own)
     try:
         for item in items:
             yield item
             own.done += 1
             watched.tell()
     finally:
-        watched.stages.remove(own)
-        watched.tell()
+        watched.end(own)
 
 
 @contextmanager

@@ -65,6 +65,18 @@ def test_a_pass_that_is_left_early_is_no_stage_any_more(watcher, events):
     assert events[-2:] == [("", "evaluate", "", 0, None), ("", "", "", 0, None)]
 
 
+def test_a_pass_that_outlives_its_stage_ends_with_it(watcher, events):
+    with watching(watcher):
+        with stage("calibrate"):
+            items = track(range(9), 9, "samples")
+            next(items)
+        assert events[-1] == ("", "", "", 0, None)
+        with stage("evaluate"):
+            items.close()
+            assert events[-1] == ("", "evaluate", "", 0, None)
+    assert events[-1] == ("", "", "", 0, None)
+
+
 def test_an_error_ends_its_stages(watcher, events):
     with watching(watcher), pytest.raises(KeyError), stage("prepare"), stage("inside"):
         raise KeyError
