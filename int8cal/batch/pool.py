@@ -43,6 +43,7 @@ ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
 _GRACE_S = 10.0
 _START = "from int8cal.batch.pool import work; work()"
 _PR_SET_PDEATHSIG = 1
+_LISTENER = "int8cal-listen"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class _Worker:
     key: int
     process: subprocess.Popen[bytes]
     log: IO[bytes]
+    listener: threading.Thread | None = None
     result: object = None
 
 
@@ -134,15 +136,18 @@ class WorkerPool:
         with contextlib.suppress(BrokenPipeError):  # it died at once; its end comes as a message
             pickle.dump(call, process.stdin)  # type: ignore[arg-type]
             process.stdin.flush()  # type: ignore[union-attr]
-        threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
+        worker.listener = threading.Thread(target=self._listen, args=(worker,), name=_LISTENER, daemon=True)
+        worker.listener.start()
 
     def _listen(self, worker: _Worker) -> None:
-        """Pass a worker's messages on, and its end."""
-        with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
-            while True:
-                kind, value = pickle.load(worker.process.stdout)  # type: ignore[arg-type] # noqa: S301 - from the worker alone
-                self._messages.put((worker, kind, value))
-        self._messages.put((worker, _END, None))
+        """Pass a worker's messages on, and its end; what cannot be read is one, or the caller would wait for ever."""
+        try:
+            with contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+                while True:
+                    kind, value = pickle.load(worker.process.stdout)  # type: ignore[arg-type] # noqa: S301 - from the worker alone
+                    self._messages.put((worker, kind, value))
+        finally:
+            self._messages.put((worker, _END, None))
 
     def _grant_exclusive(self) -> None:
         """Let the next worker that waits for it measure, and stop the others."""
@@ -198,6 +203,9 @@ def _signal(worker: _Worker, name: str) -> None:
 
 
 def _close(worker: _Worker) -> None:
+    """Let go of a worker whose process has ended."""
+    if worker.listener is not None:
+        worker.listener.join()  # the pipe is at its end; to close it under a read is an error of that thread
     for stream in (worker.process.stdin, worker.process.stdout, worker.log):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import sys
+import threading
 
 import pytest
 
@@ -24,6 +25,14 @@ def measure(name, exclusive):
             time.sleep(0.1)
             log.write(f"end {time.monotonic()}\\n")
     return name
+
+class Answer:
+    pass
+
+def answer(name, exclusive):
+    Answer.__qualname__ = "Unknown"  # a name that is not there where the message is read
+    globals()["Unknown"] = Answer
+    return Answer()
 
 def leave(name, exclusive):
     print("so long", flush=True)
@@ -67,6 +76,16 @@ def test_all_processes_end_when_the_caller_stops_early(calls, tmp_path):
     assert processes
     assert all(process.poll() is not None for process in processes)
     assert not pool._running
+    # none may still read a pipe that has been closed
+    assert "int8cal-listen" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_message_that_cannot_be_read_is_the_end_of_its_process(calls, monkeypatch):
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", lambda error: reported.append(error.exc_type))
+    (end,) = WorkerPool(1).run(keyed(calls.answer, "a"))
+    assert end.result is None
+    assert reported == [AttributeError]
 
 
 def test_a_process_that_ends_without_a_result_has_none(calls):
