@@ -103,6 +103,7 @@ class QuantizedLayer:
         raised: Number of scales that the bias guard raised.
         range: "s8", "s7" or "paired".
         ended: Number of scales that are larger than the weights want them, since float32 ends.
+        mark: Of all that the codes were rounded from: equal marks, equal codes; "" where it was not taken.
     """
 
     weight: Int8
@@ -111,6 +112,7 @@ class QuantizedLayer:
     raised: int
     range: str = "s8"
     ended: int = 0
+    mark: str = ""
 
 
 @dataclass(frozen=True)

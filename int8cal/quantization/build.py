@@ -63,7 +63,9 @@ class BuiltModel:
     inside: dict[str, BuiltModel] = field(default_factory=dict)
 
 
-def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
+def build_model(
+    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, known: BuiltModel | None = None
+) -> BuiltModel:
     """Build the int8 model that a table describes.
 
     Args:
@@ -71,13 +73,15 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
         plan: The plan made with the table's settings.
         table: Activation entries for every planned tensor; weight entries are optional (computed where absent). A body
             of the plan that it has no part for stays float.
+        known: A model of another table or plan: what is the same in both is not rounded again.
 
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
-    built = _build_graph(prepared, plan, table)
+    built = _build_graph(prepared, plan, table, known)
+    others = {} if known is None else known.inside
     inside = [
-        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path]))
+        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path], others.get(path)))
         for path, each in plan.bodies.items()
         if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
     ]
@@ -101,7 +105,9 @@ def build_model(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     return replace(built, warnings=tuple(warnings), inside=bodies)
 
 
-def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> BuiltModel:
+def _build_graph(
+    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, known: BuiltModel | None
+) -> BuiltModel:
     """Build one graph, the bodies inside it as they are; see `build_model`."""
     _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
@@ -114,7 +120,7 @@ def _build_graph(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable)
             draft = correction.apply(draft)
     activations = draft.table.affines(draft.plan)
     _check_symmetric(draft.plan, activations)
-    layers = quantize_layers(draft, activations)
+    layers = quantize_layers(draft, activations, {} if known is None else known.layers)
     metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent, embeddings)}
     if table.settings.steps:
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import xxhash
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.index import Index
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.job import TargetName, WeightRange
+    from int8cal.numerics import Float64, Int8
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
     from int8cal.quantization.corrections.correction import Draft
@@ -58,7 +60,9 @@ class LayerWeights:
         return WEIGHT_TYPES[self.span]
 
 
-def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, QuantizedLayer]:
+def quantize_layers(
+    draft: Draft, activations: Mapping[str, Affine], known: Mapping[str, QuantizedLayer]
+) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs; a layer without a range keeps a float bias.
 
     Args:
@@ -67,6 +71,7 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
             codes have now; codes that the table does not have are rounded without data. With residual codes, weights'
             codes have twice the channels, with copies of channels or residual codes of some as many more.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
+        known: Integers of an earlier draft by node name: codes are taken from there where they would be the same.
 
     Returns:
         Integers by node name.
@@ -79,31 +84,31 @@ def quantize_layers(draft: Draft, activations: Mapping[str, Affine]) -> dict[str
 
     def quantized(layer: Layer) -> QuantizedLayer:
         if layer.form is not None:
-            return _unranged(index, layer, draft)
-        return _quantized(index, layer, draft, activations[layer.input])
+            return _unranged(index, layer, draft, known.get(layer.node))
+        return _quantized(index, layer, draft, activations[layer.input], known.get(layer.node))
 
     layers = draft.plan.weighted
     with ThreadPoolExecutor(cpu_count()) as pool:
         return dict(zip((layer.node for layer in layers), pool.map(quantized, layers), strict=True))
 
 
-def _unranged(index: Index, layer: Layer, draft: Draft) -> QuantizedLayer:
+def _unranged(index: Index, layer: Layer, draft: Draft, known: QuantizedLayer | None) -> QuantizedLayer:
     """Quantize the weights of a layer whose input has no calibrated range."""
     source = layer_weights(index, layer, draft)
     entry = draft.entries.get(layer.node)
     given = None if entry is None else entry.scales_for(source.span)
     chosen = choose_scales(source.rows, source.dtype, source.links) if given is None else given
-    codes = round_codes(source.rows, chosen, source.dtype, source.links)
-    return QuantizedLayer(source.reduction.restore(codes, source.shape), chosen, None, 0, source.span)
+    weight, mark = _codes(source, chosen, layer.node, known)
+    return QuantizedLayer(weight, chosen, None, 0, source.span, mark=mark)
 
 
-def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine) -> QuantizedLayer:
+def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine, known: QuantizedLayer | None) -> QuantizedLayer:
     input_scale = read.scale
     double = layer.node in draft.residual
     entry, delta = draft.entries.get(layer.node), draft.bias_deltas.get(layer.node)
     text = draft.rounding.get(layer.node)
     source = layer_weights(index, layer, draft)
-    choose, rounded = (choose_plane_scales, round_planes) if double else (choose_scales, round_codes)
+    choose = choose_plane_scales if double else choose_scales
     rows, span, links, dtype = source.rows, source.span, source.links, source.dtype
     given = None if entry is None else entry.scales_for(span)
     chosen = choose(rows, dtype, links) if given is None else given
@@ -120,11 +125,43 @@ def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine) -> Quanti
         reserve = 0 if read.dtype is U16 else 255 * dtype.qmax * rows.values.shape[-1]
         chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
-    codes = rounded(rows, chosen, dtype, links)
+    weight, mark = _codes(source, chosen, layer.node, known, text=text, double=double)
+    return QuantizedLayer(weight, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()), mark)
+
+
+def _codes(
+    source: LayerWeights,
+    scales: Float64,
+    node: str,
+    known: QuantizedLayer | None,
+    *,
+    text: str | None = None,
+    double: bool = False,
+) -> tuple[Int8, str]:
+    """Round weights, unless known codes were rounded from the same.
+
+    Args:
+        source: The weights.
+        scales: Of their channels.
+        node: For messages.
+        known: The layer in an earlier draft, if it was in one.
+        text: Codes of the table, "" and None for none.
+        double: Whether there are residual codes.
+
+    Returns:
+        Codes, shaped as stored, and the mark of what they were rounded from.
+    """
+    rows, links, dtype = source.rows, source.links, source.dtype
+    kind = (rows.values.shape, rows.values.dtype.str, rows.positions, source.shape, source.reduction)
+    mark = xxhash.xxh3_128(repr((*kind, dtype.name, double, text)).encode())
+    for array in (rows.values, scales, links):
+        mark.update(np.ascontiguousarray(array).data)
+    if known is not None and known.mark == mark.hexdigest():
+        return known.weight, known.mark
+    codes = (round_planes if double else round_codes)(rows, scales, dtype, links)
     if text is not None:
-        codes = codes_from_text(text, codes, links, dtype, layer.node)
-    restored = source.reduction.restore(codes, source.shape)
-    return QuantizedLayer(restored, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()))
+        codes = codes_from_text(text, codes, links, dtype, node)
+    return source.reduction.restore(codes, source.shape), mark.hexdigest()
 
 
 def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:

@@ -7,6 +7,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import onnx
+
 from int8cal.graph.prepare import require_layers
 from int8cal.progress import stage, track
 from int8cal.quantization.build import build_model, weight_entries, with_weights
@@ -16,8 +18,6 @@ from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-    import onnx
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
@@ -121,6 +121,7 @@ class Result:
         plan: What is quantized; smaller than the plan at first where nodes were left in float for accuracy.
         model: The int8 model.
         steps: What each step gave.
+        known: What the search built, for building alike tables; without its model.
     """
 
     table: CalibrationTable
@@ -129,6 +130,7 @@ class Result:
     plan: Plan
     model: onnx.ModelProto
     steps: tuple[StepResult, ...] = ()
+    known: BuiltModel | None = None
 
 
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
@@ -239,7 +241,7 @@ def propose_layers(
     harmless: list[str] = []
     for first in range(0, len(changed), size):
         part = changed[first : first + size]
-        built = build_model(inputs.prepared, state.plan, with_only(part))
+        built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
         if scored(built, inputs).db >= before.db:
             harmless += part
     if not harmless:
@@ -266,7 +268,7 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
     # a proposal's plan is one of the main graph's nodes; bodies are planned before
     plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
-    built = build_model(inputs.prepared, plan, proposal.table)
+    built = build_model(inputs.prepared, plan, proposal.table, state.built)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
     gain = gain_of(before, after)
@@ -303,7 +305,8 @@ def finished(state: State, inputs: Inputs) -> Result:
     table = with_weights(replace(state.table, warnings=warnings), state.plan, state.built)
     known = table.tensors.keys() - inputs.blank.tensors.keys()
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
-    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results)
+    built = replace(state.built, model=onnx.ModelProto())
+    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built)
 
 
 def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:
@@ -316,7 +319,9 @@ def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResul
     """
     steps = (*before, *result.steps)
     table = replace(result.table, settings=result.table.settings.with_steps(steps))
-    return replace(result, table=table, model=build_model(prepared, result.plan, table).model, steps=steps)
+    return replace(
+        result, table=table, model=build_model(prepared, result.plan, table, result.known).model, steps=steps
+    )
 
 
 def left_in_float(
@@ -347,7 +352,7 @@ def left_in_float(
     smaller = require_layers(prepared, selections.pop(""), selections)
     plans = {path: (whole.plan.graphs[path], smaller.graphs[path]) for path in inside}
     table = whole.table.with_graphs({path: cut_down(path, plans[path], nodes) for path, nodes in inside.items()})
-    built = build_model(prepared.model, smaller, table)
+    built = build_model(prepared.model, smaller, table, whole.known)
     tensors = {name: value for name, value in whole.tensors.items() if name in table.every_tensor}
     table = with_weights(table, smaller, built)
     return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model)

@@ -99,5 +99,5 @@ def _offer(index: Index, embedding: Embedding) -> _Offer:
 def _with(state: State, inputs: Inputs, offers: Iterable[_Offer]) -> State:
     forms = {offer.embedding.node: offer.form for offer in offers}
     table = replace(state.table, settings=state.table.settings.with_embeddings(forms))
-    built = build_model(inputs.prepared, state.plan, table)
+    built = build_model(inputs.prepared, state.plan, table, state.built)
     return replace(state, table=table, built=built, score=None)

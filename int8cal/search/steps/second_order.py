@@ -87,7 +87,7 @@ def rounded_again(state: State, inputs: Inputs, table: CalibrationTable) -> Cali
     nodes = Rounding.of(state.table).values.keys() - Rounding.of(table).values.keys()
     if not nodes:
         return table
-    return _refined(build_model(inputs.prepared, state.plan, table), table, inputs, nodes)[0]
+    return _refined(build_model(inputs.prepared, state.plan, table, state.built), table, inputs, nodes)[0]
 
 
 def _refined(

@@ -7,6 +7,7 @@ from onnx import numpy_helper
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
+from int8cal.quantization import layers as layers_module
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.integers import Bias
@@ -220,3 +221,50 @@ def test_a_clip_whose_bounds_the_graph_is_given_stays_behind_a_layer(bench, boun
     feed = bench.samples(model)[0].feed  # it was calibrated on
     exact, found = (bench.run(each, feed, "all")["y"] for each in (model, built))
     np.testing.assert_allclose(found, exact, atol=0.1)
+
+
+def counted_rounding(monkeypatch):
+    """Count the weights that are rounded, by their shape."""
+    rounded, real = [], layers_module.round_codes
+
+    def counting(rows, *rest):
+        rounded.append(rows.values.size)
+        return real(rows, *rest)
+
+    monkeypatch.setattr(layers_module, "round_codes", counting)
+    return rounded
+
+
+def same(one, other):
+    return one.model.SerializeToString(deterministic=True) == other.model.SerializeToString(deterministic=True)
+
+
+def test_codes_of_a_known_model_are_taken_where_they_would_be_the_same(pooled, monkeypatch):
+    prepared, plan, table, _ = pooled
+    known = build_model(prepared.model, plan, table)
+    rounded = counted_rounding(monkeypatch)
+    # another range of an activation changes biases, and no code
+    moved = edited(table, x=2.0)
+    built = build_model(prepared.model, plan, moved, known)
+    assert not rounded
+    assert same(built, build_model(prepared.model, plan, moved))
+    assert not same(built, known)
+
+
+def test_codes_of_a_known_model_with_other_scales_or_weights_are_not_taken(pooled, monkeypatch):
+    prepared, plan, table, _ = pooled
+    known = build_model(prepared.model, plan, table)
+    weights = with_weights(table, plan, known)
+    key = next(name for name in weights.weights if weights.weights[name].node == plan.layers[0].node)
+    wider = replace(weights.weights[key], scales=tuple(2 * scale for scale in weights.weights[key].scales))
+    changed = replace(weights, weights={**weights.weights, key: wider})
+    other = type(prepared.model)()
+    other.CopyFrom(prepared.model)
+    for tensor in other.graph.initializer:
+        if tensor.name == plan.layers[0].weight:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[::-1].copy(), tensor.name))
+    expected = build_model(prepared.model, plan, changed), build_model(other, plan, table)
+    rounded = counted_rounding(monkeypatch)
+    found = build_model(prepared.model, plan, changed, known), build_model(other, plan, table, known)
+    assert rounded == [8 * 4 * 9, 8 * 4 * 9]
+    assert all(same(one, another) for one, another in zip(found, expected, strict=True))
