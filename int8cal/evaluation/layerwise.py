@@ -7,8 +7,9 @@ tools' models too.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -28,15 +29,17 @@ from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each
-from int8cal.runtime.sessions import QUIET, Session
+from int8cal.runtime.sessions import QUIET, Session, cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
+
+X = TypeVar("X")
 
 # Tapped tensors of both models that one inference may hold.
 _CHUNK_BYTES = 64_000_000
@@ -249,7 +252,7 @@ def measure_layers(
         reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"
     factors = _equalization(int8)
     layers: list[LayerMetrics] = []
-    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads)):
+    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(int8, taps)):
         for tap, (sums, problem, outside) in zip(
             chunk, _compare(fp32, int8, chunk, samples, factors=factors, threads=threads), strict=True
         ):
@@ -280,11 +283,15 @@ def _compare(
     # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
     whole = tapped_model(fp32, tensors)
     coded, dequantized = int8_with_taps(int8, taps, names)
-    first, second = (Session(graph, threads=threads, entries=QUIET) for graph in (whole, coded))
+    threads = threads or cpu_count()
+    # beside each other, with half of the threads each, both take less of the CPU than one after the other
+    each = max(threads // 2, 1)
+    first, second = (Session(graph, threads=each, entries=QUIET) for graph in (whole, coded))
     reference = run_each(first, signature_of(fp32), samples, tensors or None)
     wanted = [part.output for parts in dequantized for part in parts]
     quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), wanted)
-    for (sample, expected), (_, actual) in zip(reference, quantized, strict=True):
+    pairs = _together(reference, quantized) if threads > 1 else zip(reference, quantized, strict=True)
+    for (sample, expected), (_, actual) in pairs:
         for index, tap in enumerate(taps):
             x = sample.feed[tap.tensor] if tap.op_type == "Input" else expected[tap.tensor]
             first_part, *rest = (part.real(actual) for part in dequantized[index])
@@ -303,6 +310,17 @@ def _compare(
         if not problems[index] and total.sqnr_db is None:
             problems[index] = "the FP32 tensor is zero everywhere"
     return list(zip(sums, problems, outside, strict=True))
+
+
+def _together(first: Iterator[X], second: Iterator[X]) -> Iterator[tuple[X, X]]:
+    """Pair the items of two iterators of one length, each of which takes its next step in a thread of its own."""
+    with ThreadPoolExecutor(2, "int8cal-run") as pool:
+        while True:
+            steps = [pool.submit(next, each, None) for each in (first, second)]
+            one, other = (step.result() for step in steps)
+            if one is None or other is None:
+                return
+            yield one, other
 
 
 @dataclass
@@ -343,12 +361,18 @@ def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: Sam
     return [int(values[name]) for name in names]
 
 
-def _chunks(taps: Sequence[LayerTap], counts: Sequence[int]) -> list[list[LayerTap]]:
+def _value_bytes(int8: onnx.ModelProto, taps: Sequence[LayerTap]) -> list[int]:
+    """Bytes that one value of each tensor takes as outputs of both models: a float32, and its code or another float."""
+    constants = Constants(Index(int8))
+    return [4 + (4 if _codes(constants, tap.quantize) is None else 1) for tap in taps]
+
+
+def _chunks(taps: Sequence[LayerTap], counts: Sequence[int], value_bytes: Sequence[int]) -> list[list[LayerTap]]:
     """Cut the taps into runs whose tensors fit the memory limit together; a tensor beyond it stands alone."""
     chunks: list[list[LayerTap]] = []
     room = 0
-    for tap, count in zip(taps, counts, strict=True):
-        size = 2 * 4 * count
+    for tap, count, each in zip(taps, counts, value_bytes, strict=True):
+        size = each * count
         if not chunks or size > room:
             chunks.append([])
             room = _CHUNK_BYTES

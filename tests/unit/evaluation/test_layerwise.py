@@ -1,4 +1,5 @@
 import json
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -123,6 +124,39 @@ def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatc
     whole, _ = measure_layers(fp32, int8, samples)
     monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1)
     assert measure_layers(fp32, int8, samples)[0] == whole
+
+
+def test_a_tensor_takes_five_bytes_a_value_and_eight_where_its_codes_are_not_shown(fp32, int8, monkeypatch):
+    taps, _ = find_layers(fp32, int8)
+    assert layerwise._value_bytes(int8, taps) == [5] * len(taps)
+    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 15)
+    assert layerwise._chunks("abc", [1, 2, 1], [5, 5, 5]) == [["a", "b"], ["c"]]
+    monkeypatch.setattr(layerwise, "_codes", lambda constants, quantize: None)
+    assert layerwise._value_bytes(int8, taps) == [8] * len(taps)
+
+
+def test_both_models_step_beside_each_other_and_one_thread_gives_the_same_figures(fp32, int8, make_samples):
+    met = threading.Barrier(2, timeout=60)
+
+    def steps(values):
+        for value in values:
+            met.wait()  # passed only where the other is here too
+            yield value
+
+    assert list(layerwise._together(steps([1, 2]), steps([3, 4]))) == [(1, 3), (2, 4)]
+    samples = list(make_samples(3))
+    assert measure_layers(fp32, int8, samples, threads=1) == measure_layers(fp32, int8, samples, threads=2)
+
+
+def test_a_failure_of_either_model_is_raised():
+    def fails():
+        yield 1
+        raise ValueError("second")
+
+    with pytest.raises(ValueError, match="second"):
+        list(layerwise._together(fails(), iter([1, 2])))
+    with pytest.raises(ValueError, match="second"):
+        list(layerwise._together(iter([1, 2]), fails()))
 
 
 def test_a_tensor_the_fp32_model_lacks_is_skipped_and_counted(fp32, int8, make_samples):
