@@ -85,12 +85,12 @@ def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
 
 def order_of(job: Job) -> str:
     """Say in what order a job's stages come, in a line."""
-    goals = {"latency": "optimize for latency"}.get(job.quantization.optimize or "", "")
+    latency = "optimize for latency" if job.quantization.optimize == "latency" else ""
     budget = "" if job.quantization.budget is None else "leave layers in float until the gates hold"
     samples = f" on at most {job.data.samples} samples" if job.data.samples else ""
     recipe = f"quantize with recipe {job.quantization.recipe}"
     return ", ".join(
-        filter(None, ("prepare", f"calibrate{samples}", recipe, goals, budget, "evaluate", "write the report"))
+        filter(None, ("prepare", f"calibrate{samples}", recipe, latency, budget, "evaluate", "write the report"))
     )
 
 

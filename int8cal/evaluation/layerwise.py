@@ -318,8 +318,10 @@ def _together(first: Iterator[X], second: Iterator[X]) -> Iterator[tuple[X, X]]:
         while True:
             steps = [pool.submit(next, each, None) for each in (first, second)]
             one, other = (step.result() for step in steps)
-            if one is None or other is None:
+            if one is None and other is None:
                 return
+            if one is None or other is None:
+                raise ValueError("one of the iterators is longer than the other")
             yield one, other
 
 

@@ -159,6 +159,11 @@ def test_a_failure_of_either_model_is_raised():
         list(layerwise._together(iter([1, 2]), fails()))
 
 
+def test_steps_of_different_numbers_are_an_error():
+    with pytest.raises(ValueError, match="longer"):
+        list(layerwise._together(iter([1]), iter([1, 2])))
+
+
 def test_a_tensor_the_fp32_model_lacks_is_skipped_and_counted(fp32, int8, make_samples):
     for node in int8.graph.node:
         for names in (node.input, node.output):
