@@ -38,7 +38,7 @@ from int8cal.evaluation.gates import (
 )
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.result import Evaluation, Report
-from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings
+from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings, unasked
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
@@ -143,7 +143,9 @@ def calibrate_job(
         Exception: Of writing the report, or an interrupt; a note on it says what was written.
     """
     require_writable(job)
-    origin = origin_of(command, threads=job.calibration.threads, runtimes=job.evaluation.runtimes)
+    names, target = job.evaluation.runtimes, job.quantization.target
+    beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
+    origin = origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
     with own as directory:
         return _calibrate_into(directory, job, origin, exclusive, tell)

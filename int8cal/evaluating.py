@@ -36,7 +36,7 @@ from int8cal.evaluation.layerwise import find_layers
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
-from int8cal.evaluation.runtimes import further
+from int8cal.evaluation.runtimes import further, unasked
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched, file_sha256, is_quantized, load_model, model_sha256
 from int8cal.graph.passes.float32 import float32_reference, told
@@ -158,7 +158,8 @@ def evaluate_models(
         DataError: The data does not fit the model, or there are findings and they are errors.
     """
     clock = Clock()
-    origin = origin_of(command, threads=threads, runtimes=runtimes)
+    others = (*runtimes, *unasked(runtimes, latency=latency, target=target, providers=providers))
+    origin = origin_of(command, threads=threads, runtimes=others)
     watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
     reference = float32_reference(fp32)
     signature = signature_of(reference.model)

@@ -412,10 +412,11 @@ class EvaluationSettings:
     runtimes: Annotated[
         tuple[Runtime, ...],
         Option(
-            "Where the int8 model runs; onnxruntime always does, whether named or not.",
+            "Where the int8 model runs; onnxruntime always does, whether named or not. Where none is named, only the "
+            "speed of both models is measured in others that are installed.",
             flag="--runtime",
             help="Run the int8 model there as well, and report both. Repeatable (default onnxruntime, which always "
-            "runs).",
+            "runs, and only speed in the others that are installed; --runtime onnxruntime leaves these out).",
             api=("evaluate",),
         ),
     ] = ()

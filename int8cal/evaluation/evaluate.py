@@ -14,25 +14,17 @@ import onnx
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
+from int8cal.evaluation.fastest import FIRST
 from int8cal.evaluation.fusion import audit_file, with_names
-from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
-from int8cal.evaluation.result import (
-    Evaluation,
-    Fusion,
-    Latency,
-    LayerMetrics,
-    Metrics,
-    Saturation,
-    Size,
-    UserMetric,
-)
-from int8cal.evaluation.runtimes import SecondRuntime, further, open_fp32
+from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric
+from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
+from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import external_files, load_model
 from int8cal.graph.passes.float32 import float32_reference
@@ -40,10 +32,10 @@ from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.progress import stage
 from int8cal.protos import weight_bytes, without_weights
-from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
+from int8cal.runtime.batching import batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_count, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,8 +44,6 @@ if TYPE_CHECKING:
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
-
-_FIRST = "onnxruntime"
 
 
 def evaluate_pair(
@@ -84,7 +74,8 @@ def evaluate_pair(
         threads: Threads of the runtime; 0 for all CPUs.
         latency: Whether to time both models (3 s at most for models faster than that).
         layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
-        runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named.
+        runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named. Where
+            none is named, both models are timed in all that are installed, and nothing else is done there.
         providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
             runtime.machine; none for CPU. Layers are always compared on the CPU provider.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
@@ -150,20 +141,21 @@ def evaluate_pair(
         found |= other.reasons()
     figures, why = parts.user_metric(own)
     found |= why
-    times: dict[str, Latency] = {}
+    speed = Speed()
     if latency:
-        feeds = (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])]))
-        rows = (batch_size(signatures[0]), batch_size(signatures[1]))
         paths = ("latency", *(f"runtimes.{other.name}.latency_ms" for other in others))
         with stage("speed"), parts.part(*paths), exclusive(threads) as every:
-            open_timed = partial(Session, threads=every, providers=providers)
-            sessions: dict[str, tuple[Runs, Runs]] = {_FIRST: (open_timed(fp32), open_timed(int8))}
-            floats = open_fp32(others, fp32, threads=every, reasons=found)
-            sessions |= {each.name: (floats[each.name], each.timed(every)) for each in others if each.name in floats}
-            timed = measure_latencies([*sessions.values()], feeds, rows=rows, threads=every or cpu_count())
-            times = dict(zip(sessions, timed, strict=True))
-        if times and times[_FIRST].speedup_ci95 is None:
-            found["latency.speedup_ci95"] = "a single round of turns gives no interval"
+            speed = measure_speed(
+                (fp32, int8),
+                (make_feed(signatures[0], kept[:1]), make_feed(signatures[1], [*feeds_for(models[1], kept[:1])])),
+                asked=others,
+                unasked=unasked(runtimes, latency=True, target=target, providers=providers),
+                size=model_bytes(reference.given),
+                rows=(batch_size(signatures[0]), batch_size(signatures[1])),
+                providers=providers,
+                threads=every,
+            )
+            found |= speed.reasons
     else:
         found["latency"] = "latency was switched off"
         found |= {f"runtimes.{other.name}.latency_ms": found["latency"] for other in others}
@@ -189,7 +181,7 @@ def evaluate_pair(
     results = []
     for other in others:
         with parts.part(f"runtimes.{other.name}"):
-            results.append(other.result(times.get(other.name)))
+            results.append(other.result(speed.latencies.get(other.name)))
     return Evaluation(
         samples=comparison.samples,
         metrics=comparison.metrics(),
@@ -198,10 +190,12 @@ def evaluate_pair(
         fusion=fusion,
         saturation=saturation,
         size=Size(model_bytes(reference.given), model_bytes(int8)),
-        latency=times.get(_FIRST),
+        latency=speed.latencies.get(FIRST),
         metric=figures,
         reasons=found | dict(reasons or {}) | parts.reasons,
         runtimes=tuple(results),
+        latencies=speed.latencies,
+        fastest=speed.fastest,
         failures=tuple(parts.failures),
         findings=(
             *near_chance(comparison.metrics().top1, comparison.classes),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.optimized_graph import OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.result import Latency
 from int8cal.graph.bodies import full_name
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # After a run, a session's threads wait for work in a busy loop and would take a core from the next session's; they give
 # up after a few milliseconds. What is measured in that time is not the model.
 _SETTLE_S = 0.015
+_ROUNDS = 8
 _BORDER = frozenset({"boundary", "layout"})
 # They serve the layer that reads what they give; other borders serve the one that wrote it.
 _INWARD = frozenset({"QuantizeLinear", "ReorderInput"})
@@ -41,8 +43,9 @@ def measure_interleaved(
     sessions: Sequence[Runs],
     feeds: Sequence[dict[str, npt.NDArray[Any]]],
     *,
-    rounds: int = 8,
+    rounds: int = _ROUNDS,
     budget_s: float = 3.0,
+    turn_s: float | None = None,
     enough: Callable[[Sequence[tuple[float, ...]]], bool] | None = None,
 ) -> tuple[tuple[float, ...], ...]:
     """Time sessions in turns of many runs each: single runs in turn would measure how their threads disturb each other.
@@ -52,12 +55,13 @@ def measure_interleaved(
         feeds: The feed of each.
         rounds: How often each session has its turn.
         budget_s: Seconds after which no further round starts; one round is always measured.
+        turn_s: Seconds of a turn, warm-up included; None for an equal share of the budget.
         enough: Asked after each round, with all so far: whether no further one is needed.
 
     Returns:
         Per round the median microseconds of each session.
     """
-    share = budget_s / (rounds * len(sessions))
+    share = turn_s or budget_s / (rounds * len(sessions))
     stop = time.perf_counter() + budget_s
     result: list[tuple[float, ...]] = []
     while not result or (len(result) < rounds and time.perf_counter() < stop):
@@ -80,37 +84,60 @@ def measure_interleaved(
 
 
 def measure_latencies(
-    pairs: Sequence[tuple[Runs, Runs]],
+    pairs: Mapping[str, tuple[Runs, Runs]],
     feeds: tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]],
     *,
     rows: tuple[int, int] = (1, 1),
     budget_s: float = 3.0,
+    asked: int = 1,
     threads: int | None = None,
-) -> tuple[Latency, ...]:
+) -> tuple[dict[str, Latency], Fastest | None]:
     """Time both models in several runtimes, all in the same turns.
 
     Args:
-        pairs: Open sessions of the FP32 and the int8 model, of each runtime.
+        pairs: Name of a runtime -> open sessions of the FP32 and the int8 model there; what gains are held against
+            comes first.
         feeds: The feed of each model, both of the same sample.
         rows: Samples in each feed (the model's fixed batch); times are divided by it.
         budget_s: Seconds per pair after which no further round starts, warm-up included; one is always measured.
+        asked: How many pairs have turns as long as the budget allows. Further ones shorten all turns: of models fast
+            enough for all rounds, they cost no time.
         threads: Of each session, for the record.
 
     Returns:
-        Of each pair the medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the
-        rounds.
+        By runtime the medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the
+        rounds; and in which runtime the int8 model is fastest, where there are several.
     """
-    sessions = [session for pair in pairs for session in pair]
-    rounds = measure_interleaved(sessions, feeds * len(pairs), budget_s=budget_s * len(pairs))
-    found = []
-    for number in range(0, len(sessions), 2):
+    sessions = [session for pair in pairs.values() for session in pair]
+    rounds = measure_interleaved(
+        sessions,
+        feeds * len(pairs),
+        rounds=_ROUNDS,
+        budget_s=budget_s * len(pairs),
+        turn_s=budget_s * asked / (_ROUNDS * len(sessions)),
+    )
+    found, taken = {}, {}
+    for number, name in enumerate(pairs):
         # a clock too coarse for a tiny model must not divide by zero
-        times = [[max(1e-3 * each[number + side] / rows[side], 1e-9) for each in rounds] for side in (0, 1)]
+        times = [[max(1e-3 * each[2 * number + side] / rows[side], 1e-9) for each in rounds] for side in (0, 1)]
         first, second = (statistics.median(each) for each in times)
         speedup = first / second
         interval = ratio_interval(times[0], times[1], speedup)
-        found.append(Latency(first, second, speedup, interval, rounds=len(rounds), threads=threads))
-    return tuple(found)
+        found[name] = Latency(first, second, speedup, interval, rounds=len(rounds), threads=threads)
+        taken[name] = times[1]
+    return found, _fastest(taken)
+
+
+def _fastest(taken: Mapping[str, Sequence[float]]) -> Fastest | None:
+    """Find the runtime of the lowest median; `taken` has the int8 model's times of each, round by round."""
+    if len(taken) < 2:
+        return None
+    middle = {name: statistics.median(times) for name, times in taken.items()}
+    first, second, *_ = sorted(middle, key=lambda name: middle[name])
+    base = next(iter(middle))
+    against = second if first == base else base
+    gain = middle[against] / middle[first]
+    return Fastest(first, against, gain, ratio_interval(taken[against], taken[first], gain))
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,14 @@ def _latency(evaluation: Evaluation) -> str:
     return text + ("; 95 % interval: Student's t on logarithms of the rounds' ratios" if found.speedup_ci95 else "")
 
 
+def _fastest(evaluation: Evaluation) -> str:
+    found = evaluation.fastest
+    if found is None:
+        return ""
+    text = "the int8 model alone, from the medians of latencies_ms"
+    return text + ("; 95 % interval: Student's t on logarithms of the rounds' ratios" if found.gain_ci95 else "")
+
+
 # Dotted path of a part of report.json -> what says how it was measured, or nothing where it was not.
 _HOW: dict[str, Callable[[Evaluation], str]] = {
     "metrics.sqnr_db": _sqnr,
@@ -103,4 +111,6 @@ _HOW: dict[str, Callable[[Evaluation], str]] = {
     "saturation": _saturation,
     "size": lambda found: "bytes of the files, with their external data" if found.size.fp32_bytes else "",
     "latency_ms": _latency,
+    "latencies_ms": lambda found: _latency(found) if len(found.latencies) > 1 else "",
+    "fastest": _fastest,
 }

@@ -27,7 +27,7 @@ def origin_of(command: str, *, threads: int = 0, runtimes: Sequence[str] = ()) -
     Args:
         command: What was run, as it was given.
         threads: Of the runtime; 0 for one per CPU that the process may use.
-        runtimes: Those that were asked for beside onnxruntime.
+        runtimes: Those that are measured beside onnxruntime.
 
     Raises:
         UsageError: The environment's SOURCE_DATE_EPOCH is no date.

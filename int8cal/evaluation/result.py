@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, StrictBool
 
+from int8cal.evaluation.fastest import Fastest  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.group_metrics import DecisionFigure, GroupMetrics  # noqa: TC001 - pydantic reads the annotations
 from int8cal.evaluation.numbers import LEFT_OUT, Count, Interval, Number
 
@@ -443,6 +444,7 @@ class Evaluation(Measurements):
 
     Attributes:
         layer_samples: How many samples the layers were compared on.
+        latencies: By name of the runtime, onnxruntime first; None where one could not be measured.
         failures: Errors of parts that could not be measured; what they leave open is None, with its reason.
         warnings: Name outputs that are of little use.
         findings: What makes figures untrustworthy.
@@ -451,6 +453,8 @@ class Evaluation(Measurements):
     samples: int
     reasons: dict[str, str] = field(default_factory=dict)
     runtimes: tuple[RuntimeResult, ...] = ()
+    latencies: dict[str, Latency | None] = field(default_factory=dict)
+    fastest: Fastest | None = None
     failures: tuple[Exception, ...] = ()
     warnings: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()

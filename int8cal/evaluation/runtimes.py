@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError
+from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult, ends
-from int8cal.runtime.openvino import OpenVinoSession, require_openvino
+from int8cal.runtime.machine import resolve
+from int8cal.runtime.openvino import OpenVinoSession, is_installed, require_openvino
+from int8cal.runtime.sessions import CPU
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -25,7 +28,6 @@ if TYPE_CHECKING:
     Names = tuple[tuple[str, str], ...]
 
 OTHERS = {"openvino": OpenVinoSession}
-_TITLES = {"openvino": "OpenVINO"}
 
 
 def further(names: Sequence[str]) -> tuple[str, ...]:
@@ -38,6 +40,21 @@ def further(names: Sequence[str]) -> tuple[str, ...]:
     if "openvino" in found:
         require_openvino()
     return found
+
+
+def unasked(names: Sequence[str], *, latency: bool, target: str, providers: Sequence[str]) -> tuple[str, ...]:
+    """Name the runtimes in which both models are timed though nobody asked: those that are installed.
+
+    Args:
+        names: The runtimes that were asked for; where there are any, no other is measured.
+        latency: Whether speed is measured at all.
+        target: A name of runtime.targets.TARGETS; a model for other hardware is timed elsewhere only where asked.
+        providers: Execution providers of onnxruntime; other hardware's is not compared with this CPU unasked.
+    """
+    here = TARGETS[target].onnxruntime or target in OTHERS
+    if names or not (latency and here and resolve(providers) == (CPU,)):
+        return ()
+    return tuple(OTHERS) if is_installed() else ()
 
 
 def target_warnings(target: str, names: Sequence[str]) -> tuple[str, ...]:
@@ -98,13 +115,13 @@ class SecondRuntime:
         """
         self.name, self._int8, self._threads = name, int8, threads
         self.session = OTHERS[name](int8, threads=threads)
-        second = f"int8 model in {_TITLES[name]}"
+        second = f"int8 model in {TITLES[name]}"
         self._of_fp32 = OutputComparison(outputs, groups, second=second)
         both = tuple((int8_name, int8_name) for _, int8_name in outputs)
         self._of_int8 = OutputComparison(both, first="int8 model in onnxruntime", second=second)
         lost = next((int8_name for int8_name, _ in both if int8_name not in self.session.outputs), None)
         if lost is not None:
-            raise ModelError(f'{_TITLES[name]} gives no output "{lost}"', do="evaluate without --runtime openvino")
+            raise ModelError(f'{TITLES[name]} gives no output "{lost}"', do="evaluate without --runtime openvino")
 
     def timed(self, threads: int) -> OpenVinoSession:
         """Return a session of the int8 model with so many threads, to measure its speed."""
@@ -148,20 +165,3 @@ class SecondRuntime:
             if part == "metrics":
                 found[f"{prefix}.against_onnxruntime.{key}"] = reason
         return found
-
-
-def open_fp32(
-    runtimes: Sequence[SecondRuntime], fp32: Path | onnx.ModelProto, *, threads: int, reasons: dict[str, str]
-) -> dict[str, OpenVinoSession]:
-    """Open the FP32 model in further runtimes, for its latency; where one cannot, `reasons` says so.
-
-    Returns:
-        Session by name of the runtime.
-    """
-    found = {}
-    for runtime in runtimes:
-        try:
-            found[runtime.name] = OTHERS[runtime.name](fp32, threads=threads)
-        except ModelError as error:
-            reasons[f"runtimes.{runtime.name}.latency_ms"] = f"the FP32 model: {error.what}"
-    return found

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field, StrictBool, TypeAdapter
 
 from int8cal.data.checks import Finding  # noqa: TC001 - pydantic reads the fields of Document
+from int8cal.evaluation.fastest import FIRST, Fastest
 from int8cal.evaluation.figures import decided_on
 from int8cal.evaluation.gates import figure_named
 from int8cal.evaluation.measured import how_measured
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 FORMAT = "int8cal/report"
 VERSION = 1
 STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
-# The runtime that always runs; its part of "runtimes" repeats the evaluation's.
-FIRST = "onnxruntime"
 NO_REASON = "no reason was recorded"
 _NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
 # Keys that only some reports have.
@@ -61,11 +60,24 @@ _OPTIONAL = (
     "optimize",
     "mixed_precision",
     "runtimes",
+    "latencies_ms",
+    "fastest",
     "measured",
     "origin",
 )
 # Parts in which each null has a reason.
-_MEASURED = ("metrics", "metric", "outputs", "layers", "fusion", "latency_ms", "gates", "runtimes")
+_MEASURED = (
+    "metrics",
+    "metric",
+    "outputs",
+    "layers",
+    "fusion",
+    "latency_ms",
+    "gates",
+    "runtimes",
+    "latencies_ms",
+    "fastest",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +130,8 @@ class Document(Measurements):
     Attributes:
         model, settings: Whatever was recorded of both: nested mappings, lists, text, numbers.
         runtimes: By name.
+        latencies_ms: By name of each runtime whose speed was measured; none where that is only onnxruntime.
+        fastest: Where the int8 model is fastest.
         measured: Dotted key path of a figure, or of a part with figures -> how it was measured.
         origin: When, by what and where it was made; reports of earlier versions have none.
         reasons: Dotted key path of a null, or of a part that it belongs to -> why.
@@ -139,6 +153,8 @@ class Document(Measurements):
     optimize: Optimization | None = None
     mixed_precision: MixedPrecision | None = None
     runtimes: dict[str, RuntimeFigures] = field(default_factory=dict)
+    latencies_ms: dict[str, Latency | None] = field(default_factory=dict)
+    fastest: Fastest | None = None
     measured: dict[str, str] = field(default_factory=dict)
     origin: Origin | None = None
     reasons: dict[str, str] = field(default_factory=dict)
@@ -275,6 +291,8 @@ def _json_of(report: Report) -> dict[str, Any]:
         "optimize": report.optimize,
         "mixed_precision": report.mixed,
         "runtimes": _runtimes(evaluation),
+        "latencies_ms": evaluation.latencies if len(evaluation.latencies) > 1 else {},
+        "fastest": evaluation.fastest,
         "measured": how_measured(evaluation),
         "origin": report.origin,
     }
@@ -347,7 +365,7 @@ def scales_of(weights: LayerScales) -> WeightScales:
 
 
 def _runtimes(evaluation: Evaluation) -> dict[str, object]:
-    """Lay out each runtime, onnxruntime first; nothing where it ran alone."""
+    """Lay out each runtime, onnxruntime first, which repeats the evaluation's part; nothing where it ran alone."""
     if not evaluation.runtimes:
         return {}
     fusion = evaluation.fusion

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from int8cal.errors import ConfigError, OutputError
+from int8cal.evaluation.fastest import FIRST
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
-from int8cal.report.document import FIRST, FORMAT, VERSION, document_from, report_to_json
+from int8cal.report.document import FORMAT, VERSION, document_from, report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 

@@ -104,7 +104,9 @@ def _environment() -> jinja2.Environment:
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
     for module in (advice, charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
-    environment.globals |= {name: getattr(tables, name) for name in ("HEADS", "GROUP_HEADS", "DECISION_HEADS")}
+    environment.globals |= {
+        name: getattr(tables, name) for name in ("HEADS", "SPEED_HEADS", "GROUP_HEADS", "DECISION_HEADS")
+    }
     return environment
 
 
@@ -124,7 +126,7 @@ def _hash(text: str) -> str:
 
 
 # Figures whose question is not whether the model is good enough.
-_COST = ("Speedup", "Size")
+_COST = ("Speedup", "Fastest here", "Size")
 _SAFETY = "Can saturate"
 
 

@@ -29,6 +29,7 @@ from int8cal.report.tables import (
     DECISION_HEADS,
     GROUP_HEADS,
     HEADS,
+    SPEED_HEADS,
     curve_heads,
     curve_rows,
     decision_rows,
@@ -38,6 +39,7 @@ from int8cal.report.tables import (
     optimized_sentence,
     runtime_rows,
     slowest_first,
+    speed_rows,
     step_rows,
     why_nothing_clipped,
     worst_first,
@@ -88,6 +90,7 @@ def report_to_markdown(report: Report) -> str:
             _headline(document),
             _groups(document),
             _runtimes(document),
+            _speeds(document),
             folded("Decisions on the outputs", _decisions(document)),
             folded(
                 wording.count(len(document.other_warnings), "warning"),
@@ -219,6 +222,11 @@ def _layer_row(document: Document, index: int, layer: LayerMetrics) -> list[str]
 def _runtimes(document: Document) -> str:
     rows = [[escape(cell) for cell in row] for row in runtime_rows(document)]
     return "### Runtimes\n\n" + long_table(HEADS, rows, most=_FLOAT_NODES) if rows else ""
+
+
+def _speeds(document: Document) -> str:
+    rows = [[escape(cell) for cell in row] for row in speed_rows(document)]
+    return "### Speed by runtime\n\n" + long_table(SPEED_HEADS, rows, most=_FLOAT_NODES) if rows else ""
 
 
 def _families(document: Document) -> str:

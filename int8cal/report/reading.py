@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
+from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import FIGURES, interval_of
 from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.result import ends
@@ -179,9 +180,31 @@ def headlines(document: Document) -> list[Headline]:
         interval = _interval(latency.speedup_ci95, wording.times)
         speedup = wording.times(latency.speedup)
         figures.append(Headline("Speedup", speedup, times, interval=interval, about="latency"))
+    figures += _fastest(document)
     figures += _saturation(document)
     # Nothing is lost by leaving out top-5 when there is no top-1 either: both lack labels for the same reason.
     return [item for item in figures if item.label != "Top-5 drop" or metrics.top5 or metrics.top1]
+
+
+def _fastest(document: Document) -> list[Headline]:
+    """Say in which runtime the int8 model is fastest; nothing where only onnxruntime was measured."""
+    found, times = document.fastest, document.latencies_ms
+    if found is None:
+        failed = [name for name, latency in times.items() if latency is None]
+        return [_missing(document, "Fastest here", "", f"latencies_ms.{name}") for name in failed[:1]]
+    here, there = times.get(found.runtime), times.get(found.against)
+    if here is None or there is None or here.int8 is None:
+        return []
+    name, other = (TITLES.get(each, each) for each in (found.runtime, found.against))
+    first, second = wording.milliseconds(here.int8), wording.milliseconds(there.int8)
+    interval = ends(found.gain_ci95)
+    if interval is not None and interval[0] <= 1.0:
+        return [Headline("Fastest here", f"{name} and {other} alike", f"{first} and {second}")]
+    aside = wording.times(found.gain)
+    if here.fp32 is not None and here.fp32 < here.int8:
+        aside += f", and the float32 model {wording.milliseconds(here.fp32)}"
+    shown = _interval(found.gain_ci95, wording.times)
+    return [Headline("Fastest here", f"{name}: {first} against {second} in {other}", aside, interval=shown)]
 
 
 def nothing_to_compare(document: Document) -> bool:

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import DECISIONS
 from int8cal.evaluation.result import ends
 from int8cal.report import wording
-from int8cal.report.document import FIRST
 from int8cal.report.reading import Headline
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGe
 _PLAIN = frozenset({"values", "waveform"})
 _DECISIONS = 8  # lines at most
 
-_TITLES = {FIRST: "onnxruntime", "openvino": "OpenVINO"}
 HEADS = (
     "runtime",
     "SQNR",
@@ -48,13 +47,9 @@ HEADS = (
     "speedup",
     "int8 against onnxruntime's",
 )
+SPEED_HEADS = ("runtime", "float32", "int8", "speedup", "95 % interval")
 GROUP_HEADS = ("output", "group", "channels", "SQNR", "cosine", "largest error", "worst channel")
 DECISION_HEADS = ("output", "what it is", "figure", "int8 against float32", "95 % interval", "samples", "measured as")
-
-
-def title(name: str) -> str:
-    """Say what a runtime is called."""
-    return _TITLES.get(name, name)
 
 
 def runtime_rows(document: Document) -> list[tuple[str, ...]]:
@@ -66,7 +61,7 @@ def _row(name: str, part: RuntimeFigures) -> tuple[str, ...]:
     metrics, latency, against = part.metrics, part.latency, part.against_onnxruntime
     times = (None, None, None) if latency is None else (latency.fp32, latency.int8, latency.speedup)
     return (
-        title(name),
+        TITLES.get(name, name),
         wording.decibel(metrics.sqnr_db),
         wording.cosine(metrics.cosine),
         wording.fraction(metrics.agreement),
@@ -89,8 +84,24 @@ def runtime_sentences(document: Document) -> list[tuple[str, str]]:
         if latency is not None:
             times = f"{wording.milliseconds(latency.fp32)} to {wording.milliseconds(latency.int8)}"
             text += f", {wording.times(latency.speedup)} ({times})"
-        lines.append((title(name), f"{text}; against onnxruntime's int8 {_agreement(part.against_onnxruntime)}"))
+        lines.append(
+            (TITLES.get(name, name), f"{text}; against onnxruntime's int8 {_agreement(part.against_onnxruntime)}")
+        )
     return lines
+
+
+def speed_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return a row per runtime whose speed was measured with the columns of SPEED_HEADS; none where that is but one."""
+    rows: list[tuple[str, ...]] = []
+    for name, found in document.latencies_ms.items():
+        if found is None:
+            why = document.why(f"latencies_ms.{name}")
+            rows.append((TITLES.get(name, name), *[wording.NOT_MEASURED] * 3, why))
+            continue
+        interval = " to ".join(map(wording.times, ends(found.speedup_ci95) or ()))
+        times = (*map(wording.milliseconds, (found.fp32, found.int8)), wording.times(found.speedup))
+        rows.append((TITLES.get(name, name), *times, interval))
+    return rows
 
 
 def _agreement(against: RuntimeAgreement) -> str:

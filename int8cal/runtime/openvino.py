@@ -62,13 +62,18 @@ class Executed:
         return self.precision in _INTEGER
 
 
+def is_installed() -> bool:
+    """Whether OpenVINO is installed; nothing of it is imported."""
+    return importlib.util.find_spec("openvino") is not None
+
+
 def require_openvino() -> None:
     """Insist that OpenVINO is installed.
 
     Raises:
         UsageError: It is not; says how to install it.
     """
-    if importlib.util.find_spec("openvino") is None:
+    if not is_installed():
         raise UsageError("runtime openvino is not installed", do="pip install 'int8cal[openvino]'")
 
 

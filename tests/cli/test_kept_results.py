@@ -114,7 +114,7 @@ class TestAFailingEvaluation:
             ([evaluation], "measure_layers", "layers"),
             ([evaluation], "audit_file", "fusion"),
             ([calibrating, evaluating], "audit_saturation", "saturation"),
-            ([evaluation], "measure_latencies", "latency"),
+            ([evaluation], "measure_speed", "latency"),
         ],
     )
     def test_of_a_part_takes_no_other_with_it(self, run, folder, monkeypatch, modules, part, key):

@@ -54,6 +54,32 @@ def test_the_sample_agrees_in_both_runtimes(call, tmp_path):
     assert "OpenVINO" in shown.out
 
 
+@pytest.mark.slow
+def test_the_sample_is_timed_in_openvino_unasked_unless_onnxruntime_is_named(call, without_openvino):
+    pytest.importorskip("openvino")
+    import int8cal
+
+    model = SAMPLE / "model.onnx"
+    command = ("evaluate", model, model, "--data", SAMPLE / "eval", "--samples", "5", "--json")
+    found = {}
+    for name, options, path in (
+        ("default", (), ""),
+        ("alone", ("--runtime", "onnxruntime"), ""),
+        ("without", (), without_openvino),
+    ):
+        done = call(*command, *options, PYTHONPATH=f"{path}:{Path(int8cal.__file__).parents[1]}")
+        assert done.code == 0, done.err
+        found[name] = json.loads(done.out)
+    assert list(found["default"]["latencies_ms"]) == ["onnxruntime", "openvino"]
+    assert found["default"]["fastest"]["gain"] >= 1
+    assert "openvino" in found["default"]["origin"]["machine"]["runtimes"]
+    for each in found.values():
+        assert "openvino" not in each["settings"]["versions"]
+    for name in ("alone", "without"):
+        assert {"latencies_ms", "fastest", "runtimes"}.isdisjoint(found[name])
+        assert list(found[name]["origin"]["machine"]["runtimes"]) == ["onnxruntime"]
+
+
 @pytest.mark.parametrize("command", ["evaluate", "calibrate"])
 def test_a_provider_that_is_not_there_is_refused_with_those_that_are(call, tmp_path, command):
     models = {"evaluate": (SAMPLE / "model.onnx", "no.onnx"), "calibrate": (SAMPLE / "model.onnx",)}[command]

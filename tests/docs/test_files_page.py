@@ -21,6 +21,8 @@ ABSENT = {
     "bodies.PATH.…",
     "metric.…",
     "runtimes.…",
+    "latencies_ms.…",
+    "fastest.…",
     "families[].…",
     "steps[].…",
     "optimize.…",

@@ -8,14 +8,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from int8cal.evaluation import evaluate
+from int8cal.evaluation import speed
 from int8cal.evaluation.latency import measure_latencies
 
 
 @pytest.fixture(autouse=True)
 def short_latency(monkeypatch):
     """Measure speed for a moment: no test here looks at how precise it is."""
-    monkeypatch.setattr(evaluate, "measure_latencies", partial(measure_latencies, budget_s=0.2))
+    monkeypatch.setattr(speed, "measure_latencies", partial(measure_latencies, budget_s=0.2))
 
 
 @dataclass(frozen=True, eq=False)

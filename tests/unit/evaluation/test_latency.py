@@ -39,7 +39,8 @@ FEEDS = ({"x": np.zeros(1)}, {"x": np.zeros(1)})
 
 
 def measure_latency(fp32, int8, feeds, **settings):
-    return measure_latencies([(fp32, int8)], feeds, **settings)[0]
+    found, _ = measure_latencies({"here": (fp32, int8)}, feeds, **settings)
+    return found["here"]
 
 
 def test_latencies_are_milliseconds_and_the_speedup_their_ratio(clock):
@@ -86,6 +87,29 @@ def test_the_speedup_has_an_interval_over_the_rounds_but_not_after_a_single_one(
     assert 1.5 < low < result.speedup < high < 3.5
     once = measure_latency(FakeSession(clock, 9.0), FakeSession(clock, 3.0), FEEDS, budget_s=3.0)
     assert once.speedup_ci95 is None
+
+
+def test_a_gain_is_held_against_the_first_runtime_or_the_next_best_where_that_is_the_fastest(clock):
+    def timed(*milliseconds):
+        pairs = {name: (FakeSession(clock, 0.01), FakeSession(clock, 0.001 * each)) for name, each in milliseconds}
+        return measure_latencies(pairs, FEEDS)
+
+    found, fastest = timed(("a", 6.0), ("b", 4.0), ("c", 3.0))
+    assert [each.int8 for each in found.values()] == pytest.approx([6.0, 4.0, 3.0])
+    assert (fastest.runtime, fastest.against, fastest.gain) == ("c", "a", pytest.approx(2.0))
+    low, high = fastest.gain_ci95
+    assert low <= fastest.gain <= high
+    _, fastest = timed(("a", 3.0), ("b", 9.0), ("c", 6.0))
+    assert (fastest.runtime, fastest.against, fastest.gain) == ("a", "c", pytest.approx(2.0))
+    assert timed(("a", 3.0))[1] is None
+
+
+@pytest.mark.parametrize(("asked", "least", "most"), [(1, 2.9, 3.6), (2, 5.8, 6.6)])
+def test_a_runtime_that_nobody_asked_for_shortens_all_turns(clock, asked, least, most):
+    pairs = {name: (FakeSession(clock, 0.004), FakeSession(clock, 0.002)) for name in ("here", "there")}
+    found, _ = measure_latencies(pairs, FEEDS, asked=asked)
+    assert least < clock.now < most
+    assert found["there"].rounds == 8
 
 
 # A profile's kernel times, summed up per layer.

@@ -1,6 +1,6 @@
 """The int8 model in a second runtime: a session that is none of onnxruntime's stands for it, but for the last test."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -8,9 +8,9 @@ import pytest
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.errors import ModelError, NonFiniteError
-from int8cal.evaluation import evaluate, runtimes
+from int8cal.evaluation import evaluate, runtimes, speed
 from int8cal.evaluation.result import Latency
-from int8cal.evaluation.runtimes import further, speed_warnings
+from int8cal.evaluation.runtimes import further, speed_warnings, unasked
 from int8cal.runtime.openvino import Executed
 from int8cal.runtime.sessions import Session
 
@@ -29,10 +29,11 @@ class Other:
     threads: int = 0
     change: object = staticmethod(lambda y: y)
     refuses: tuple = ()
+    error: Exception = field(default_factory=lambda: ModelError("OpenVINO cannot load it: no Conv today"))
 
     def __post_init__(self):
         if any(self.model is model for model in self.refuses):
-            raise ModelError("OpenVINO cannot load it: no Conv today")
+            raise self.error
         self.session = Session(self.model)
         self.outputs = self.session.outputs
 
@@ -48,6 +49,7 @@ def other(monkeypatch):
     def install(**how):
         monkeypatch.setitem(runtimes.OTHERS, "openvino", lambda model, *, threads=0: Other(model, threads, **how))
         monkeypatch.setattr(runtimes, "require_openvino", lambda: None)
+        monkeypatch.setattr(runtimes, "is_installed", lambda: True)
 
     return install
 
@@ -152,3 +154,81 @@ def test_a_wrong_zero_point_in_one_of_them_would_be_found(other, fp32, int8, mak
 def test_a_model_that_is_surely_slower_here_is_told(target, interval, told):
     assert bool(speed_warnings(target, Latency(1.0, 1.1, 0.9, interval))) == told
     assert speed_warnings(target, None) == ()
+
+
+NOBODY_ASKED = {"latency": True, "target": "portable", "providers": ()}
+
+
+@pytest.mark.parametrize(
+    ("names", "how"),
+    [
+        (["onnxruntime"], {}),
+        (["openvino"], {}),
+        ([], {"latency": False}),
+        ([], {"target": "tensorrt"}),
+        ([], {"providers": ("azure", "cpu")}),
+    ],
+)
+def test_nothing_is_timed_unasked_where_runtimes_are_named_or_speed_is_not_that_of_this_cpu(
+    other, monkeypatch, names, how
+):
+    other()
+    monkeypatch.setattr(runtimes, "resolve", lambda each: each or ("CPUExecutionProvider",))
+    assert unasked([], **NOBODY_ASKED) == unasked([], **{**NOBODY_ASKED, "target": "openvino"}) == ("openvino",)
+    assert unasked(names, **{**NOBODY_ASKED, **how}) == ()
+
+
+def test_what_is_not_installed_is_not_timed(monkeypatch):
+    monkeypatch.setattr(runtimes, "is_installed", lambda: False)
+    assert unasked([], **NOBODY_ASKED) == ()
+
+
+def test_the_other_runtime_is_timed_unasked_and_nothing_else_is_done_there(other, fp32, int8, make_samples):
+    other()
+    result = evaluate_pair(fp32, int8, make_samples(3))
+    assert (result.runtimes, result.failures, list(result.latencies)) == ((), (), ["onnxruntime", "openvino"])
+    assert result.latencies["onnxruntime"] is result.latency
+    assert result.latencies["openvino"].int8 > 0
+    assert {result.fastest.runtime, result.fastest.against} == {"onnxruntime", "openvino"}
+    assert result.fastest.gain >= 1
+
+
+def test_onnxruntime_alone_is_timed_where_it_is_named(other, fp32, int8, make_samples):
+    other()
+    result = evaluate_pair(fp32, int8, make_samples(3), runtimes=["onnxruntime"])
+    assert (list(result.latencies), result.fastest) == (["onnxruntime"], None)
+
+
+def test_a_runtime_that_was_asked_for_is_among_the_speeds(other, fp32, int8, make_samples):
+    other()
+    result = evaluate_pair(fp32, int8, make_samples(3), runtimes=["openvino"])
+    assert result.latencies["openvino"] is result.runtimes[0].latency
+    assert result.fastest is not None
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({}, "OpenVINO cannot load it: no Conv today"),
+        ({"error": OSError("libtbb.so is missing\nhelp")}, "OpenVINO failed: OSError: libtbb.so is missing"),
+        ({"refuses": (), "change": lambda y: -y}, "others, -6.0 dB from onnxruntime's on the first sample; --runtime"),
+        ({"refuses": (), "change": lambda y: y * np.float32("nan")}, "others, nan dB from onnxruntime's"),
+        ({"refuses": (), "change": lambda y: y[:, 1:]}, "others, -inf dB from onnxruntime's"),
+    ],
+)
+def test_what_goes_wrong_in_a_runtime_unasked_is_a_reason(other, fp32, int8, make_samples, how, why):
+    other(**{"refuses": (int8,), **how})
+    result = evaluate_pair(fp32, int8, make_samples(3))
+    assert (result.failures, result.warnings, result.fastest) == ((), (), None)
+    assert (list(result.latencies), result.latencies["openvino"]) == (["onnxruntime", "openvino"], None)
+    assert result.latency is not None
+    assert why in result.reasons["latencies_ms.openvino"]
+
+
+def test_a_large_model_is_not_opened_in_another_runtime_unasked(other, monkeypatch, fp32, int8, make_samples):
+    monkeypatch.setattr(speed, "_LARGEST", 100)
+    other(refuses=(fp32, int8))
+    result = evaluate_pair(fp32, int8, make_samples(3))
+    why = result.reasons["latencies_ms.openvino"]
+    assert "not timed unasked, since the model has" in why
+    assert why.endswith("--runtime openvino measures it")

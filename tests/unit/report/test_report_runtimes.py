@@ -7,6 +7,7 @@ import pytest
 from made_reports import json_of
 
 from int8cal.errors import ConfigError
+from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.result import (
     FloatNode,
     Fusion,
@@ -99,3 +100,65 @@ def test_a_malformed_part_is_refused(beside, tmp_path, keys, value, said):
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match=said):
         load_report(path)
+
+
+@pytest.fixture
+def timed(report):
+    """Make a report in which OpenVINO was timed; keyword arguments change what is said of the fastest."""
+
+    def timed(there=None, **how):
+        times = {"onnxruntime": report.evaluation.latency, "openvino": there or Latency(4.5, 2.25, 2.0, (1.9, 2.2))}
+        fastest = Fastest(**{"runtime": "openvino", "against": "onnxruntime", "gain": 1.0716, **how})
+        return replace(report, evaluation=replace(report.evaluation, latencies=times, fastest=fastest))
+
+    return timed
+
+
+def line_of(report, start="Fastest here"):
+    (line,) = (line for line in summary_lines(report) if line.startswith(start))
+    assert line in report_lines(document_of(report), Screen(width=200))
+    return line.removeprefix(start).strip()
+
+
+def test_the_fastest_runtime_and_its_gain_are_one_line(timed):
+    report = timed(gain_ci95=(1.05, 1.09))
+    said = "OpenVINO: 2.250 ms against 2.411 ms in onnxruntime"
+    assert line_of(report) == f"{said} (1.07x, 95 % interval 1.05x to 1.09x)"
+    for text in (report_to_markdown(report), report_to_html(report)):
+        assert said in text
+        assert "1.05x to 1.09x" in text
+        assert "Speed by runtime" in text
+        assert "1.90x to 2.20x" in text
+
+
+def test_a_gain_within_the_noise_is_none(timed):
+    assert line_of(timed(gain_ci95=(0.98, 1.2))) == "OpenVINO and onnxruntime alike (2.250 ms and 2.411 ms)"
+
+
+def test_a_float_model_that_is_faster_still_is_told(timed):
+    told = line_of(timed(Latency(1.5, 2.25, 0.667)))
+    assert told == "OpenVINO: 2.250 ms against 2.411 ms in onnxruntime (1.07x, and the float32 model 1.500 ms)"
+
+
+def test_a_runtime_that_could_not_be_timed_says_why_in_one_line(timed):
+    report = timed()
+    times = {**report.evaluation.latencies, "openvino": None}
+    reasons = {**report.evaluation.reasons, "latencies_ms.openvino": "OpenVINO cannot load it: no Conv today"}
+    report = replace(report, evaluation=replace(report.evaluation, latencies=times, fastest=None, reasons=reasons))
+    assert line_of(report) == "not measured: OpenVINO cannot load it: no Conv today"
+    assert json_of(report)["latencies_ms"]["openvino"] is None
+    for text in (report_to_markdown(report), report_to_html(report)):
+        assert "no Conv today" in text
+
+
+def test_speeds_are_in_the_document_and_read_back(timed, report, tmp_path):
+    document = json_of(timed(gain_ci95=(1.05, 1.09)))
+    assert document["latencies_ms"]["onnxruntime"] == document["latency_ms"]
+    assert document["latencies_ms"]["openvino"]["int8"] == 2.25
+    assert document["fastest"]["gain_ci95"] == [1.05, 1.09]
+    assert "runtimes" not in document
+    path = tmp_path / "report.json"
+    path.write_text(report_to_json(timed()))
+    assert load_report(path) == document_of(timed())
+    alone = replace(report, evaluation=replace(report.evaluation, latencies={"onnxruntime": Latency(4.5, 2.25, 2.0)}))
+    assert {"latencies_ms", "fastest"}.isdisjoint(json_of(alone))

@@ -1,0 +1,155 @@
+"""The speed of both models in onnxruntime and in the other runtimes that are installed, all in the same turns.
+
+A runtime that was not asked for is measured where that is cheap. What goes wrong there is a reason, not an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from int8cal.errors import Int8calError, ModelError
+from int8cal.evaluation.fastest import FIRST, TITLES
+from int8cal.evaluation.latency import measure_latencies
+from int8cal.evaluation.runtimes import OTHERS
+from int8cal.numerics.metrics import ErrorSums, error_sums
+from int8cal.runtime.sessions import Session, cpu_count, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    import numpy.typing as npt
+    import onnx
+
+    from int8cal.evaluation.fastest import Fastest
+    from int8cal.evaluation.result import Latency
+    from int8cal.evaluation.runtimes import SecondRuntime
+    from int8cal.runtime.batching import Runs
+
+    Model = Path | onnx.ModelProto
+    Feed = dict[str, npt.NDArray[Any]]
+
+_LARGEST = 400_000_000  # bytes of the FP32 model: it is held a second time, and compiled
+_LEAST_DB = 6.0  # between two runtimes on one sample: with less, one of them computes something else
+
+
+@dataclass
+class Speed:
+    """What was measured.
+
+    Attributes:
+        latencies: By runtime, onnxruntime first; None where a runtime could not be measured.
+        fastest: Where the int8 model is fastest; None where only one runtime was measured.
+        reasons: For each None, and for an interval that is None, by dotted path of report.json.
+    """
+
+    latencies: dict[str, Latency | None] = field(default_factory=dict)
+    fastest: Fastest | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def measure_speed(
+    models: tuple[Model, Model],
+    feeds: tuple[Feed, Feed],
+    *,
+    asked: Sequence[SecondRuntime] = (),
+    unasked: Sequence[str] = (),
+    size: int = 0,
+    rows: tuple[int, int] = (1, 1),
+    providers: Sequence[str],
+    threads: int,
+) -> Speed:
+    """Time the FP32 and the int8 model.
+
+    Args:
+        models: Both.
+        feeds: One for each, of the same sample.
+        asked: Further runtimes, each with its session of the int8 model.
+        unasked: Names of further runtimes, see `runtimes.unasked`.
+        size: Bytes of the FP32 model, which decide whether a runtime is measured unasked.
+        rows: Samples in each feed.
+        providers: Execution providers of onnxruntime.
+        threads: Of each runtime; 0 for all CPUs.
+
+    Raises:
+        ModelError: onnxruntime cannot open a model.
+        StatisticsError: A kernel of onnxruntime, or of a runtime that was asked for, failed.
+    """
+    fp32, int8 = models
+    found = Speed()
+    here = partial(Session, threads=threads, providers=providers)
+    sessions: dict[str, tuple[Runs, Runs]] = {FIRST: (here(fp32), here(int8))}
+    for each in asked:
+        try:
+            sessions[each.name] = (OTHERS[each.name](fp32, threads=threads), each.timed(threads))
+        except ModelError as error:
+            found.reasons[f"runtimes.{each.name}.latency_ms"] = f"the FP32 model: {error.what}"
+    for name in unasked:
+        try:
+            sessions[name] = _open_unasked(name, models, feeds, sessions[FIRST][1], size=size, threads=threads)
+        except Exception as error:  # noqa: BLE001 - nobody asked for it, so it ends nothing
+            found.latencies[name] = None
+            found.reasons[f"latencies_ms.{name}"] = _why(name, error)
+    latencies, found.fastest = measure_latencies(
+        sessions, feeds, rows=rows, asked=1 + len(asked), threads=threads or cpu_count()
+    )
+    found.latencies = {**latencies, **found.latencies}
+    if latencies[FIRST].speedup_ci95 is None:
+        why = "a single round of turns gives no interval"
+        parts = ("latencies_ms", "fastest") if len(found.latencies) > 1 else ()
+        found.reasons |= dict.fromkeys(("latency.speedup_ci95", *parts), why)
+    return found
+
+
+def _open_unasked(
+    name: str,
+    models: tuple[Model, Model],
+    feeds: tuple[Feed, Feed],
+    here: Runs,
+    *,
+    size: int,
+    threads: int,
+) -> tuple[Runs, Runs]:
+    """Open both models in a runtime and run each once.
+
+    Args:
+        name: Of the runtime.
+        models, feeds, size, threads: As for `measure_speed`.
+        here: The int8 model in onnxruntime.
+
+    Raises:
+        ModelError: A model is too large to be opened again unasked, or gives other outputs than in onnxruntime.
+        Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
+    """
+    if size > _LARGEST:
+        what = f"{TITLES[name]} is not timed unasked, since the model has {size / 1e6:.0f} MB"
+        raise ModelError(what, do=f"--runtime {name} measures it")
+    first, second = (OTHERS[name](model, threads=threads) for model in models)
+    first.run(feeds[0])
+    between = _between(here.run(feeds[1]), second.run(feeds[1]))
+    if between is not None and not between >= _LEAST_DB:  # NaN is none of these either
+        what = f"the int8 model's outputs in {TITLES[name]} are others, {between:.1f} dB from onnxruntime's"
+        raise ModelError(f"{what} on the first sample", do=f"--runtime {name} compares them")
+    return first, second
+
+
+def _between(here: Mapping[str, npt.NDArray[Any]], there: Mapping[str, npt.NDArray[Any]]) -> float | None:
+    """SQNR of one runtime's float outputs against the other's, over those that both give, in dB."""
+    sums = ErrorSums()
+    for name, expected in here.items():
+        if expected.dtype.kind == "f" and name in there:
+            if there[name].shape != expected.shape:
+                return -np.inf
+            sums += error_sums(expected, there[name])
+    return sums.sqnr_db
+
+
+def _why(name: str, error: Exception) -> str:
+    if isinstance(error, Int8calError):
+        return error.what + (f"; {error.do}" if error.do.startswith("--") else "")
+    return f"{TITLES[name]} failed: {type(error).__name__}: {first_line(error)}"
