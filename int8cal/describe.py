@@ -205,6 +205,7 @@ def describe_machine() -> list[str]:
         *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in FLAGS if flags),
         f"int8 products: {_verdict()}",
         f"providers: {', '.join(providers())}",
+        f"faster runtime: {_faster_runtime(flags)}",
     ]
     lines += [f"{name}: {_version(name)}" for name in _LIBRARIES]
     return lines + [f"{name} (optional): {_version(name)}" for name in _OPTIONAL]
@@ -217,6 +218,18 @@ def _verdict() -> str:
     if found == exact:
         return "exact here, so that weights of any range are safe; for other CPUs see --target"
     return f"saturate here ({found} for {exact}): models for this machine need --target portable, which is the default"
+
+
+def _faster_runtime(flags: frozenset[str]) -> str:
+    from int8cal.runtime.openvino import GAINS, INSTALL, is_installed
+
+    if is_installed():
+        return "openvino is installed, and calibrate and evaluate say where a model is fastest"
+    known = next(((flag, gain) for flag, gain in GAINS.items() if flag in flags), None)
+    told = "was not measured on a CPU like this one"
+    if known is not None:
+        told = f"had {known[1]} times onnxruntime's speed for int8 models on another CPU with {known[0]}"
+    return f"openvino {told}; {INSTALL}, and calibrate says where a model is fastest"
 
 
 def _version(name: str) -> str:

@@ -2,6 +2,11 @@
 
 import json
 
+import pytest
+
+from int8cal.describe import describe_machine
+from int8cal.runtime import machine, openvino
+
 
 def test_the_lines_of_the_pipeline_are_printed(here):
     done = here("doctor")
@@ -23,3 +28,29 @@ def test_a_real_machine_is_described_in_json(call):
     facts = json.loads(call("doctor", "--json").out)
     assert all(isinstance(value, str) for value in facts.values())
     assert facts
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"avx2", "avx512_vnni", "amx_int8"}, "had 1.4 to 2.6 times onnxruntime's speed"),
+        ({"avx2", "avx512_vnni"}, "had 0.86 to 1.30 times onnxruntime's speed"),
+        ({"avx2"}, "was not measured on a CPU like this one"),
+        (set(), "was not measured on a CPU like this one"),
+    ],
+)
+def test_a_faster_runtime_that_is_missing_is_told_with_what_was_measured_and_how_it_is_installed(
+    monkeypatch, flags, said
+):
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(openvino, "is_installed", lambda: False)
+    (line,) = (line for line in describe_machine() if line.startswith("faster runtime: "))
+    assert said in line
+    assert openvino.INSTALL in line
+
+
+def test_nothing_is_to_be_installed_where_every_runtime_is(monkeypatch):
+    monkeypatch.setattr(openvino, "is_installed", lambda: True)
+    (line,) = (line for line in describe_machine() if line.startswith("faster runtime: "))
+    assert "is installed" in line
+    assert "pip" not in line
