@@ -218,6 +218,7 @@ def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
 
     thread = threading.Thread(target=read, name="int8cal-read-ahead", daemon=True)
     thread.start()
+    given_up = False
     try:
         while True:
             item, error, last = ready.get()
@@ -226,9 +227,13 @@ def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
             if last:
                 return
             yield item  # type: ignore[misc]
+    except GeneratorExit:
+        given_up = True  # perhaps by the garbage collector, see runtime.batching.threads_until_done
+        raise
     finally:
         stop.set()
-        thread.join(timeout=5)
+        if not given_up:
+            thread.join(timeout=5)
 
 
 def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:

@@ -7,7 +7,6 @@ tools' models too.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +27,7 @@ from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
-from int8cal.runtime.batching import make_feed, run_each
+from int8cal.runtime.batching import make_feed, run_each, threads_until_done
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
 
 if TYPE_CHECKING:
@@ -314,7 +313,7 @@ def _compare(
 
 def _together(first: Iterator[X], second: Iterator[X]) -> Iterator[tuple[X, X]]:
     """Pair the items of two iterators of one length, each of which takes its next step in a thread of its own."""
-    with ThreadPoolExecutor(2, "int8cal-run") as pool:
+    with threads_until_done(2, "int8cal-run") as pool:
         while True:
             steps = [pool.submit(next, each, None) for each in (first, second)]
             one, other = (step.result() for step in steps)

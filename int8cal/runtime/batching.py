@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -129,6 +130,25 @@ def run_each(
             yield sample, {name: _rows(value, size, slice(row, row + 1)) for name, value in values.items()}
 
 
+@contextmanager
+def threads_until_done(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
+    """Give threads to a generator, and wait for what they do, but not where the generator is given up.
+
+    The garbage collector may give it up, in any thread and at any point, inside of threading's own locks too: who waits
+    for a thread there waits for ever.
+    """
+    pool = ThreadPoolExecutor(count, name)
+    try:
+        yield pool
+    except GeneratorExit:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    except BaseException:
+        pool.shutdown()
+        raise
+    pool.shutdown()
+
+
 def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int) -> Iterator[Y]:
     """Call a function for every item, as many calls at the same time as are allowed.
 
@@ -143,7 +163,7 @@ def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int) -> It
     if at_once < 2:
         yield from map(function, items)
         return
-    with ThreadPoolExecutor(at_once, "int8cal-run") as pool:
+    with threads_until_done(at_once, "int8cal-run") as pool:
         under_way = deque[Future[Y]]()
         for item in items:
             under_way.append(pool.submit(function, item))

@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from threading import Barrier
+from threading import Barrier, Event
 
 import numpy as np
 import onnx
@@ -143,6 +143,23 @@ def test_the_first_failure_in_order_is_the_one_that_is_raised():
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(ValueError, match="2"):
         next(results)
+
+
+def test_who_gives_results_up_does_not_wait_for_calls_under_way():
+    # the garbage collector closes generators at any point, where waiting for a thread may never end
+    go, ended = Event(), []
+
+    def wait(item):
+        if item:
+            go.wait(timeout=60)
+            ended.append(item)
+        return item
+
+    results = in_order(wait, range(6), 2)
+    next(results)
+    results.close()
+    assert not ended
+    go.set()
 
 
 def test_what_a_group_was_fed_has_no_rows_that_fill_up_its_batch():
