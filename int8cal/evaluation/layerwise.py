@@ -7,6 +7,7 @@ tools' models too.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from int8cal.errors import ModelError
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
 from int8cal.graph.constants import Constants
+from int8cal.graph.dims import named_dims
 from int8cal.graph.index import Index, attribute, derived_constants
 from int8cal.graph.ops import op_of
 from int8cal.graph.signature import signature_of
@@ -146,7 +148,7 @@ def int8_with_taps(
             parts.append(part)
         found.append(parts)
     shown = [part.output for parts in found for part in parts]
-    return tapped_model(model, shown, nodes, keep_outputs=True), found
+    return tapped_model(model, shown, nodes), found
 
 
 def _codes(constants: Constants, quantize: onnx.NodeProto) -> _Part | None:
@@ -354,12 +356,18 @@ class _Outside:
 
 
 def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:
-    """Elements of each tapped tensor in one inference, asked from the runtime: shapes may depend on the data."""
-    names = [f"{_PREFIX}{index}" for index in range(len(taps))]
-    nodes = [helper.make_node("Size", [tap.tensor], [name]) for tap, name in zip(taps, names, strict=True)]
-    session = Session(tapped_model(fp32, names, nodes, keep_outputs=True), threads=threads, optimization="none")
-    values = session.run(make_feed(signature_of(fp32), [sample]), names)
-    return [int(values[name]) for name in names]
+    """Elements of each tapped tensor in one inference, as shape inference says, else the runtime: data decide some."""
+    signature = signature_of(fp32)
+    feed = make_feed(signature, [sample])
+    dims = named_dims(fp32, {name: value.shape for name, value in feed.items()})
+    known = {name: math.prod(sizes) for name, sizes in dims.items() if all(isinstance(size, int) for size in sizes)}
+    unknown = {f"{_PREFIX}{index}": tap.tensor for index, tap in enumerate(taps) if tap.tensor not in known}
+    if unknown:
+        nodes = [helper.make_node("Size", [tensor], [name]) for name, tensor in unknown.items()]
+        session = Session(tapped_model(fp32, unknown, nodes), threads=threads, optimization="none")
+        values = session.run(feed, [*unknown])
+        known |= {tensor: int(values[name]) for name, tensor in unknown.items()}
+    return [int(known[tap.tensor]) for tap in taps]
 
 
 def _value_bytes(int8: onnx.ModelProto, taps: Sequence[LayerTap]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from onnx import shape_inference
@@ -10,14 +11,14 @@ from int8cal.graph.edit import refill
 from int8cal.protos import graphs_within, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
 
 NamedDims = tuple[int | str, ...]
 
 
-def named_dims(model: onnx.ModelProto) -> dict[str, NamedDims]:
+def named_dims(model: onnx.ModelProto, fed: Mapping[str, Sequence[int]] = MappingProxyType({})) -> dict[str, NamedDims]:
     """Return the dimensions of tensors, with a name for each that only the feed decides: where names agree, sizes do.
 
     Names that the model declares count for nothing, since feeds that break them mostly run all the same: two inputs of
@@ -26,6 +27,7 @@ def named_dims(model: onnx.ModelProto) -> dict[str, NamedDims]:
 
     Args:
         model: Not changed.
+        fed: Shapes of inputs in one inference, by name; none for whatever is fed.
 
     Returns:
         By tensor of the main graph, for those whose rank is known.
@@ -37,8 +39,10 @@ def named_dims(model: onnx.ModelProto) -> dict[str, NamedDims]:
             if value.type.HasField("tensor_type"):
                 value.type.tensor_type.ClearField("shape")
     for value in sketch.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.ClearField("dim_param")
+            if value.name in fed:
+                dim.dim_value = fed[value.name][axis]
         _name(value)
     inferred = shape_inference.infer_shapes(sketch, data_prop=True).graph
     return {

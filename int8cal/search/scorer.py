@@ -78,6 +78,11 @@ class Gain:
         least = min(self.db, self.mean_db)
         return least >= 0 and (self.db > self.margin_db or self.mean_db > self.mean_margin_db)
 
+    @property
+    def surely_worse(self) -> bool:
+        """Whether one of the two falls, by more than the noise of the samples."""
+        return self.db < -self.margin_db or self.mean_db < -self.mean_margin_db
+
 
 class Scorer:
     """Scores int8 models of one FP32 model on the same samples.

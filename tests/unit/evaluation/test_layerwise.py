@@ -95,6 +95,12 @@ def test_the_taps_leave_the_integer_kernels_alone(fp32, int8, tmp_path):
     assert any(op == "QLinearConv" for op in integer(paths[0]))
 
 
+def test_what_no_tap_needs_is_not_run(fp32, int8):
+    (first, *_), _ = find_layers(fp32, int8)
+    tapped, _ = int8_with_taps(int8, [first], ["t0"])
+    assert [node.op_type for node in tapped.shell.graph.node] == ["QuantizeLinear"]
+
+
 def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
     ours, _ = measure_layers(fp32, int8, samples)

@@ -74,3 +74,11 @@ def test_what_is_no_tensor_is_left_out():
         "(float[N,4] x, seq(float[K,4]) s) => (seq(float[N,4]) t, float[N,4] z) { t = SequenceConstruct(x) z = Neg(x) }"
     )
     assert dims.keys() == {"x", "z"}
+
+
+def test_with_the_shapes_that_are_fed_sizes_are_numbers_as_far_as_the_data_do_not_decide_them():
+    text = "(float[N,4] x) => (float[M] z) { a = Neg(x) i = NonZero(a) z = Gather(i, i) }"
+    dims = named_dims(onnx.parser.parse_model(HEAD + text), {"x": (3, 4)})
+    assert dims["a"] == (3, 4)
+    assert dims["i"][0] == 2
+    assert isinstance(dims["i"][1], str)

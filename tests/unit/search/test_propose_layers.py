@@ -57,9 +57,16 @@ def test_a_layer_that_does_harm_by_itself_is_left_out_and_named(inputs, nodes):
     assert found.notes[-1] == f"bias does not help by itself, and was dropped, at {bad}"
 
 
+def test_parts_are_not_scored_where_the_whole_is_lost_in_the_noise(inputs, nodes):
+    found = after(inputs, {}, dict.fromkeys(nodes, (1e-4, -1e-4)))
+    assert [(each.name, each.kept) for each in found.results] == [("bias", False)]
+    assert not found.last.surely_worse
+
+
 def test_where_every_layer_does_harm_nothing_changes(inputs, nodes):
     found = after(inputs, {}, dict.fromkeys(nodes, SHIFT))
     assert [each.kept for each in found.results] == [False]
+    assert found.last.surely_worse
     assert not Bias.of(found.table)
 
 
