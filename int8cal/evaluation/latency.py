@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # up after a few milliseconds. What is measured in that time is not the model.
 _SETTLE_S = 0.015
 _ROUNDS = 8
+# Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
+_ENOUGH_RUNS = 300
 _BORDER = frozenset({"boundary", "layout"})
 # They serve the layer that reads what they give; other borders serve the one that wrote it.
 _INWARD = frozenset({"QuantizeLinear", "ReorderInput"})
@@ -46,6 +48,7 @@ def measure_interleaved(
     rounds: int = _ROUNDS,
     budget_s: float = 3.0,
     turn_s: float | None = None,
+    runs: int | None = None,
     enough: Callable[[Sequence[tuple[float, ...]]], bool] | None = None,
 ) -> tuple[tuple[float, ...], ...]:
     """Time sessions in turns of many runs each: single runs in turn would measure how their threads disturb each other.
@@ -56,6 +59,7 @@ def measure_interleaved(
         rounds: How often each session has its turn.
         budget_s: Seconds after which no further round starts; one round is always measured.
         turn_s: Seconds of a turn, warm-up included; None for an equal share of the budget.
+        runs: Timed runs after which a turn ends before its time; None for as many as there is time for.
         enough: Asked after each round, with all so far: whether no further one is needed.
 
     Returns:
@@ -72,7 +76,7 @@ def measure_interleaved(
             while time.perf_counter() - start < min(_SETTLE_S, share / 2):
                 session.run(feed)
             times: list[float] = []
-            while not times or time.perf_counter() - start < share:
+            while not times or (time.perf_counter() - start < share and len(times) != runs):
                 begin = time.perf_counter()
                 session.run(feed)
                 times.append(1e6 * (time.perf_counter() - begin))
@@ -115,6 +119,7 @@ def measure_latencies(
         rounds=_ROUNDS,
         budget_s=budget_s * len(pairs),
         turn_s=budget_s * asked / (_ROUNDS * len(sessions)),
+        runs=_ENOUGH_RUNS,
     )
     found, taken = {}, {}
     for number, name in enumerate(pairs):

@@ -87,6 +87,7 @@ def compiled(
         function = numba.njit(loop, **_OPTIONS)
 
     left_s: float | None = None
+    name = f"{loop.__module__.rpartition('.')[2]}.{loop.__qualname__}"  # as its cache files begin
 
     def call(*arguments: Any) -> Any:
         nonlocal function, left_s
@@ -94,7 +95,7 @@ def compiled(
             if left_s is None:
                 with _ASKING:  # threads of one process count as one
                     if left_s is None:
-                        left_s = PATIENCE_S if PATIENCE_S and _may_wait(function, loop.__qualname__) else 0.0
+                        left_s = PATIENCE_S if PATIENCE_S and _may_wait(function, name) else 0.0
             if left_s > 0.0:
                 left_s -= _CALL_S + value_s * arguments[0].size
             if left_s > 0.0:
@@ -110,12 +111,12 @@ def compiled(
 
 
 def _may_wait(function: Any, name: str) -> bool:
-    """Tell whether a loop is not cached yet, and count the processes that ask."""
+    """Tell whether a loop (module.function) is not cached yet, and count the processes that ask."""
     place = function.stats.cache_path
     if place is None:
         return True
     folder = Path(place)
-    if any(folder.glob(f"*.{name}-*.nbi")):
+    if any(folder.glob(f"{name}-*.nbi")):
         return False
     try:
         folder.mkdir(parents=True, exist_ok=True)

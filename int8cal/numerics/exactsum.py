@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.numerics.compiled import compiled, part
+from int8cal.numerics.compiled import part
 
 if TYPE_CHECKING:
     from int8cal.numerics import Float64, Int64
@@ -20,11 +20,32 @@ if TYPE_CHECKING:
 LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
 LOWEST = -448
 _MASK = (1 << 32) - 1
+_PLACES = 778  # of the lowest bit of a value; from there on too few limbs would be left for carries
 
 
 def zeros(count: int) -> Int64:
     """Return accumulators of value 0 for `count` sums, int64 (count, LIMBS)."""
     return np.zeros((count, LIMBS), np.int64)
+
+
+def add(limbs: Int64, values: Float64) -> None:
+    """Add a value to each sum.
+
+    Args:
+        limbs: int64 (C, LIMBS), added to.
+        values: float64 (C,); those that are not finite are left out.
+    """
+    fraction, exponent = np.frexp(np.abs(values))
+    position = exponent.astype(np.int64) - 53 - LOWEST
+    # non-finite activations are tallied, and stop the run, elsewhere
+    rows = np.flatnonzero((values != 0.0) & np.isfinite(values) & (position >= 0) & (position < _PLACES))
+    mantissa = (fraction[rows] * 2.0**53).astype(np.int64)  # exact
+    limb, shift = np.divmod(position[rows], 32)
+    low, high = (mantissa & _MASK) << shift, (mantissa >> 32) << shift
+    sign = np.where(values[rows] > 0.0, 1, -1)
+    limbs[rows, limb] += sign * (low & _MASK)
+    limbs[rows, limb + 1] += sign * ((low >> 32) + (high & _MASK))
+    limbs[rows, limb + 2] += sign * (high >> 32)
 
 
 def _add_loop(limbs: Any, values: Any) -> None:
@@ -35,7 +56,7 @@ def _add_loop(limbs: Any, values: Any) -> None:
         fraction, exponent = math.frexp(abs(value))
         mantissa = np.int64(fraction * 9007199254740992.0)  # 2**53, exact
         position = exponent - 53 + 448
-        if position < 0 or position >= 778:  # too few limbs would be left for carries
+        if position < 0 or position >= _PLACES:
             continue
         sign = np.int64(1) if value > 0 else np.int64(-1)
         limb = position >> 5
@@ -47,8 +68,7 @@ def _add_loop(limbs: Any, values: Any) -> None:
         limbs[c, limb + 2] += sign * (high >> np.int64(32))
 
 
-add = compiled(_add_loop)
-add_part = part(_add_loop)  # for loops that call it
+add_part = part(_add_loop)  # `add`, for loops that call it
 
 
 def canonical(limbs: Int64) -> Int64:

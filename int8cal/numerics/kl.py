@@ -11,6 +11,8 @@ from int8cal.numerics.compiled import compiled
 from int8cal.numerics.loglinear import linear_histogram
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from int8cal.numerics import Float64, Int64
     from int8cal.numerics.loglinear import Histogram
 
@@ -76,7 +78,59 @@ def _search_loop(counts: Any, levels: Any, fewest: Any, prune: Any, divergence: 
         best = min(best, value)
 
 
-_search = compiled(_search_loop)
+def _search_twin(counts: Float64, levels: int, fewest: int, prune: bool, divergence: Float64) -> None:
+    """Write the divergence of every candidate, from `levels` bins on, that the others before it do not rule out."""
+    bins = counts.size
+    mass, filled = _prefix(counts), _prefix((counts > 0).astype(np.float64))
+    entropy = _prefix(counts * _log(counts, counts > 0))
+    total = mass[bins]
+    kept = np.arange(bins, levels - 1, -1)
+    last, outliers = counts[kept - 1], total - mass[kept]
+    kept = kept[(mass[kept] > 0.0) & (filled[kept] >= fewest) & ((last > 0) | (outliers <= 0.0))]
+    if not kept.size:
+        return
+    # what lies beyond the candidate joins its last bin, and the last level's Q
+    last, outliers = counts[kept - 1], total - mass[kept]
+    outlier_log = (last + outliers) * _log(last + outliers, last + outliers > 0)
+    kept_log, total_log = _log(mass[kept]), math.log(total)
+    ends = np.rint(np.arange(levels) * (kept / levels)[:, np.newaxis]).astype(np.int64)
+    start = ends[:, -1]
+    q, n = mass[kept] - mass[start], filled[kept] - filled[start]
+    last_level = np.where(n > 0, (q + outliers) * _log(np.divide(q, n, where=n > 0, out=np.ones_like(q)), n > 0), 0.0)
+    # what a level adds depends on its start and width alone: each once
+    places = (ends[:, 1:] - ends[:, :-1]) * (bins + 1) + ends[:, :-1]
+    met = np.zeros((bins // levels + 3) * (bins + 1), np.bool_)
+    met[places.ravel()] = True
+    width, begin = np.divmod(np.flatnonzero(met), bins + 1)
+    q, n = mass[begin + width] - mass[begin], filled[begin + width] - filled[begin]
+    known = np.zeros(met.size)
+    known[met] = q * _log(np.divide(q, n, where=n > 0, out=np.ones_like(q)), n > 0)
+    p_log_q = np.cumsum(known[places], axis=1)[:, -1] + last_level
+    values = (entropy[kept - 1] + outlier_log - p_log_q) / total - total_log + kept_log
+    least = (outlier_log + entropy[kept - 1] - entropy[start] - last_level) / total - total_log + kept_log
+    best = math.inf
+    for i, value, bound in zip(kept.tolist(), values.tolist(), least.tolist(), strict=True):
+        if prune and bound > best + MARGIN:
+            continue
+        divergence[i] = value
+        best = min(best, value)
+
+
+def _prefix(terms: Float64) -> Float64:
+    """Return the sums of the first 0, 1, ... terms, added one by one."""
+    return np.append(0.0, np.cumsum(terms))
+
+
+def _log(values: Float64, where: npt.NDArray[np.bool_] | None = None) -> Float64:
+    """Return logarithms of the C library, whose last bits numpy's may lack; 0 where they are not asked for."""
+    if where is None:
+        return np.array([*map(math.log, values.tolist())])
+    result = np.zeros_like(values)
+    result[where] = [*map(math.log, values[where].tolist())]
+    return result
+
+
+_search = compiled(_search_loop, _search_twin, value_s=2.5e-6)
 
 
 def divergences(counts: Int64, levels: int) -> Float64:

@@ -73,6 +73,12 @@ def test_each_model_has_its_turn_of_many_runs_in_every_round(clock):
     assert clock.now <= 4.0 + 0.2
 
 
+def test_a_turn_of_a_fast_model_ends_after_enough_runs(clock):
+    sessions = [FakeSession(clock, 2.0**-10) for _ in range(2)]
+    measure_latency(*sessions, FEEDS, budget_s=6.0)
+    assert [session.runs for session in sessions] == [8 * (16 + 300)] * 2
+
+
 def test_a_model_slower_than_the_budget_is_measured_once(clock):
     first, second = FakeSession(clock, 9.0), FakeSession(clock, 3.0)
     result = measure_latency(first, second, FEEDS, budget_s=3.0)

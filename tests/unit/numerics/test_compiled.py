@@ -10,7 +10,8 @@ import pytest
 
 import int8cal
 from int8cal.numerics import compiled as module
-from int8cal.numerics import exactsum, kernels, loglinear, mse
+from int8cal.numerics import exactsum, kernels, kl, loglinear, metrics, mse
+from int8cal.numerics.affine import S8, U8, affine_from_range
 from int8cal.numerics.compiled import compiled
 from int8cal.numerics.loglinear import SHIFT
 
@@ -25,29 +26,72 @@ def test_without_numba_a_loop_without_a_twin_runs_as_it_is(monkeypatch):
     assert compiled(len) is len
 
 
-def test_loops_without_a_twin_give_the_same_bits_in_plain_python(monkeypatch):
+def values_of(kind):
+    """Values whose histograms are hard in some way."""
     rng = np.random.default_rng(5)
-    table = rng.poisson(0.2, (2, 67, 16)).astype(np.uint32)
-    values = rng.normal(size=300).astype(np.float32) * np.float32(2.0) ** rng.integers(-60, 60, 300).astype(np.float32)
-    bins, counts = np.unique(values.view(np.uint32) >> np.uint32(SHIFT), return_counts=True)
-    observed = (float(values.min()), float(values.max()))
+    x = rng.normal(size=3000) * 10.0 ** rng.integers(-3, 4)
+    made = {
+        "two-sided": x,
+        "one-sided": np.maximum(x, 0.0),
+        "negative": -np.abs(x),
+        "clipped": np.clip(np.abs(x), 0.0, np.median(np.abs(x))),
+        "heavy tails": x**3,
+        "few values": np.rint(x / np.abs(x).max() * 8),
+        "an outlier": np.append(x, 1e4 * np.abs(x).max()),
+        "one": np.array([0.7]),
+    }
+    return made[kind].astype(np.float32)
+
+
+KINDS = ("two-sided", "one-sided", "negative", "clipped", "heavy tails", "few values", "an outlier", "one")
+TWINS = (
+    (kernels, "gather", kernels.gather_twin),
+    (loglinear, "_resample", loglinear._resample_twin),
+    (metrics, "_error_sums", metrics._error_twin),
+    (kl, "_search", kl._search_twin),
+    (mse, "_search", mse._search_twin),
+    (mse, "_error", mse._error_twin),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_and_their_twins_give_the_same_bits(kind, monkeypatch):
+    values = values_of(kind)
+    bins, counts = np.unique(values[values != 0].view(np.uint32) >> np.uint32(SHIFT), return_counts=True)
+    table = np.random.default_rng(6).poisson(0.2, (2, 67, 16)).astype(np.uint32)
+    zeros, observed = int((values == 0).sum()), (float(values.min()), float(values.max()))
+    source = loglinear.histogram(bins.astype(np.int64), counts, zeros, observed)
 
     def results():
-        limbs = exactsum.zeros(300)
-        exactsum.add(limbs, values.astype(np.float64))
-        exactsum.add(limbs, np.square(values, dtype=np.float64))
-        source = loglinear.histogram(bins.astype(np.int64), counts, 3, observed)
-        return [limbs, exactsum.canonical(limbs), *kernels.gather(table, 64, (2, 30)), *mse.points_of(source)]
+        yield from kernels.gather(table, 64, (2, 30))
+        yield from (points := mse.points_of(source))
+        for dtype, symmetric in ((U8, False), (S8, True), (S8, False)):
+            yield (ends := mse.mse_range(source, dtype, symmetric=symmetric, points=points))
+            yield mse.squared_error(*points, affine_from_range(*ends, dtype))
+        magnitudes = loglinear.linear_histogram(source.nonzero, np.linspace(0, source.amax, 2049), magnitude=True)
+        for levels in (128, 256):
+            yield kl.divergences(magnitudes, levels)
+            yield (kl.entropy_threshold(magnitudes, levels, 0.5) or (0.0, 0))
+        for dtype in (np.float32, np.float64):
+            sums = metrics.error_sums(values.astype(dtype), np.rint(values.astype(dtype) * 3) / 3)
+            yield (sums.signal, sums.energy, sums.noise, sums.dot, sums.max_abs)
 
-    compiled_ones = results()
-    for place, name, loop in (
-        (exactsum, "add", exactsum._add_loop),
-        (kernels, "gather", kernels._gather_loop),
-        (loglinear, "_resample", loglinear._resample_loop),
-    ):
-        monkeypatch.setattr(place, name, loop)
-    for one, other in zip(compiled_ones, results(), strict=True):
+    loops = list(results())
+    for place, name, twin in TWINS:
+        monkeypatch.setattr(place, name, twin)
+    for one, other in zip(loops, results(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_exact_sums_are_the_same_in_the_loop_that_other_loops_call():
+    rng = np.random.default_rng(5)
+    values = np.append(rng.normal(size=300) * 2.0 ** rng.integers(-400, 400, 300), [0.0, -0.0, np.inf, np.nan, 5e-324])
+    limbs, others = exactsum.zeros(values.size), exactsum.zeros(values.size)
+    for terms in (values, values[::-1].copy()):
+        exactsum.add(limbs, terms)
+        exactsum.add_part(others, terms)
+    np.testing.assert_array_equal(limbs, others)
+    assert limbs.any(axis=1).sum() > 200
 
 
 def _double(values):
@@ -75,10 +119,11 @@ def test_a_twin_whose_loop_is_cached_does_not_serve(monkeypatch):
 
 def test_processes_wait_while_nothing_is_cached_and_not_for_ever(tmp_path):
     function = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path / "cache")))
-    asked = [module._may_wait(function, "_loop") for _ in range(module.PROCESSES + 2)]
+    asked = [module._may_wait(function, "kl._loop") for _ in range(module.PROCESSES + 2)]
     assert asked == [True] * module.PROCESSES + [False] * 2
     (tmp_path / "cache" / "rounding._other-9.py311.nbi").touch()
-    assert not module._may_wait(function, "_other")
+    assert not module._may_wait(function, "rounding._other")
+    assert module._may_wait(function, "mse._other")  # of that name too, and not cached
 
 
 def test_a_process_waits_where_nothing_can_be_cached(tmp_path):
