@@ -53,7 +53,7 @@ def squared_errors(counts: Any, width: float, candidates: Any) -> Any:
 
 
 def sample_weights() -> Any:
-    """Return the weights of the sample's block3 depthwise convolution, BatchNormalization folded in: (96, 9)."""
+    """Return the weights of the sample's block3 depthwise convolution, BatchNormalization folded in: (128, 9)."""
     import onnx
     from onnx import numpy_helper
 
@@ -63,7 +63,7 @@ def sample_weights() -> Any:
     model = prepare(onnx.load(ROOT / "sample_data" / "model.onnx"), simplify).model
     name = "ConvBnFusion_W_block3.depthwise.conv.weight"
     found = next(each for each in model.graph.initializer if each.name == name)
-    return numpy_helper.to_array(found).reshape(96, 9).astype(np.float64)
+    return numpy_helper.to_array(found).reshape(-1, 9).astype(np.float64)
 
 
 def rounding_noise(weights: Any, amax: Any) -> float:
@@ -199,7 +199,7 @@ def _weights() -> Figure:
     order = np.argsort(-np.abs(weights).max(axis=1))
     magnitudes = np.abs(weights).max(axis=1)[order]
     left.bar(np.arange(len(order)), magnitudes, color=BLUE, width=1.0)
-    left.set(xlabel="channel, largest first", ylabel="largest |weight|", title="96 channels of one layer")
+    left.set(xlabel="channel, largest first", ylabel="largest |weight|", title=f"{len(order)} channels of one layer")
     for amax, colour, label in (
         (np.full(len(order), magnitudes.max()), BROWN, "one scale"),
         (magnitudes, BLUE, "a scale per channel"),

@@ -46,27 +46,18 @@ class Layer:
     relu6: bool = True
 
 
-def depthwise(name: str, channels: int, stride: int = 1) -> Layer:
-    """Describe a 3x3 depthwise layer."""
-    return Layer(name, channels, channels, kernel=3, stride=stride, groups=channels)
-
-
 # 32x32 -> 16x16 -> 8x8 -> 4x4. The layer named RESIDUAL_TO adds the output of RESIDUAL_FROM to its own.
 LAYERS = (
-    Layer("stem", 1, 16, kernel=3, stride=2),
-    depthwise("block1/depthwise", 16),
-    Layer("block1/pointwise", 16, 32),
-    depthwise("block2/depthwise", 32, stride=2),
-    Layer("block2/pointwise", 32, 48),
-    Layer("block3/expand", 48, 96),
-    depthwise("block3/depthwise", 96),
-    Layer("block3/project", 96, 48, relu6=False),
-    depthwise("block4/depthwise", 48, stride=2),
-    Layer("block4/pointwise", 48, 96),
-    depthwise("block5/depthwise", 96),
-    Layer("block5/pointwise", 96, 128),
+    Layer("stem", 1, 32, kernel=3, stride=2),
+    Layer("block1/conv", 32, 64, kernel=3),
+    Layer("block2/conv", 64, 64, kernel=3, stride=2),
+    Layer("block3/expand", 64, 128),
+    Layer("block3/depthwise", 128, 128, kernel=3, groups=128),
+    Layer("block3/project", 128, 64, relu6=False),
+    Layer("block4/conv", 64, 128, kernel=3, stride=2),
+    Layer("block4/pointwise", 128, 128),
 )
-RESIDUAL_FROM, RESIDUAL_TO = "block2/pointwise", "block3/project"
+RESIDUAL_FROM, RESIDUAL_TO = "block2/conv", "block3/project"
 FEATURES, CLASSES = LAYERS[-1].cout, 10
 
 

@@ -122,3 +122,32 @@ def missing(shown: tuple[str, ...], printed: str) -> list[str]:
         elif line.strip() not in {"", "...", "…"}:
             lacking.append(line)
     return lacking
+
+
+def renewed(shown: tuple[str, ...], printed: str) -> tuple[str, ...]:
+    """Return the shown lines with the figures that were printed; lines that were not printed stay as they are."""
+    left = printed.splitlines()
+    result = []
+    for line in shown:
+        found = [plain(each) for each in left]
+        if plain(line) not in found:
+            result.append(line)
+            continue
+        at = found.index(plain(line))
+        result.append(left[at].rstrip())
+        left = left[at + 1 :]
+    return tuple(result)
+
+
+def renew(block: Block, shown: tuple[str, ...], printed: str) -> None:
+    """Write the figures that were printed into the lines that a block shows."""
+    path = ROOT / block.page
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    at = next(
+        start
+        for start in range(block.line, len(lines))
+        if all(mine.strip() == line.strip() for mine, line in zip(lines[start:], shown, strict=False))
+    )
+    for place, (old, new) in enumerate(zip(shown, renewed(shown, printed), strict=True), at):
+        lines[place] = lines[place].replace(old, new) if old.strip() else lines[place]
+    path.write_text("".join(lines), encoding="utf-8", newline="\n")

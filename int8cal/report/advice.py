@@ -10,6 +10,7 @@ from int8cal.errors import printable
 from int8cal.evaluation.figures import OUTPUT_FAULTS
 from int8cal.evaluation.gates import figure_named, read_gate
 from int8cal.evaluation.result import ends
+from int8cal.numerics.metrics import EXACT_DB
 from int8cal.report import wording
 from int8cal.report.reading import own_metric
 
@@ -189,7 +190,7 @@ def _rises(document: Document) -> list[tuple[float, LayerMetrics, str]]:
         if layer.sqnr_db is None:
             continue
         rise = 10 ** (-layer.sqnr_db / 10) - 10 ** (-before / 10)
-        came = "" if math.isinf(before) else f"{before:.1f} to "
+        came = "" if math.isinf(before) else f"{wording.EXACT if before >= EXACT_DB else f'{before:.1f}'} to "
         if rise > 0 and layer.op_type != "Input":
             found.append((rise, layer, f"{came}{layer.sqnr_db:.1f} dB"))
         before = layer.sqnr_db

@@ -2,7 +2,8 @@
 
 The pages share a directory in which README's blocks have run, as if a reader went through all of them; a tutorial has a
 directory of its own. A command that has run there is not run again. A block may be left out only by a remark above it,
-`<!-- not run: why -->`; one with `<!-- needs: package -->` runs where that is installed.
+`<!-- not run: why -->`; one with `<!-- needs: package -->` runs where that is installed. `pytest --regen-golden` writes the
+figures that were printed into the pages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 import page_blocks
 import pytest
 import yaml
-from page_blocks import ROOT, Block, blocks_of, missing
+from page_blocks import ROOT, Block, Command, blocks_of, missing, renew, renewed
 from pydantic import ValidationError
 
 import int8cal
@@ -50,6 +51,7 @@ class Workshop:
     folder: Path
     environment: dict[str, str]
     done: dict[str, str] = field(default_factory=dict)
+    regen: bool = False
 
     def run(self, block: Block) -> list[str]:
         """Run a block; what is wrong with it, in lines."""
@@ -73,15 +75,19 @@ class Workshop:
                 continue
             if "$?" not in command.text and command.text not in judged:
                 self.done[command.text] = printed
-            lacking = missing(command.shown, printed)
+            self._renew(block, command, printed)
+            lacking = list(command.shown) if _is_other_code(command, printed) else missing(command.shown, printed)
             wrong += [f"{command.text}\ndoes not print {line!r} there, but:\n{printed}" for line in lacking]
         for command in commands:
             if command not in new:
-                wrong += [
-                    f"{command.text}\ndoes not print {line!r}"
-                    for line in missing(command.shown, self.done[command.text])
-                ]
+                printed = self.done[command.text]
+                self._renew(block, command, printed)
+                wrong += [f"{command.text}\ndoes not print {line!r}" for line in missing(command.shown, printed)]
         return wrong
+
+    def _renew(self, block: Block, command: Command, printed: str) -> None:
+        if self.regen and command.shown and command.text != "echo $?":
+            renew(block, command.shown, printed)
 
     def _python(self, block: Block) -> list[str]:
         if block.title:
@@ -114,6 +120,11 @@ class Workshop:
         ).stdout
 
 
+def _is_other_code(command: Command, printed: str) -> bool:
+    """Tell whether a command shows an exit code, which is no figure of a machine, that was another one."""
+    return command.text == "echo $?" and [*filter(None, command.shown)] != printed.split()
+
+
 def _json(block: Block) -> list[str]:
     try:
         json.loads(block.text)
@@ -122,8 +133,13 @@ def _json(block: Block) -> list[str]:
     return []
 
 
-def open_workshop(folder: Path) -> Workshop:
-    """Make a workshop: copies of what the repository ships, and commands that call this very int8cal."""
+def open_workshop(folder: Path, *, regen: bool = False) -> Workshop:
+    """Make a workshop: copies of what the repository ships, and commands that call this very int8cal.
+
+    Args:
+        folder: Where to.
+        regen: Whether pages get the figures that their commands print, as with `pytest --regen-golden`.
+    """
     for name in ("sample_data", "configs"):
         shutil.copytree(ROOT / name, folder / name)
     shims = folder.parent / f"{folder.name}-bin"
@@ -134,9 +150,8 @@ def open_workshop(folder: Path) -> Workshop:
     source = str(Path(int8cal.__file__).parents[1])
     path = f"{shims}{os.pathsep}{os.environ['PATH']}"
     python_path = f"{source}{os.pathsep}{folder}"
-    return Workshop(
-        folder, os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
-    )
+    environment = os.environ | {"PATH": path, "PYTHONPATH": python_path, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
+    return Workshop(folder, environment, regen=regen)
 
 
 def read(page: str) -> list[Block]:
@@ -149,16 +164,18 @@ def examples(page: str) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def after_readme(tmp_path_factory) -> tuple[Workshop, list[str]]:
+def after_readme(tmp_path_factory, request) -> tuple[Workshop, list[str]]:
     """The shared directory, and what was wrong with README's blocks."""
-    workshop = open_workshop(tmp_path_factory.mktemp("reader") / "shared")
+    regen = request.config.getoption("--regen-golden")
+    workshop = open_workshop(tmp_path_factory.mktemp("reader") / "shared", regen=regen)
     return workshop, [each for block in examples("README.md") for each in workshop.run(block)]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if examples(page)])
 def test_every_example_of_a_page_runs(page, request, tmp_path):
     if page.startswith("docs/tutorial/"):
-        workshop, wrong = open_workshop(tmp_path / "fresh"), []
+        regen = request.config.getoption("--regen-golden")
+        workshop, wrong = open_workshop(tmp_path / "fresh", regen=regen), []
     else:
         workshop, of_readme = request.getfixturevalue("after_readme")
         wrong = of_readme if page == "README.md" else []
@@ -186,6 +203,18 @@ def test_planted_output_that_is_not_printed_is_found(tmp_path):
     text = "```console\n$ echo there are 12 of them\nthere are 7 of them\nand more\n$ false\n$ echo $?\n1\n```\n"
     (wrong,) = [each for block in blocks_of(text, "page.md") for each in workshop.run(block)]
     assert "does not print 'and more'" in wrong
+
+
+def test_a_planted_exit_code_is_found(tmp_path):
+    workshop = open_workshop(tmp_path / "planted")
+    (block,) = blocks_of("```console\n$ false\n$ echo $?\n2\n```\n", "page.md")
+    assert "does not print '2'" in workshop.run(block)[0]
+
+
+def test_figures_that_were_printed_take_the_place_of_those_shown():
+    shown = ("SQNR  36.84 dB", "...", "no such line 1", "", "2 of 3")
+    printed = "SQNR  42.9 dB\nmore\n\n2 of 4\n"
+    assert renewed(shown, printed) == ("SQNR  42.9 dB", "...", "no such line 1", "", "2 of 4")
 
 
 def test_a_planted_unknown_key_and_a_failing_program_are_found(tmp_path):

@@ -131,15 +131,15 @@ def test_the_names_of_pnnx_are_matched_in_order(bench):
     layers = layers_of_model(prepared.model, bench.plan(prepared.model))
     names = {layer.node: layer.name for layer in renamed(layers, PARAM.read_bytes(), "p")}
     assert names["/stem/Conv"] == "convclip_0"
-    assert names["/block1/depthwise/Conv"] == "convdwclip_0"
+    assert names["/block3/depthwise/Conv"] == "convdwclip_0"
     assert names["/block3/project/Conv"] == "conv_5"
     assert names["/head/Gemm"] == "linear_8"
-    assert len(names) == len(layers) == 13
+    assert len(names) == len(layers) == 9
 
 
 def test_a_param_file_of_another_model_is_refused(net):
     layers, _ = net
-    with pytest.raises(TableError, match=r"p:5: layer 'convclip_0' \(Conv, 16 outputs, 1 groups, 144 weights"):
+    with pytest.raises(TableError, match=r"p:5: layer 'convclip_0' \(Conv, 32 outputs, 1 groups, 288 weights"):
         renamed(layers, PARAM.read_bytes(), "p")
 
 

@@ -118,6 +118,12 @@ def test_accuracy_names_the_layers_where_the_sqnr_falls(held):
     assert "--recipe accurate" in text
     assert "--budget" in text
     assert "--recipe" not in said(held(SQNR, settings={"recipe": "accurate"}, layers=layers))
+
+
+def test_a_layer_behind_an_exact_one_falls_from_exact(held):
+    layers = (layer("a", 320.0), layer("b", 25.0))
+    text = said(held(SQNR, settings={"recipe": "fast"}, layers=layers))
+    assert "SQNR falls most at b (exact to 25.0 dB)" in text
     of_another_tool = said(held(SQNR, layers=layers))
     assert "--budget" not in of_another_tool
     assert "leave such layers in float" in of_another_tool
