@@ -166,6 +166,9 @@ class OpRule:
             than Q and DQ cost between floats.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
+        behind: Of "residual": the layers whose kernel it joins; none for any.
+        delays: Codes pass through it as well as real values, and its input is quantized where only it reads that, so
+            that the kernel in front writes codes.
         splits: All its outputs hold values of its input, and take codes together or not at all.
         weight, bias: Positions of the constant weight and of the bias (linear ops).
     """
@@ -181,6 +184,8 @@ class OpRule:
     float_taps: int = 0
     float_products: int = 0
     mode: str = ""
+    behind: tuple[str, ...] = ()
+    delays: bool = False
     splits: bool = False
     weight: int = 1
     bias: int | None = None
@@ -243,11 +248,16 @@ _INPUTS_ONLY: dict[str, OpRule] = {
     if rule.kind == "linear"
 }
 _TENSORRT: dict[str, OpRule] = _INPUTS_ONLY | {"Add": OpRule("residual", inputs=(0, 1), float_output=True)}
+# Behind a Conv an Add reads codes, a fourth of float's bytes; the kernel of a MatMul takes no Add of two tensors. A
+# MaxPool of codes is exact.
+_OPENVINO: dict[str, OpRule] = _INPUTS_ONLY | {
+    "ConvTranspose": replace(_INPUTS_ONLY["ConvTranspose"], grouped=False),
+    "Add": replace(_TENSORRT["Add"], behind=("Conv",)),
+    "MaxPool": OpRule("pass", delays=True),
+}
 _BY_TARGET: dict[str, OpTable] = {
     # its LSTM takes constants only, and int8 codes behind Cast and Mul are none to it
-    "openvino": OpTable(
-        _INPUTS_ONLY | {"ConvTranspose": replace(_INPUTS_ONLY["ConvTranspose"], grouped=False)}, recurrent=False
-    ),
+    "openvino": OpTable(_OPENVINO, recurrent=False),
     "tensorrt": OpTable(_TENSORRT, recurrent=False, symmetric=True, float_bias=True, embeddings=False),
 }
 

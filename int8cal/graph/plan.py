@@ -205,6 +205,7 @@ class _Planner:
         self.taken_in: set[str] = set()  # Adds that belong to a MatMul
         self.integer: set[str] = set()
         self.hard: set[str] = set()  # tensors that a linear op reads
+        self.written: set[str] = set()  # those that one writes, with the activation behind it
         self.shared = SharedScales(self.index)
 
     def plan(self) -> Plan:
@@ -212,7 +213,8 @@ class _Planner:
         for node, _ in self._ruled("linear"):
             self._linear(node)
         wanted = self._wish()
-        quantized = self._join(wanted) | self._residuals()
+        quantized = self._residuals()
+        quantized |= self._join(wanted | quantized)
         return self._result(quantized)
 
     def faster_in_float(self) -> frozenset[str]:
@@ -261,6 +263,7 @@ class _Planner:
         self.layers[node.name] = found
         self.integer.add(node.name)
         self.hard.add(found.input)
+        self.written.add(found.output)
         if found.bias_add:
             self.taken_in.add(found.bias_add)
 
@@ -306,13 +309,15 @@ class _Planner:
         return quantized
 
     def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
-        """Name float inputs of a Concat beside codes: with the scale of its output they are rounded once, as it was.
+        """Name float inputs that are rounded once if they take the scale of the output, which was rounded before.
 
-        Must name none that another node reads, nor any where a float op reads the output, which it has unrounded.
+        These are inputs of a Concat beside codes, and what a layer writes for a MaxPool that delays its codes. Must
+        name none that another node reads, nor any where a float op reads the output, which it has unrounded.
         """
         variable = self._variable(node, rule)
-        rounds = any(each is None or each.name not in self.layers for each in self._readers(node.output[0]))
-        if not rule.shares_inputs or rounds or quantized.isdisjoint(variable):
+        rounds = any(each is None or each.name not in self.integer for each in self._readers(node.output[0]))
+        beside = rule.shares_inputs and not quantized.isdisjoint(variable)
+        if rounds or not (beside or (rule.delays and self.written.issuperset(variable))):
             return set()
         return {name for name in variable if name not in quantized and self.index.only_reader(name) is node}
 
@@ -320,7 +325,7 @@ class _Planner:
         """Name the operands that join the kernel of a layer through an Add behind it, and let those Adds take codes."""
         order = {node.name: position for position, node in enumerate(self.nodes)}
         found: set[str] = set()
-        for node, _ in self._ruled("residual"):
+        for node, rule in self._ruled("residual"):
             if node.name not in self.allowed or self._may_mask(node):
                 continue
             # the layer that is computed last takes the Add into its kernel; it reads the other operand
@@ -329,6 +334,7 @@ class _Planner:
                 for slot, name in enumerate(node.input)
                 if (producer := self.index.producer.get(name)) is not None
                 and producer.name in self.layers
+                and (not rule.behind or producer.op_type in rule.behind)
                 and self.index.only_reader(name) is node
             ]
             if not behind:

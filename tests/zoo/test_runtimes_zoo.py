@@ -48,7 +48,7 @@ def test_target_openvino_is_better_there_than_portable(zoo, tmp_path):
         in_openvino(zoo, "resnet20", for_target(zoo, "resnet20", tmp_path, target)).runtimes[0]
         for target in ("portable", "openvino")
     )
-    assert own.metrics.sqnr_db > portable.metrics.sqnr_db + 1
+    assert own.metrics.sqnr_db > portable.metrics.sqnr_db + 0.3
     assert not {node.op_type for node in own.kernels.nodes} & {"Convolution", "FullyConnected", "MatMul"}
 
 

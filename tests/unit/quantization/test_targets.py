@@ -99,12 +99,50 @@ def test_tensorrt_quantizes_what_layers_read_and_one_side_of_residual_adds(model
     assert kinds[:2] == [["Conv", "DequantizeLinear"], ["Conv", "DequantizeLinear"]]
 
 
-def test_openvino_quantizes_what_layers_read_and_nothing_else(model):
+def test_openvino_quantizes_what_layers_read_and_one_side_of_the_adds_behind_them(model):
     table, int8 = quantized(model, target="openvino")
-    assert quantized_tensors(int8) == {"x", "ar", "sr", "f"}
+    found = quantized_tensors(int8)
+    assert found - {"c", "d"} == {"x", "ar", "sr", "f"}
+    assert len(found & {"c", "d"}) == 1
     assert {entry.dtype for entry in table.tensors.values()} == {"uint8"}
     assert {entry.range for entry in table.weights.values()} <= {"paired", "s7", "s8"}
     assert table.settings.weights == "paired"
+
+
+def test_openvino_adds_float_behind_a_matmul_where_tensorrt_adds_codes(bench):
+    text = "net (float[N,8] x) => (float[N,8] y) { s = Sigmoid(x) m = MatMul(x, M) r = MatMul(m, R) y = Add(r, s) }"
+    model = bench.text(text, M=(8, 8), R=(8, 8))
+    assert {t: quantized_tensors(quantized(model, target=t)[1]) for t in ("openvino", "tensorrt")} == {
+        "openvino": {"x", "m"},
+        "tensorrt": {"x", "m", "s"},
+    }
+
+
+POOLED = """net (float[N,4,8,8] x) => (float[N,4,4,4] y) {{
+    a = Conv <pads = [1, 1, 1, 1]> (x, A)
+    {before}
+    p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r)
+    b = Conv (p, B)
+    {behind}
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "pools"),
+    [
+        ("r = Relu(a)", "y = Relu(b)", True),
+        ("r = Relu(a)", "y = Add(b, p)", True),
+        ("r = Relu(a)", "t = Tanh(p) y = Mul(b, t)", False),  # Tanh reads what was not rounded
+        ("r = Softplus(a)", "y = Relu(b)", False),  # no layer's kernel would write the codes
+        ("r = Relu(a)", "g = GlobalMaxPool(r) y = Mul(b, g)", False),
+    ],
+)
+def test_openvino_pools_codes_where_that_rounds_nothing_else(bench, before, behind, pools):
+    model = bench.text(POOLED.format(before=before, behind=behind), A=(4, 4, 3, 3), B=(4, 4, 1, 1))
+    _, int8 = quantized(model, target="openvino")
+    producer = {node.output[0]: node.op_type for node in int8.graph.node}
+    (pool,) = (node for node in int8.graph.node if node.op_type == "MaxPool")
+    assert (producer[pool.input[0]] == "DequantizeLinear") == pools
 
 
 @pytest.mark.parametrize(("target", "least"), [("openvino", 30), ("tensorrt", 25)])
