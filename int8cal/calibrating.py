@@ -37,6 +37,7 @@ from int8cal.evaluation.gates import (
     with_standing,
 )
 from int8cal.evaluation.origin import origin_of
+from int8cal.evaluation.recalled import UnlikeError
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings, unasked
 from int8cal.evaluation.user_metric import metric_of
@@ -56,7 +57,7 @@ from int8cal.runtime.sessions import CPU
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.data.checks import Finding
     from int8cal.data.padding import Padding
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
+    from int8cal.runtime.batching import Arrays
 
 REPORT_FILES = ("report.json", "report.md", "report.html")
 
@@ -182,7 +184,9 @@ def _calibrate_into(
     )
     error: BaseException | None = None  # waits until everything has been written
     try:
-        calibrated = calibrate_planned(job, planned, clock, best_result=best, exclusive=exclusive)
+        calibrated = calibrate_planned(
+            job, planned, clock, best_result=best, exclusive=exclusive, record=job.evaluation.data is None
+        )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
             raise
@@ -190,8 +194,13 @@ def _calibrate_into(
         error, calibrated = raised, Calibrated(statistics, result)
     best.latest = None
     table = identified(calibrated.result.table)
-    watch = SampleWatch("evaluation", signature)
 
+    def evaluate(known: Mapping[int, Arrays]) -> tuple[Evaluation, SampleWatch]:
+        watch = SampleWatch("evaluation", signature)
+        samples = track(watch.watch(feeds), feeds.count, "outputs")
+        return _evaluate(job, int8, samples, table, exclusive, known), watch
+
+    watch = SampleWatch("evaluation", signature)
     unreported: BaseException | None = None
     with output.stage() as stage:
         int8 = stage / model_name
@@ -203,8 +212,11 @@ def _calibrate_into(
         if error is None:
             try:
                 with clock.station("evaluate"):
-                    samples = track(watch.watch(feeds), feeds.count, "outputs")
-                    evaluation = _evaluate(job, int8, samples, table, exclusive)
+                    try:
+                        evaluation, watch = evaluate(calibrated.outputs)
+                    except UnlikeError as unlike:
+                        evaluation, watch = evaluate({})
+                        evaluation = replace(evaluation, warnings=(*evaluation.warnings, unlike.what))
                     watched.require_same(str(table.model["sha256"]))
             except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
                 error = raised
@@ -253,6 +265,7 @@ def _evaluate(
     samples: Iterable[Sample],
     table: CalibrationTable,
     exclusive: Exclusive,
+    known: Mapping[int, Arrays],
 ) -> Evaluation:
     return evaluate_pair(
         job.model,
@@ -266,6 +279,7 @@ def _evaluate(
         providers=job.evaluation.providers,
         metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.every_tensor.items()},
+        known=known,
         exclusive=exclusive,
     )
 

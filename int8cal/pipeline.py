@@ -39,7 +39,7 @@ from int8cal.search.scorer import Holdout, Scorer, split_samples
 from int8cal.search.search import Result, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
@@ -53,13 +53,14 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan, PlannedBody
     from int8cal.job import Job, Method
     from int8cal.quantization.table import CalibrationTable, TableData
+    from int8cal.runtime.batching import Arrays
 
 
 @dataclass(frozen=True)
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`: see `Collected`.
+    `findings` are those about the data, where it is calibrated in memory. `variation`, `outputs`: see `Collected`.
     """
 
     statistics: Statistics
@@ -71,6 +72,7 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     variation: float | None = None
+    outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
 def plan_job(
@@ -150,6 +152,7 @@ def calibrate_planned(
     engine: Callable[..., Collected] | None = None,
     best_result: BestResult | None = None,
     exclusive: Exclusive = nullcontext,
+    record: bool = False,
 ) -> Calibrated:
     """Collect statistics, search for the table, and reach the job's goals.
 
@@ -158,6 +161,7 @@ def calibrate_planned(
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
         best_result: Gets the table as soon as there is one, and better ones; None for memory alone.
         exclusive: Keeps other jobs from running while speed is measured.
+        record: Whether the outputs of the float model are wanted.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -173,7 +177,7 @@ def calibrate_planned(
     known = None if path is None else load_statistics(path)
     with clock.station("calibrate"):
         if engine is None:
-            counting = _counting(job, planned, known)
+            counting = _counting(job, planned, known, record=record)
             counting.extend(ahead)
             collected = counting.result()
         else:
@@ -205,7 +209,10 @@ def calibrate_planned(
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
     remark, variation = collected.remark, collected.variation
-    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation)
+    outputs = collected.outputs
+    return Calibrated(
+        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, outputs=outputs
+    )
 
 
 def _unscaled(result: Result, inputs: Inputs, clock: Clock) -> Result:
@@ -220,13 +227,16 @@ def _with_bodies(result: Result, bodies: dict[str, Result]) -> Result:
     return replace(result, table=result.table.with_graphs(tables), tensors=result.tensors | tensors)
 
 
-def _counting(job: Job, planned: Planned, known: Statistics | None, body: str = "") -> Counting | Stored:
+def _counting(
+    job: Job, planned: Planned, known: Statistics | None, body: str = "", *, record: bool = False
+) -> Counting | Stored:
     """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
     prepared, taps = planned.prepared, planned.taps
     sha256, keep = prepared.sha256, kept_samples(job, RECIPES[job.quantization.recipe])
     if known is None:
         threads = job.calibration.threads
-        return Counting(prepared.model, prepared.signature, taps, model_sha256=sha256, threads=threads, keep=keep)
+        model, signature = prepared.model, prepared.signature
+        return Counting(model, signature, taps, model_sha256=sha256, threads=threads, keep=keep, record=record)
     statistics = known.bodies.get(body) if body else known
     return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,14 +25,16 @@ from int8cal.runtime.blocked import open_taps
 from int8cal.runtime.sessions import Session, cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
+    from int8cal.runtime.batching import Arrays
 
 KEPT_BYTES = 128_000_000
 KEPT_ALWAYS = 8
+RECORDED_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Collected:
         remark: What the user should know of the two, "" for nothing.
         variation: How much the ranges that single samples need differ: standard deviation relative to the mean, the
             median over tensors. None where it was not counted.
+        outputs: Of the model, by fingerprint of the sample: of the first samples whose outputs take RECORDED_BYTES;
+            none where they were not asked for.
     """
 
     statistics: Statistics
     kept: tuple[Sample, ...]
     remark: str = ""
     variation: float | None = None
+    outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
 class KeptSamples:
@@ -142,8 +147,17 @@ class Counting:
         model_sha256: str,
         threads: int = 0,
         keep: int = 0,
+        record: bool = False,
     ) -> None:
         self._model, self._signature, self._taps = model, signature, taps
+        # codes, counts and indices may have other shapes each time: outputs in memory of the caller's are floats alone
+        floats = {each.type.tensor_type.elem_type for each in model.graph.output} == {onnx.TensorProto.FLOAT}
+        own = {value.name for value in model.graph.input}
+        shown = tuple(value.name for value in model.graph.output)
+        alone = batch_size(signature) == 1 and not own & {*shown}
+        self._recorded: tuple[str, ...] = shown if record and floats and alone else ()
+        self._outputs: dict[int, Arrays] = {}
+        self._room = RECORDED_BYTES
         self._sha256, self._threads = model_sha256, threads
         self._keeping = KeptSamples(keep)
         self._collectors = Collectors(taps, threads or cpu_count())
@@ -175,18 +189,20 @@ class Counting:
         with self._collectors:
             counted = self._collectors.take()
         statistics = Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding)
-        return Collected(statistics, keeping.samples(), variation=variation)
+        return Collected(statistics, keeping.samples(), variation=variation, outputs=self._outputs)
 
     def _stream(self, samples: Iterable[Sample]) -> None:
         model, signature, taps, threads = self._model, self._signature, self._taps, self._threads
         inputs = {spec.name for spec in signature.inputs}
-        opened = open_taps(model, taps, threads=threads)
+        opened = open_taps(model, taps, threads=threads, plain=self._recorded)
         names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
         session = ReusedOutputs(opened.session)
         group: list[tuple[Sample, dict[str, TapValues]]] = []
         fed = [tap.tensor for tap in taps if tap.tensor in inputs]
         rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
-        for count, (sample, outputs) in enumerate(run_each(session, signature, samples, list(names) or None), 1):
+        wanted = [*dict.fromkeys((*names, *self._recorded))]
+        for count, (sample, outputs) in enumerate(run_each(session, signature, samples, wanted or None), 1):
+            self._record(sample, outputs)
             tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
             for out, name in names.items():
                 block = opened.blocks[name]
@@ -201,6 +217,14 @@ class Counting:
                 session.keep(runs)
         if group:
             _count(self._collectors, group, model, signature, threads)
+
+    def _record(self, sample: Sample, outputs: Arrays) -> None:
+        found = {name: np.array(outputs[name]) for name in self._recorded}
+        self._room -= sum(value.nbytes for value in found.values())
+        if self._room < 0:  # for good: which samples are recorded depends on their order alone
+            self._recorded = ()
+        elif found:
+            self._outputs[fingerprint(sample)] = found
 
 
 def uncounted(taps: tuple[Tap, ...], model_sha256: str) -> Collected:

@@ -11,7 +11,7 @@ import xxhash
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -74,20 +74,25 @@ def unreadable(name: str, what: str) -> DataError:
 
 
 def fingerprint(sample: Sample) -> int:
-    """Hash one sample; the fingerprint of a set is the sum of these modulo 2**128, whatever the order or the files.
+    """Hash one sample, its origin and label aside; see `fingerprint_of`."""
+    return fingerprint_of(sample.feed)
+
+
+def fingerprint_of(feed: Mapping[str, npt.NDArray[Any]]) -> int:
+    """Hash a feed; the fingerprint of a set of samples is the sum modulo 2**128, whatever the order or the files.
 
     Args:
-        sample: Its feed counts (names, dtypes, shapes, bytes); origin and label do not.
+        feed: Names, dtypes, shapes and bytes count.
 
     Returns:
         Integer in [0, 2**128): XXH3-128 over the inputs in the order of their names.
     """
     digest = xxhash.xxh3_128()
-    for name in sorted(sample.feed):
-        array = np.ascontiguousarray(sample.feed[name])
+    for name in sorted(feed):
+        array = np.ascontiguousarray(feed[name])
         if array.dtype.byteorder == ">":
             array = array.astype(array.dtype.newbyteorder("<"))
         # lengths and separators keep ("ab", "c") and ("a", "bc") apart
-        digest.update(f"{len(name)}:{name}|{array.dtype.name}|{sample.feed[name].shape}|".encode())
+        digest.update(f"{len(name)}:{name}|{array.dtype.name}|{feed[name].shape}|".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind in "fiub" else array.tobytes())
     return int.from_bytes(digest.digest(), "big")

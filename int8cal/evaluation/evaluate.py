@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +23,8 @@ from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
-from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric
+from int8cal.evaluation.recalled import Recalled
+from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric, ends
 from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
@@ -32,7 +34,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.progress import stage
 from int8cal.protos import weight_bytes, without_weights
-from int8cal.runtime.batching import batch_size, make_feed, run_each
+from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
 from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, scratch_folder
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.passes.float32 import Reference
     from int8cal.progress import Exclusive
+    from int8cal.runtime.batching import Arrays
+
+# To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples whose interval counts
+LAYER_DB, LEAST_LAYERWISE = 1.0, 8
 
 
 def evaluate_pair(
@@ -61,6 +67,7 @@ def evaluate_pair(
     clipped: Mapping[str, float] | None = None,
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
+    known: Mapping[int, Arrays] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -73,7 +80,7 @@ def evaluate_pair(
         target: The target that the saturation audit is for.
         threads: Threads of the runtime; 0 for all CPUs.
         latency: Whether to time both models (3 s at most for models faster than that).
-        layerwise_samples: The first so many samples are kept and compared layer by layer; 0 for none.
+        layerwise_samples: So many samples are compared layer by layer at most, the first ones; 0 for none.
         runtimes: Further runtimes for the int8 model, of evaluation.runtimes.OTHERS; onnxruntime may be named. Where
             none is named, both models are timed in all that are installed, and nothing else is done there.
         providers: onnxruntime's execution providers for outputs and latency, in the order of preference, see
@@ -81,6 +88,7 @@ def evaluate_pair(
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         metric: The user's own, called with the outputs of all samples; None for none.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
+        known: Outputs of the FP32 model by fingerprint of the sample, which it is not run for again; a few are checked.
         exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
@@ -94,6 +102,7 @@ def evaluate_pair(
         NonFiniteError: An output holds NaN or infinity (names output, model and sample).
         StatisticsError: A kernel failed on a sample.
         UsageError: A runtime or provider is not installed, or a provider does not run the models.
+        UnlikeError: The FP32 model does not give the `known` outputs.
 
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
@@ -118,7 +127,10 @@ def evaluate_pair(
     open_here = partial(Session, threads=threads, providers=providers, at_once=SIDE_BY_SIDE if audits else 1)
     fusion: Fusion | None = None
     with scratch_folder() as folder:
-        first = open_here(fp32, entries=QUIET)
+        open_first = partial(open_here, fp32, entries=QUIET)
+        # outputs of a model that is run as a copy in float32 are those of the copy
+        recall = known if known and reference.run is reference.given else {}
+        first = Recalled(open_first, recall, open_here.keywords["at_once"]) if recall else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
         opened = models[1] if is_long(models[1]) else int8
         second, unwritten = _open_written(
@@ -166,6 +178,7 @@ def evaluate_pair(
     layers: tuple[LayerMetrics, ...] = ()
     outer: tuple[LayerMetrics, ...] = ()
     with stage("layers"), parts.part("layers"):
+        layerwise_samples = min(layerwise_samples, _enough(comparison))
         outer, why = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         inner, why_not = measure_body_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
         layers = (*outer, *inner)
@@ -211,6 +224,15 @@ def evaluate_pair(
             *(line for other in others for line in other.warnings()),
         ),
     )
+
+
+def _enough(comparison: OutputComparison) -> int:
+    """Return how many samples tell an SQNR to LAYER_DB, by how much the outputs' differs between samples."""
+    interval = ends(comparison.metrics().sqnr_db_ci95)
+    if interval is None:
+        return comparison.samples
+    half = (interval[1] - interval[0]) / 2
+    return max(math.ceil(comparison.samples * (half / LAYER_DB) ** 2), LEAST_LAYERWISE)
 
 
 def nothing_measured(fp32: Path, int8: Path, target: str, error: BaseException) -> Evaluation:
@@ -273,7 +295,7 @@ def _why(error: BaseException) -> str:
 
 
 def _compare(
-    sessions: Sequence[Session],
+    sessions: Sequence[Runs],
     models: tuple[onnx.ModelProto, onnx.ModelProto],
     samples: Iterable[Sample],
     comparison: OutputComparison,

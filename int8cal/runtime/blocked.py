@@ -50,7 +50,9 @@ class TapSession:
     blocks: dict[str, int]
 
 
-def open_taps(model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0) -> TapSession:
+def open_taps(
+    model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0, plain: Sequence[str] = ()
+) -> TapSession:
     """Open a model with taps as its outputs, with as many of them as possible in the runtime's own layout.
 
     The values are those of the ordinary outputs, bit for bit: the same kernels run.
@@ -59,12 +61,13 @@ def open_taps(model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0) 
         model: The prepared model.
         taps: What to tap. One may come out blocked unless its channels are counted on another axis than 1.
         threads: Intra-op threads; 0 for one per CPU.
+        plain: Further tensors that come out, these in the ordinary layout.
 
     Raises:
         ModelError: onnxruntime cannot load the model.
     """
-    tapped = tapped_model(model, [tap.tensor for tap in taps])
-    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1}
+    tapped = tapped_model(model, [*(tap.tensor for tap in taps), *plain])
+    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - {*plain}
     block = block_size() if blockable else 1
     if block > 1:
         with scratch_folder() as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # Parts of corrections of layers that are scored by themselves; fewer in a deep model, whose every score takes long.
 MOST_PARTS, LEAST_PARTS, PARTS_OF = 16, 4, 8000  # layers divided by parts
+PARTED_BY = 8  # samples; by fewer, parts would be chosen by chance, and judged by what they were chosen by
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +201,7 @@ def propose_candidate(state: State, inputs: Inputs, name: str, candidate: Candid
 def propose_layers(
     state: State, inputs: Inputs, name: str, table: CalibrationTable, kinds: tuple[type[OfNodes[Any]], ...]
 ) -> Proposals:
-    """Offer corrections of layers: all together, and if that does harm, those that do none by themselves.
+    """Offer corrections of layers: all together, and if that does harm, halves of halves that do none by themselves.
 
     What lowers the error of a layer's output may still raise that of the model's: errors of Q and K meet in one
     product, and some errors cancel others. Where the holdout does not see whether all together help or harm, it sees
@@ -240,19 +242,27 @@ def propose_layers(
     if state.results[-1].kept or len(changed) == 1 or state.last is None or not state.last.surely_worse:
         return
     before = state.score or scored(state.built, inputs)
-    size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
-    harmless: list[str] = []
-    for first in range(0, len(changed), size):
-        part = changed[first : first + size]
-        built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
-        if scored(built, inputs).db >= before.db:
-            harmless += part
+    if len(before.noise) < PARTED_BY:
+        return
+    left = min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed)))
+    least = -(-len(changed) // left)
+    harmless: set[str] = set()
+    parts = deque([changed])
+    while parts and left > 0:
+        whole = parts.popleft()
+        middle = len(whole) // 2
+        for part in (whole[:middle], whole[middle:]):
+            built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
+            left -= 1
+            if scored(built, inputs).db >= before.db:
+                harmless.update(part)
+            elif len(part) > least:
+                parts.append(part)
     if not harmless:
         return
     state = yield Proposal(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless))
     if state.results[-1].kept:
-        kept = frozenset(harmless)
-        dropped = [node for node in changed if node not in kept]
+        dropped = [node for node in changed if node not in harmless]
         yield Remark((f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}",))
 
 

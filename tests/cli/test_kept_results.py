@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -350,3 +351,21 @@ def test_a_full_disk_is_still_an_output_error(run, folder, monkeypatch):
     monkeypatch.setattr("int8cal.calibrating.save_table", failing(OutputError("cannot be written", where="out")))
     assert run(*CALIBRATE).code == 2
     assert not (folder / "out").exists()
+
+
+def test_outputs_that_are_not_those_of_the_model_are_computed_again(run, folder, monkeypatch):
+    assert run(*CALIBRATE).code == 0
+    expected = report_in(folder / "out")["metrics"]
+    real = calibrating.calibrate_planned
+
+    def altered(*arguments, **settings):
+        found = real(*arguments, **settings)
+        assert found.outputs
+        other = {mark: {name: value + 1 for name, value in each.items()} for mark, each in found.outputs.items()}
+        return dataclasses.replace(found, outputs=other)
+
+    monkeypatch.setattr(calibrating, "calibrate_planned", altered)
+    assert run(*CALIBRATE, "--overwrite").code == 0
+    report = report_in(folder / "out")
+    assert report["metrics"] == expected
+    assert any("is not that of the given model" in line for line in report["warnings"])

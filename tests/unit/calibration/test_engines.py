@@ -10,6 +10,7 @@ from int8cal.calibration import engines as keeping
 from int8cal.calibration.statistics import merge
 from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import DataError, StatisticsError
+from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap
 from int8cal.runtime.sessions import Session
 
@@ -182,3 +183,31 @@ def test_channels_that_contradict_the_weights_are_reported_as_they_are(tools, ne
 def test_taps_on_inputs_alone_need_no_output(tools, network):
     inputs = tools.wrap(network.model, (Tap("x", 1, 2),))
     assert inputs.collect(tools.samples(2)).statistics.tensors["x"].count == 100
+
+
+def counted(network, samples):
+    counting = keeping.Counting(
+        network.model, signature_of(network.model), network.taps, model_sha256="0" * 64, record=True
+    )
+    counting.extend(samples)
+    return counting.result()
+
+
+def test_recording_outputs_leaves_no_trace(network, tools):
+    samples = tools.samples(6)
+    found = counted(network, samples)
+    assert tools.file_bytes(found.statistics) == tools.file_bytes(network.collect(samples).statistics)
+    session = Session(network.model)
+    assert [*found.outputs] == [fingerprint(sample) for sample in samples]
+    for sample, outputs in zip(samples, found.outputs.values(), strict=True):
+        np.testing.assert_allclose(outputs["y"], session.run(sample.feed)["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_outputs_are_recorded_as_far_as_there_is_room(network, tools, monkeypatch):
+    monkeypatch.setattr(keeping, "RECORDED_BYTES", 3 * 3 * 4)  # three float32 each
+    samples = tools.samples(6)
+    assert [*counted(network, samples).outputs] == [fingerprint(sample) for sample in samples[:3]]
+
+
+def test_outputs_of_a_fixed_batch_are_not_recorded(tools):
+    assert counted(tools.network(2), tools.samples(4)).outputs == {}

@@ -232,3 +232,11 @@ def test_files_are_measured_with_their_external_data(tmp_path, fp32, int8, make_
 def test_a_missing_file_is_a_model_error(tmp_path, int8, make_samples):
     with pytest.raises(ModelError, match="does not exist"):
         evaluate_pair(tmp_path / "none.onnx", int8, make_samples(1))
+
+
+@pytest.mark.parametrize(("bound_db", "count"), [(0.1, 12), (1.5, 10), (10.0, 8)])
+def test_layers_are_compared_on_as_many_samples_as_their_interval_needs(
+    fp32, int8, make_samples, monkeypatch, bound_db, count
+):
+    monkeypatch.setattr(evaluate, "LAYER_DB", bound_db)
+    assert evaluate_pair(fp32, int8, make_samples(12), latency=False).layer_samples == count

@@ -7,6 +7,7 @@ import pytest
 
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias
+from int8cal.search import search as search_module
 from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import first_state, propose_layers, search
 from int8cal.search.steps import widest_ranges
@@ -61,6 +62,13 @@ def test_parts_are_not_scored_where_the_whole_is_lost_in_the_noise(inputs, nodes
     found = after(inputs, {}, dict.fromkeys(nodes, (1e-4, -1e-4)))
     assert [(each.name, each.kept) for each in found.results] == [("bias", False)]
     assert not found.last.surely_worse
+
+
+def test_few_samples_choose_no_parts(inputs, nodes, monkeypatch):
+    monkeypatch.setattr(search_module, "PARTED_BY", len(inputs.holdout.validation) + 1)
+    good, bad = nodes
+    found = after(inputs, {good: SHIFT}, {good: NONE, bad: (40.0, 40.0)})
+    assert [(each.name, each.kept) for each in found.results] == [("bias", False)]
 
 
 def test_where_every_layer_does_harm_nothing_changes(inputs, nodes):

@@ -1,0 +1,74 @@
+"""What the pass over the calibration data gave is not computed again, unless it is not the model's."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from int8cal.audit.worst_case import audit_saturation
+from int8cal.data.sample import fingerprint
+from int8cal.evaluation import evaluate
+from int8cal.evaluation.recalled import CHECKED, Recalled, UnlikeError
+from int8cal.graph.signature import signature_of
+from int8cal.runtime.batching import run_each
+from int8cal.runtime.sessions import Session
+
+evaluate_pair = partial(evaluate.evaluate_pair, audit=audit_saturation, latency=False)
+
+
+class Counted(Session):
+    """Counts its runs."""
+
+    runs = 0
+
+    def run(self, feed, outputs=None):
+        type(self).runs += 1
+        return super().run(feed, outputs)
+
+
+@pytest.fixture
+def samples(make_samples):
+    return list(make_samples(6))
+
+
+@pytest.fixture
+def known(fp32, samples):
+    runs = run_each(Session(fp32), signature_of(fp32), samples)
+    return {fingerprint(sample): outputs for sample, outputs in runs}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    monkeypatch.setattr(Counted, "runs", 0)
+    return Counted
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_only_the_first_and_the_unknown_are_run(fp32, samples, known, counted, at_once):
+    unknown = samples[4]
+    del known[fingerprint(unknown)]
+    recalled = Recalled(lambda: counted(fp32), known, at_once)
+    found = dict(run_each(recalled, signature_of(fp32), samples))
+    assert counted.runs == CHECKED + 1
+    for sample, outputs in run_each(Session(fp32), signature_of(fp32), samples):
+        np.testing.assert_array_equal(found[sample]["y"], outputs["y"])
+
+
+def test_the_model_is_not_opened_for_what_is_known(fp32, samples, known):
+    def never():
+        raise AssertionError("opened")
+
+    recalled = Recalled(never, known)
+    last = samples[CHECKED:]
+    assert [outputs for _, outputs in run_each(recalled, signature_of(fp32), last)] == [*known.values()][CHECKED:]
+
+
+@pytest.mark.parametrize("change", [lambda y: y * 1.001, lambda y: y[:, :-1], lambda y: y * np.nan])
+def test_outputs_of_another_model_are_refused(fp32, samples, known, change):
+    other = {mark: {"y": change(outputs["y"])} for mark, outputs in known.items()}
+    with pytest.raises(UnlikeError, match="'y'"):
+        list(run_each(Recalled(lambda: Session(fp32), other), signature_of(fp32), samples))
+
+
+def test_the_evaluation_is_that_without(fp32, int8, samples, known):
+    assert evaluate_pair(fp32, int8, samples, known=known) == evaluate_pair(fp32, int8, samples)
