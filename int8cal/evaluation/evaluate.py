@@ -128,8 +128,8 @@ def evaluate_pair(
     fusion: Fusion | None = None
     with scratch_folder() as folder:
         open_first = partial(open_here, fp32, entries=QUIET)
-        # outputs of a model that is run as a copy in float32 are those of the copy
-        recall = known if known and reference.run is reference.given else {}
+        # the known ones are the CPU's, and those of a model that is run as a copy in float32 are the copy's
+        recall = known if known and audits and reference.run is reference.given else {}
         first = Recalled(open_first, recall, open_here.keywords["at_once"]) if recall else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
         opened = models[1] if is_long(models[1]) else int8

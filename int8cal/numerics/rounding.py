@@ -35,8 +35,10 @@ ALL = 0.3
 LEAST_SCALE = 0.8  # of the one that clips nothing, where the scales that are tried begin
 # Scales per output channel: so many over the whole span, and so many about the best of these, up to AROUND of a first
 # step away. J is smooth from afar and rough near by, so the best lie where the first are good: 96 over the whole span
-# leave 0.01 to 0.09 dB more error in the weights of eight networks than these 48.
+# leave 0.01 to 0.09 dB more error in the weights of eight networks than these 48. Of rows of less than ROUGH weights J
+# is rough everywhere: 96 over the whole span leave up to 1 dB less.
 COARSE, FINE, AROUND = 16, 32, 1.5
+ROUGH, OF_ROUGH = 32, 96
 FINALISTS = 4  # of these also the moves are tried
 PASSES = 20  # over a row, at most; two to five are usual
 _BLOCK = 64  # weights looked at together
@@ -78,7 +80,8 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     sums = one_sign(units[..., starts], units[..., starts + 1]).reshape(len(values), -1).max(axis=1, initial=0.0)
     safe = np.maximum(sums / SAFE_SUM * unit, widest)
     low, high = LEAST_SCALE * widest[:, None], np.maximum(1.25 * widest, 1.05 * safe)[:, None]
-    spaced = low + np.linspace(0.0, 1.0, COARSE - 2) * (high - low)
+    rough = values.shape[2] < ROUGH
+    spaced = low + np.linspace(0.0, 1.0, (OF_ROUGH if rough else COARSE) - 2) * (high - low)
 
     def look(candidates: Float64) -> tuple[Float64, Float64]:
         exact = np.maximum(candidates.astype(np.float32).astype(np.float64), SMALLEST_SCALE)
@@ -89,6 +92,8 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
         return exact, errors
 
     scales, errors = look(np.concatenate([widest[:, None], safe[:, None], spaced], axis=1))
+    if rough:
+        return _best_moved(values, scales, errors, positions, dtype, links)
     best = np.take_along_axis(scales, errors.argmin(axis=1)[:, None], axis=1)
     reach = AROUND * (high - low) / (COARSE - 3)
     finer, theirs = look(np.clip(best + np.linspace(-1.0, 1.0, FINE) * reach, low, high))

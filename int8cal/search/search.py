@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -199,13 +198,18 @@ def propose_candidate(state: State, inputs: Inputs, name: str, candidate: Candid
 
 
 def propose_layers(
-    state: State, inputs: Inputs, name: str, table: CalibrationTable, kinds: tuple[type[OfNodes[Any]], ...]
+    state: State,
+    inputs: Inputs,
+    name: str,
+    table: CalibrationTable,
+    kinds: tuple[type[OfNodes[Any]], ...],
+    *,
+    small: bool = False,
 ) -> Proposals:
-    """Offer corrections of layers: all together, and if that does harm, halves of halves that do none by themselves.
+    """Offer corrections of layers: all together, and if that does not help, those that do no harm by themselves.
 
     What lowers the error of a layer's output may still raise that of the model's: errors of Q and K meet in one
-    product, and some errors cancel others. Where the holdout does not see whether all together help or harm, it sees
-    less of a part: of 15 models where parts were scored all the same, one kept any, and there all did harm together.
+    product, and some errors cancel others.
 
     Args:
         state: Without the corrections.
@@ -213,6 +217,9 @@ def propose_layers(
         name: The step.
         table: With the corrections.
         kinds: Of corrections; the table may have others too, which are not looked at.
+        small: Whether each makes so little difference that parts are looked at only where all together surely do harm,
+            by PARTED_BY samples and more: of 15 models where they were looked at all the same, one kept any biases,
+            and there all did harm together.
     """
     layers = state.plan.weighted
     offered = [(kind.of(state.table), kind.of(table)) for kind in kinds]
@@ -239,30 +246,24 @@ def propose_layers(
     if not changed:
         return
     state = yield Proposal(name, with_only(changed))
-    if state.results[-1].kept or len(changed) == 1 or state.last is None or not state.last.surely_worse:
+    if state.results[-1].kept or len(changed) == 1 or state.last is None:
         return
     before = state.score or scored(state.built, inputs)
-    if len(before.noise) < PARTED_BY:
+    if small and (not state.last.surely_worse or len(before.noise) < PARTED_BY):
         return
-    left = min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed)))
-    least = -(-len(changed) // left)
-    harmless: set[str] = set()
-    parts = deque([changed])
-    while parts and left > 0:
-        whole = parts.popleft()
-        middle = len(whole) // 2
-        for part in (whole[:middle], whole[middle:]):
-            built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
-            left -= 1
-            if scored(built, inputs).db >= before.db:
-                harmless.update(part)
-            elif len(part) > least:
-                parts.append(part)
+    size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
+    harmless: list[str] = []
+    for first in range(0, len(changed), size):
+        part = changed[first : first + size]
+        built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
+        if scored(built, inputs).db >= before.db:
+            harmless += part
     if not harmless:
         return
     state = yield Proposal(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless))
     if state.results[-1].kept:
-        dropped = [node for node in changed if node not in harmless]
+        kept = frozenset(harmless)
+        dropped = [node for node in changed if node not in kept]
         yield Remark((f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}",))
 
 

@@ -39,7 +39,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     deltas = bias_deltas(state.built.draft, state.candidate.tensors, state.built.layers)
     if deltas:
         bias = Bias({node: tuple(delta.tolist()) for node, delta in deltas.items()})
-        yield from propose_layers(state, inputs, "bias correction", state.table.corrected(bias), (Bias,))
+        table = state.table.corrected(bias)
+        yield from propose_layers(state, inputs, "bias correction", table, (Bias,), small=True)
 
 
 def bias_deltas(

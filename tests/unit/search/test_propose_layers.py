@@ -28,12 +28,12 @@ def with_bias(table, deltas):
     return table.corrected(Bias(deltas))
 
 
-def after(inputs, before, deltas):
+def after(inputs, before, deltas, *, small=False):
     """The search's end, from a table whose biases are off by `before` to one offered with `deltas`."""
     state = first_state(inputs, plain_candidate(inputs))
     table = with_bias(state.table, before)
     state = replace(state, table=table, built=build_model(inputs.prepared, inputs.plan, table))
-    step = lambda now, inputs: propose_layers(now, inputs, "bias", with_bias(now.table, deltas), (Bias,))  # noqa: E731
+    step = lambda now, inputs: propose_layers(now, inputs, "bias", with_bias(now.table, deltas), (Bias,), small=small)  # noqa: E731
     return search(state, [step], inputs)
 
 
@@ -59,7 +59,7 @@ def test_a_layer_that_does_harm_by_itself_is_left_out_and_named(inputs, nodes):
 
 
 def test_parts_are_not_scored_where_the_whole_is_lost_in_the_noise(inputs, nodes):
-    found = after(inputs, {}, dict.fromkeys(nodes, (1e-4, -1e-4)))
+    found = after(inputs, {}, dict.fromkeys(nodes, (1e-4, -1e-4)), small=True)
     assert [(each.name, each.kept) for each in found.results] == [("bias", False)]
     assert not found.last.surely_worse
 
@@ -67,7 +67,7 @@ def test_parts_are_not_scored_where_the_whole_is_lost_in_the_noise(inputs, nodes
 def test_few_samples_choose_no_parts(inputs, nodes, monkeypatch):
     monkeypatch.setattr(search_module, "PARTED_BY", len(inputs.holdout.validation) + 1)
     good, bad = nodes
-    found = after(inputs, {good: SHIFT}, {good: NONE, bad: (40.0, 40.0)})
+    found = after(inputs, {good: SHIFT}, {good: NONE, bad: (40.0, 40.0)}, small=True)
     assert [(each.name, each.kept) for each in found.results] == [("bias", False)]
 
 
