@@ -37,7 +37,7 @@ from int8cal.protos import weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
-from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, scratch_folder
+from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_count, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,13 +124,14 @@ def evaluate_pair(
             others.append(SecondRuntime(name, int8, names, groups, threads=threads))
     audits = providers == (CPU,)
     # other providers have threads and memory of their own
-    open_here = partial(Session, threads=threads, providers=providers, at_once=SIDE_BY_SIDE if audits else 1)
+    at_once = min(SIDE_BY_SIDE, threads or cpu_count()) if audits else 1
+    open_here = partial(Session, threads=threads, providers=providers, at_once=at_once)
     fusion: Fusion | None = None
     with scratch_folder() as folder:
         open_first = partial(open_here, fp32, entries=QUIET)
         # the known ones are the CPU's, and those of a model that is run as a copy in float32 are the copy's
         recall = known if known and audits and reference.run is reference.given else {}
-        first = Recalled(open_first, recall, open_here.keywords["at_once"]) if recall else open_first()
+        first = Recalled(open_first, recall, at_once) if recall else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
         opened = models[1] if is_long(models[1]) else int8
         second, unwritten = _open_written(

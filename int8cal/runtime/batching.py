@@ -137,16 +137,14 @@ def threads_until_done(count: int, name: str) -> Iterator[ThreadPoolExecutor]:
     The garbage collector may give it up, in any thread and at any point, inside of threading's own locks too: who waits
     for a thread there waits for ever.
     """
-    pool = ThreadPoolExecutor(count, name)
+    pool, given_up = ThreadPoolExecutor(count, name), False
     try:
         yield pool
     except GeneratorExit:
-        pool.shutdown(wait=False, cancel_futures=True)
+        given_up = True
         raise
-    except BaseException:
-        pool.shutdown()
-        raise
-    pool.shutdown()
+    finally:
+        pool.shutdown(wait=not given_up, cancel_futures=given_up)
 
 
 def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int) -> Iterator[Y]:
