@@ -14,7 +14,7 @@ from int8cal import Int8calError, quantize
 from int8cal.calibration.engines import Collected, collect
 from int8cal.calibration.statistics import merge
 from int8cal.config.load import job_from_options, require_available
-from int8cal.data.sample import Sample, fingerprint
+from int8cal.data.sample import Sample
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import match_outputs
 from int8cal.evaluation.result import ends
@@ -80,11 +80,11 @@ class SharedPasses:
             shard = list(islice(source, length))
             if not shard and shards:
                 break
-            key = (taps, keep, *sorted(settings.items()), sum(fingerprint(sample) for sample in shard))
+            key = (taps, keep, *sorted(settings.items()), sum(sample.fingerprint for sample in shard))
             if key not in self._known:
                 self._known[key] = collect(model, signature, taps, shard, keep=keep, **settings)
             shards.append(self._known[key])
-        kept = sorted((sample for each in shards for sample in each.kept), key=fingerprint)
+        kept = sorted((sample for each in shards for sample in each.kept), key=lambda sample: sample.fingerprint)
         return Collected(merge(each.statistics for each in shards), tuple(kept[:keep]))
 
 

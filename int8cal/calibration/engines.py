@@ -12,7 +12,6 @@ import onnx
 from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.padding import kept, tally
-from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.numerics import exactsum, kernels
@@ -74,7 +73,7 @@ class KeptSamples:
 
     def add(self, sample: Sample) -> None:
         """Take part in the choice."""
-        mark = fingerprint(sample)
+        mark = sample.fingerprint
         self.total = (self.total + (mark if sample.mark is None else sample.mark)) % FINGERPRINT_MODULUS
         self.seen += 1
         if sample.padding:
@@ -224,7 +223,7 @@ class Counting:
         if self._room < 0:  # for good: which samples are recorded depends on their order alone
             self._recorded = ()
         elif found:
-            self._outputs[fingerprint(sample)] = found
+            self._outputs[sample.fingerprint] = found
 
 
 def uncounted(taps: tuple[Tap, ...], model_sha256: str) -> Collected:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class SampleWatch:
 
     def add(self, sample: Sample) -> None:
         """Look at one sample."""
-        self.marks.append(fingerprint(sample) & (1 << 64) - 1)
+        self.marks.append(sample.fingerprint & (1 << 64) - 1)
         large = [plane for name, value in sample.feed.items() for plane in self._planes(name, value) if plane.size > 1]
         if large and all(_is_constant(plane) for plane in large):
             self.constant += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -41,6 +42,11 @@ class Sample:
     positions: Positions | None = None
     mark: int | None = None
 
+    @cached_property
+    def fingerprint(self) -> int:
+        """Hash of the feed, the origin and label aside; see `fingerprint_of`. Taken once: a feed is not written to."""
+        return fingerprint_of(self.feed)
+
 
 class Part(Protocol):
     """One file (or one test data set) of a source; how many samples it holds is known without loading it."""
@@ -71,11 +77,6 @@ def unreadable(name: str, what: str) -> DataError:
     reason = what.strip().rstrip(".") or "it is cut off or not what its name says"
     do = "repair or remove it, or leave such files out with --skip-bad"
     return DataError(f"cannot be read: {reason}", where=name, do=do, unreadable=True)
-
-
-def fingerprint(sample: Sample) -> int:
-    """Hash one sample, its origin and label aside; see `fingerprint_of`."""
-    return fingerprint_of(sample.feed)
 
 
 def fingerprint_of(feed: Mapping[str, npt.NDArray[Any]]) -> int:

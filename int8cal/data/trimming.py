@@ -19,10 +19,10 @@ import numpy.typing as npt
 import xxhash
 
 from int8cal.data.padding import How, Padding, Positions, Side, axes_of_positions, with_other_padding
-from int8cal.data.sample import Sample, fingerprint
 from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
+    from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature, TensorSpec
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -83,7 +83,7 @@ class Trimmer:
         trimmed = sample
         for spec in self._masks:
             trimmed = self._without(trimmed, spec)
-        return trimmed if trimmed.feed is sample.feed else replace(trimmed, mark=fingerprint(sample))
+        return trimmed if trimmed.feed is sample.feed else replace(trimmed, mark=sample.fingerprint)
 
     def _without(self, sample: Sample, spec: TensorSpec) -> Sample:
         mask = sample.feed[spec.name]

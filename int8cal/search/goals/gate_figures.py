@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from int8cal.data.sample import fingerprint
 from int8cal.errors import DataError
 from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.output_groups import GroupFinder
@@ -134,7 +133,7 @@ class GateEvaluator:
             kept: list[Arrays] | None = []
             size = 0
             for sample, outputs in zip(first, self._reference(second), strict=True):
-                digest.update(f"{fingerprint(sample):032x} {sample.label}\n".encode())
+                digest.update(f"{sample.fingerprint:032x} {sample.label}\n".encode())
                 size += sum(value.nbytes for value in outputs.values())
                 if kept is not None:
                     kept.append(outputs)

@@ -8,7 +8,7 @@ import pytest
 from int8cal.calibration import collector
 from int8cal.calibration import engines as keeping
 from int8cal.calibration.statistics import merge
-from int8cal.data.sample import Sample, fingerprint
+from int8cal.data.sample import Sample
 from int8cal.errors import DataError, StatisticsError
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import Tap
@@ -76,13 +76,13 @@ def test_padded_rows_of_a_fixed_batch_are_not_counted(tools):
 
 def test_the_fingerprint_is_the_sum_over_the_samples(network, tools):
     samples = tools.samples(4)
-    expected = sum(fingerprint(sample) for sample in samples) % 2**128
+    expected = sum(sample.fingerprint for sample in samples) % 2**128
     assert network.collect(samples).statistics.fingerprint == expected
 
 
 def test_kept_samples_do_not_depend_on_the_order(network, tools):
     samples = tools.samples(9)
-    smallest = sorted(samples, key=fingerprint)[:3]
+    smallest = sorted(samples, key=lambda sample: sample.fingerprint)[:3]
     for order in (samples, samples[::-1], samples[4:] + samples[:4]):
         kept = network.collect(order, keep=3).kept
         assert [sample.origin for sample in kept] == [sample.origin for sample in smallest]
@@ -94,7 +94,7 @@ def test_no_more_samples_are_kept_than_fit_into_memory_in_any_order(network, too
     size = sum(value.nbytes for value in samples[0].feed.values())
     monkeypatch.setattr(keeping, "KEPT_BYTES", fits * size)
     monkeypatch.setattr(keeping, "KEPT_ALWAYS", 2)
-    smallest = sorted(samples, key=fingerprint)[: max(fits, 2)]
+    smallest = sorted(samples, key=lambda sample: sample.fingerprint)[: max(fits, 2)]
     for order in (samples, samples[::-1], samples[4:] + samples[:4]):
         kept = network.collect(order, keep=8).kept
         assert [sample.origin for sample in kept] == [sample.origin for sample in smallest]
@@ -198,7 +198,7 @@ def test_recording_outputs_leaves_no_trace(network, tools):
     found = counted(network, samples)
     assert tools.file_bytes(found.statistics) == tools.file_bytes(network.collect(samples).statistics)
     session = Session(network.model)
-    assert [*found.outputs] == [fingerprint(sample) for sample in samples]
+    assert [*found.outputs] == [sample.fingerprint for sample in samples]
     for sample, outputs in zip(samples, found.outputs.values(), strict=True):
         np.testing.assert_allclose(outputs["y"], session.run(sample.feed)["y"], rtol=1e-5, atol=1e-6)
 
@@ -206,7 +206,7 @@ def test_recording_outputs_leaves_no_trace(network, tools):
 def test_outputs_are_recorded_as_far_as_there_is_room(network, tools, monkeypatch):
     monkeypatch.setattr(keeping, "RECORDED_BYTES", 3 * 3 * 4)  # three float32 each
     samples = tools.samples(6)
-    assert [*counted(network, samples).outputs] == [fingerprint(sample) for sample in samples[:3]]
+    assert [*counted(network, samples).outputs] == [sample.fingerprint for sample in samples[:3]]
 
 
 def test_outputs_of_a_fixed_batch_are_not_recorded(tools):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from int8cal.data.feeds import open_feeds
-from int8cal.data.sample import Sample, fingerprint
+from int8cal.data.sample import Sample
 from int8cal.errors import ModelError
 from int8cal.graph.signature import Signature, TensorSpec
 from int8cal.job import DataSettings
@@ -38,7 +38,7 @@ def test_every_pass_gives_the_same_samples(tmp_path, vector, feeds):
 def test_two_passes_can_run_at_once(tmp_path, vector, feeds):
     _save_rows(tmp_path, 3)
     opened = feeds(tmp_path, vector)
-    assert all(fingerprint(a) == fingerprint(b) for a, b in zip(opened, opened, strict=True))
+    assert all(a.fingerprint == b.fingerprint for a, b in zip(opened, opened, strict=True))
 
 
 def test_samples_is_a_seeded_choice_kept_in_order(tmp_path, vector, feeds):
@@ -92,15 +92,15 @@ def test_feeds_travel_to_other_processes(tmp_path, rgb, vector, feeds, paint):
     _save_rows(tmp_path / "n", 2)
     for opened in (feeds(tmp_path / "i", rgb), feeds(tmp_path / "n", vector)):
         copy = pickle.loads(pickle.dumps(opened))  # noqa: S301 - what was pickled on this line
-        assert [fingerprint(sample) for sample in copy] == [fingerprint(sample) for sample in opened]
+        assert [sample.fingerprint for sample in copy] == [sample.fingerprint for sample in opened]
 
 
 def test_fingerprint_depends_on_names_dtypes_shapes_and_bytes_only():
     x = np.arange(6, dtype=np.float32).reshape(1, 6)
-    known = fingerprint(Sample({"x": x, "y": x}, "here", 3))
+    known = Sample({"x": x, "y": x}, "here", 3).fingerprint
     assert 0 <= known < 2**128
-    assert known == fingerprint(Sample({"y": x.copy(), "x": x.copy()}, "there", None))
-    assert known == fingerprint(Sample({"x": np.asfortranarray(x), "y": x.astype(">f4").astype("<f4")}, "", None))
+    assert known == Sample({"y": x.copy(), "x": x.copy()}, "there", None).fingerprint
+    assert known == Sample({"x": np.asfortranarray(x), "y": x.astype(">f4").astype("<f4")}, "", None).fingerprint
     others = [
         {"x": x},
         {"x": x, "z": x},
@@ -108,7 +108,7 @@ def test_fingerprint_depends_on_names_dtypes_shapes_and_bytes_only():
         {"x": x, "y": x.view(np.int32)},
         {"x": x, "y": x + 1},
     ]
-    hashes = {fingerprint(Sample(other, "")) for other in others}
+    hashes = {Sample(other, "").fingerprint for other in others}
     assert len(hashes | {known}) == 6
 
 
@@ -130,8 +130,8 @@ def test_any_split_of_rows_into_files_gives_the_same_fingerprints(data, rows):
                 np.save(parts / f"{index}.npy", rows_of_file[0])
             else:
                 np.save(parts / f"{index}.npy", rows_of_file)
-        split = sorted(map(fingerprint, open_feeds(DataSettings(str(parts)), _VECTOR)))
-        assert split == sorted(map(fingerprint, open_feeds(DataSettings(str(whole)), _VECTOR)))
+        split = sorted(sample.fingerprint for sample in open_feeds(DataSettings(str(parts)), _VECTOR))
+        assert split == sorted(sample.fingerprint for sample in open_feeds(DataSettings(str(whole)), _VECTOR))
 
 
 def test_importing_data_loads_nothing_heavy():

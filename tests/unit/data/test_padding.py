@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from int8cal.data.padding import Padding, axes_of_positions, kept, record, recorded, tally, with_other_padding
-from int8cal.data.sample import Sample, fingerprint
+from int8cal.data.sample import Sample
 from int8cal.data.trimming import Opened, Trimmer
 from int8cal.errors import ModelError, StatisticsError
 
@@ -89,8 +89,8 @@ def test_a_trimmed_sample_keeps_the_fingerprint_of_the_stored_one(text):
     trim, _ = trimmer(text, attends())
     sample = sentence()
     trimmed = trim(sample)
-    assert trimmed.mark == fingerprint(sample)
-    assert fingerprint(trimmed) == fingerprint(Sample({name: each[:, :3] for name, each in sample.feed.items()}, ""))
+    assert trimmed.mark == sample.fingerprint
+    assert trimmed.fingerprint == Sample({name: each[:, :3] for name, each in sample.feed.items()}, "").fingerprint
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from int8cal.audit.worst_case import audit_saturation
-from int8cal.data.sample import fingerprint
+from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation import evaluate
 from int8cal.evaluation.recalled import CHECKED, Recalled, UnlikeError
 from int8cal.graph.signature import signature_of
@@ -34,7 +34,7 @@ def samples(make_samples):
 @pytest.fixture
 def known(fp32, samples):
     runs = run_each(Session(fp32), signature_of(fp32), samples)
-    return {fingerprint(sample): outputs for sample, outputs in runs}
+    return {fingerprint_of(sample.feed): outputs for sample, outputs in runs}
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_only_the_first_and_the_unknown_are_run(fp32, samples, known, counted, at_once):
     unknown = samples[4]
-    del known[fingerprint(unknown)]
+    del known[fingerprint_of(unknown.feed)]
     recalled = Recalled(lambda: counted(fp32), known, at_once)
     found = dict(run_each(recalled, signature_of(fp32), samples))
     assert counted.runs == CHECKED + 1
