@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from int8cal.errors import ModelError, UsageError, printable
+from int8cal.extras import extra_hint
 from int8cal.io.paths import require_readable
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _verdict() -> str:
 
 
 def _faster_runtime(flags: frozenset[str]) -> str:
-    from int8cal.runtime.openvino import GAINS, INSTALL, is_installed
+    from int8cal.runtime.openvino import GAINS, is_installed
 
     if is_installed():
         return "openvino is installed, and calibrate and evaluate say where a model is fastest"
@@ -229,7 +230,7 @@ def _faster_runtime(flags: frozenset[str]) -> str:
     told = "was not measured on a CPU like this one"
     if known is not None:
         told = f"had {known[1]} times onnxruntime's speed for int8 models on another CPU with {known[0]}"
-    return f"openvino {told}; {INSTALL}, and calibrate says where a model is fastest"
+    return f"openvino {told}; {extra_hint('openvino')}, and calibrate says where a model is fastest"
 
 
 def _version(name: str) -> str:

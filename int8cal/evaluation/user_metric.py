@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from int8cal.data.functions import SPELLING, import_function
 from int8cal.errors import ConfigError, UsageError
 from int8cal.evaluation.figures import FIGURES, OWN, SHORT, metric_name
+from int8cal.extras import extra_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,9 +69,7 @@ def open_metric(setting: str | Callable[..., object]) -> Metric:
         )
     lacking = next((each for each in getattr(function, "needs", ()) if importlib.util.find_spec(each) is None), None)
     if lacking is not None:
-        raise UsageError(
-            f'metric "{name}" needs {lacking}, which is not installed', do="pip install 'int8cal[metrics]'"
-        )
+        raise UsageError(f'metric "{name}" needs {lacking}, which is not installed', do=extra_hint("metrics"))
     better = getattr(function, "higher_is_better", True)
     if not isinstance(better, bool):
         raise ConfigError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import ModelError, StatisticsError, TableError, UsageError
+from int8cal.extras import extra_hint
 from int8cal.numerics.fakequantize import FakeQuantize
 from int8cal.runtime.sessions import cpu_count, first_line, loadable, model_name, scratch_folder
 
@@ -62,7 +63,6 @@ class Executed:
         return self.precision in _INTEGER
 
 
-INSTALL = "pip install 'int8cal[openvino]'"
 # CPU flag -> how many times the speed of onnxruntime default int8 models had, the first flag that a CPU has counts
 # (docs/how-to/runtimes.md: ResNet-50, MobileNetV2, and on the latter CPU a BERT encoder and YOLOv8n).
 GAINS = {"amx_int8": "1.4 to 2.6", "avx512_vnni": "0.86 to 1.30"}
@@ -80,7 +80,7 @@ def require_openvino() -> None:
         UsageError: It is not; says how to install it.
     """
     if not is_installed():
-        raise UsageError("runtime openvino is not installed", do=INSTALL)
+        raise UsageError("runtime openvino is not installed", do=extra_hint("openvino"))
 
 
 class OpenVinoSession:
@@ -322,7 +322,7 @@ def _openvino() -> Any:
     try:
         import openvino
     except ImportError as error:
-        raise UsageError("openvino is not installed", do=INSTALL) from error
+        raise UsageError("openvino is not installed", do=extra_hint("openvino")) from error
     return openvino
 
 

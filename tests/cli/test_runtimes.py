@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from int8cal.extras import extra_hint
+
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 
 
@@ -25,7 +27,7 @@ def test_a_missing_package_is_one_message_before_any_work(call, without_openvino
     arguments = (command, *models, "--data", SAMPLE / "calib", "-o", "out", "--runtime", "openvino")
     done = call(*arguments, PYTHONPATH=path)
     assert done.code == 2
-    assert done.message.endswith("runtime openvino is not installed; pip install 'int8cal[openvino]'")
+    assert done.message.endswith(f"runtime openvino is not installed; {extra_hint('openvino')}")
     assert not (tmp_path / "out").exists()
 
 

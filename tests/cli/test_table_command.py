@@ -101,7 +101,7 @@ def test_the_same_table_gives_the_same_bytes(here, table, tmp_path):
 
 @pytest.mark.slow
 def test_a_model_for_openvino(call, sample, table, tmp_path):
-    pytest.importorskip("openvino", reason="the extra openvino: pip install 'int8cal[openvino]'")
+    pytest.importorskip("openvino", reason="the extra openvino: pip install '.[openvino]'")
     for name in "ab":
         done = call("table", table, "--to", "openvino", "--model", sample / "model.onnx", "-o", f"{name}.xml")
         assert (done.code, done.out) == (0, f"wrote {name}.xml\n")

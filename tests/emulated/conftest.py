@@ -42,7 +42,7 @@ def vnni():
 def onednn(tmp_path_factory):
     """OpenVINO's oneDNN by the newest instruction set it may use; "" for all that this CPU has."""
     if importlib.util.find_spec("openvino") is None:
-        pytest.skip("openvino is not installed (pip install 'int8cal[openvino]')")
+        pytest.skip("openvino is not installed (pip install '.[openvino]')")
     if sys.platform != "linux" or platform.machine() != "x86_64":
         pytest.skip("ONEDNN_MAX_CPU_ISA chooses among the kernels of x86-64")
 

@@ -15,7 +15,7 @@ from int8cal.numerics.fakequantize import (
 from int8cal.runtime.openvino import Operations, fake_quantized, operations_of
 from int8cal.runtime.sessions import Session
 
-openvino = pytest.importorskip("openvino", reason="the extra openvino: pip install 'int8cal[openvino]'")
+openvino = pytest.importorskip("openvino", reason="the extra openvino: pip install '.[openvino]'")
 
 AFFINES = [Affine(0.5, 0, U8), Affine(float(np.float32(0.013)), 77, U8), Affine(0.0625, 128, U8), Affine(0.1, 0, S8)]
 NET = "net (float[N,3,6,6] x) => (float[N,4,6,6] y) { c = Conv <pads = [1,1,1,1]> (x, W, B)\n y = Relu (c) }"

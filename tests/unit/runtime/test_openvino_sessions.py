@@ -1,5 +1,6 @@
 """OpenVINO as a second runtime."""
 
+import re
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ import onnx
 import pytest
 
 from int8cal.errors import ModelError, StatisticsError, UsageError
+from int8cal.extras import extra_hint
 from int8cal.runtime.openvino import OpenVinoSession, require_openvino
 from int8cal.runtime.sessions import Session
 
@@ -18,7 +20,7 @@ def model(bench):
 
 def test_without_the_package_the_error_says_how_to_install_it(monkeypatch, bench):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(UsageError, match=r"pip install 'int8cal\[openvino\]'"):
+    with pytest.raises(UsageError, match=re.escape(extra_hint("openvino"))):
         require_openvino()
     with pytest.raises(UsageError):
         OpenVinoSession(onnx.ModelProto())
