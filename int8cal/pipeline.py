@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.calibration.body_samples import feed_bodies
-from int8cal.calibration.engines import Counting, Stored, uncounted, warm_up
+from int8cal.calibration.engines.local import Counting, uncounted, warm_up
+from int8cal.calibration.engines.stored import Stored
 from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
-    from int8cal.calibration.engines import Collected
+    from int8cal.calibration.engines.local import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample

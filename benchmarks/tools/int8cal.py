@@ -38,7 +38,7 @@ def collect_and_choose(request: Request) -> Measured:
     The span is session creation, the pass over the data, and all thresholds with the default settings; "prepare"
     (reading and folding the model, the plan) is a station outside it.
     """
-    from int8cal.calibration.engines import collect
+    from int8cal.calibration.engines.local import collect
     from int8cal.calibration.ranges import choose_ranges
     from int8cal.data.feeds import feeds_of, read_ahead
     from int8cal.job import CalibrationSettings, QuantizationSettings
@@ -135,7 +135,7 @@ def _data(request: Request) -> tuple[Workload, Iterable[Feed]]:
 
 
 def _prepare(path: Path) -> _Ready:
-    from int8cal.calibration.engines import warm_up
+    from int8cal.calibration.engines.local import warm_up
     from int8cal.graph.chains import find_chains
     from int8cal.graph.prepare import prepare, require_layers
     from int8cal.graph.select import Selection

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.study import Task
 from int8cal import Int8calError, quantize
-from int8cal.calibration.engines import Collected, collect
+from int8cal.calibration.engines.local import Collected, collect
 from int8cal.calibration.statistics import merge
 from int8cal.config.load import job_from_options, require_available
 from int8cal.data.sample import Sample

@@ -17,18 +17,51 @@ from int8cal.numerics import Float32, Int64, exactsum, kernels
 from int8cal.numerics.loglinear import BINS, COARSE_BINS, add_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from int8cal.graph.taps import Tap
 
 _LARGEST_COUNT = (1 << 32) - 1  # of the tables' counters
 _NOTHING = np.zeros(0, np.int64)
+_UNITS = 2.0**149  # float32 values are whole multiples of 1 / _UNITS
 # Below this many values, waking a thread takes longer than counting.
 _WORTH_A_THREAD = 100_000
 # A tap's tables take some hundred KiB, and those of all taps more than the cache. Several samples share the cost of
 # fetching them, as far as their values may wait in memory.
 _GROUP_BYTES = 64_000_000
 _LARGEST_GROUP = 16
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide the ranges are that single samples need of one tensor; adds exactly, in any order.
+
+    Attributes:
+        samples: How many.
+        total, squares: Sums of the widths and of their squares, in units of 2**-149 and 2**-298: multiples of the
+            smallest float32.
+    """
+
+    samples: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def __add__(self, other: Widths) -> Widths:
+        return Widths(self.samples + other.samples, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def variation(self) -> float | None:
+        """Their standard deviation, relative to their mean; None below two samples, or without any width."""
+        count, total = self.samples, self.total
+        if count < 2 or not total:
+            return None
+        return math.sqrt(count * (count * self.squares - total * total) / ((count - 1) * total * total))
+
+
+def variation_of(widths: Iterable[Widths]) -> float | None:
+    """Return the median of the tensors' variations; None where no tensor has one."""
+    known = [found for each in widths if (found := each.variation) is not None]
+    return statistics.median(known) if known else None
 
 
 class Collector:
@@ -53,7 +86,7 @@ class Collector:
         self._in_tables = 0  # values counted since the tables were emptied
         self._uncarried = 0
         self._own_low, self._own_high = self._low.copy(), self._high.copy()  # of one sample
-        self._samples, self._widths, self._squared_widths = 0, 0.0, 0.0
+        self._widths = Widths()
 
     def add(self, values: npt.NDArray[Any], where: str, block: int = 1) -> None:
         """Count one sample's values.
@@ -96,19 +129,13 @@ class Collector:
     def _add_width(self, lowest: int, highest: int) -> None:
         """Note how wide a range with 0 in it one sample needs."""
         low, high = kernels.key_values(np.array([lowest, highest], np.int32)).tolist()
-        width = max(high, 0.0) - min(low, 0.0)
-        self._samples += 1
-        self._widths += width
-        self._squared_widths += width * width
+        width = int(max(high, 0.0) * _UNITS) - int(min(low, 0.0) * _UNITS)
+        self._widths += Widths(1, width, width * width)
 
     @property
-    def variation(self) -> float | None:
-        """Standard deviation of the samples' own ranges, relative to their mean; None below two, or without any."""
-        if self._samples < 2 or not self._widths:
-            return None
-        mean = self._widths / self._samples
-        variance = (self._squared_widths - self._samples * mean * mean) / (self._samples - 1)
-        return math.sqrt(max(variance, 0.0)) / mean
+    def widths(self) -> Widths:
+        """How wide the ranges are that single samples need."""
+        return self._widths
 
     def result(self) -> TensorStatistics:
         """Return what was counted so far."""
@@ -203,10 +230,9 @@ class Collectors:
                 raise error
 
     @property
-    def variation(self) -> float | None:
-        """The median of the taps' variations, see `Collector.variation`; None where no tap has one."""
-        known = [found for each in self._collectors.values() if (found := each.variation) is not None]
-        return statistics.median(known) if known else None
+    def widths(self) -> dict[str, Widths]:
+        """How wide the ranges are that single samples need, per tap."""
+        return {name: each.widths for name, each in self._collectors.items()}
 
     def take(self) -> dict[str, TensorStatistics]:
         """Return what was counted, per tap, and give the tables up one by one."""

@@ -153,18 +153,22 @@ def label_findings(
 class SampleWatch:
     """Looks at each sample of a pass, and says afterwards what is wrong with them as a set.
 
+    Those of parts of the data add, whatever their order.
+
     Args:
         role: What messages call the set: "calibration" or "evaluation".
         signature: Of the FP32 model.
+        first: Place of its first sample in the data.
     """
 
     role: str
     signature: Signature
+    first: int = 0
     marks: array[int] = field(default_factory=lambda: array("Q"))
     constant: int = 0
     padded: int = 0
     colour: int = 0  # samples with three channels that differ
-    _examples: dict[Check, str] = field(default_factory=dict)
+    _examples: dict[Check, tuple[int, str]] = field(default_factory=dict)  # the first of its kind, and its place
 
     def __post_init__(self) -> None:
         self._images = [spec for spec in self.signature.inputs if _channel_axis(spec) is not None]
@@ -183,20 +187,29 @@ class SampleWatch:
 
     def add(self, sample: Sample) -> None:
         """Look at one sample."""
+        here = self.first + self.samples, sample.origin
         self.marks.append(sample.fingerprint & (1 << 64) - 1)
         large = [plane for name, value in sample.feed.items() for plane in self._planes(name, value) if plane.size > 1]
         if large and all(_is_constant(plane) for plane in large):
             self.constant += 1
-            self._examples.setdefault("constant", sample.origin)
+            self._examples.setdefault("constant", here)
         if any(name in sample.feed and not sample.feed[name].any() for name in self._masks):
             self.padded += 1
-            self._examples.setdefault("all-padding", sample.origin)
+            self._examples.setdefault("all-padding", here)
         if (
             self._images
             and not self.colour
             and not all(_is_grey(sample.feed[spec.name], spec) for spec in self._images)
         ):
             self.colour += 1
+
+    def __add__(self, other: SampleWatch) -> SampleWatch:
+        both = SampleWatch(self.role, self.signature, min(self.first, other.first), self.marks + other.marks)
+        both.constant, both.padded = self.constant + other.constant, self.padded + other.padded
+        both.colour = self.colour + other.colour
+        every = (*self._examples.items(), *other._examples.items())
+        both._examples = {check: min(each for name, each in every if name == check) for check, _ in every}
+        return both
 
     def _planes(self, name: str, values: Array) -> Iterable[Array]:
         """Return the channels of an image, whose mean and scale may differ, or any other input as it is."""
@@ -233,7 +246,7 @@ class SampleWatch:
         return Finding(
             "all-padding",
             f"{self.padded} of {self.samples} {self.role} samples are padding only, the first is "
-            f"{self._examples['all-padding']}: their mask is 0 everywhere",
+            f"{self._examples['all-padding'][1]}: their mask is 0 everywhere",
             "check how masks are made, or leave such samples out",
         )
 
@@ -243,7 +256,7 @@ class SampleWatch:
         return Finding(
             "constant",
             f"{self.constant} of {self.samples} {self.role} samples hold one single value or colour, the first is "
-            f"{self._examples['constant']}",
+            f"{self._examples['constant'][1]}",
             "check how samples are made (blank images, silence, a scale of 0), or leave them out",
         )
 

@@ -118,14 +118,31 @@ class FileStream:
         labels = None if self.labels is None else tuple(self.labels[index] for index in kept)
         return replace(self, chosen=tuple(self.chosen[index] for index in kept), labels=labels)
 
+    def between(self, first: int, last: int) -> FileStream:
+        """Return those from the place `first` on, below `last`, with the files that hold them alone."""
+        chosen = self.chosen[first:last]
+        files = {index: number for number, index in enumerate(dict.fromkeys(index for index, _ in chosen))}
+        return replace(
+            self,
+            parts=tuple(self.parts[index] for index in files),
+            chosen=tuple((files[index], row) for index, row in chosen),
+            labels=None if self.labels is None else self.labels[first:last],
+        )
+
     def read(self, skipped: list[str]) -> Iterator[Sample]:
         """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
+        return (sample for _, sample in self.numbered(skipped))
+
+    def numbered(self, skipped: list[str]) -> Iterator[tuple[int, Sample]]:
+        """Give the samples as `read` does, each with its place among the chosen ones."""
+        places = itertools.count()
         labels = iter(self.labels) if self.labels is not None else None
         for index, group in groupby(self.chosen, key=lambda place: place[0]):
             part, rows = self.parts[index], [row for _, row in group]
             row_labels = [next(labels) if labels is not None else None for _ in rows]
+            own_places = list(itertools.islice(places, len(rows)))
             feeds = part.read(rows)
-            for row, label in zip(rows, row_labels, strict=True):
+            for place, row, label in zip(own_places, rows, row_labels, strict=True):
                 try:
                     feed = next(feeds)
                 except DataError as error:
@@ -133,7 +150,7 @@ class FileStream:
                         raise
                     skipped.append(part.name)
                     break
-                yield Sample(feed, row_name(part.name, row, part.rows), label)
+                yield place, Sample(feed, row_name(part.name, row, part.rows), label)
 
 
 def open_feeds(

@@ -99,7 +99,7 @@ def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:
 
     Args:
         samples: That were calibrated on.
-        variation: See `calibration.engines.Collected`.
+        variation: See `calibration.engines.local.Collected`.
     """
     if samples < 2 or variation is None:
         return ()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from int8cal.calibration.engines import collect
+from int8cal.calibration.engines.local import collect
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from int8cal.calibration.engines import collect
+from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import choose_ranges
 from int8cal.data.sample import Sample
 from int8cal.graph.chains import find_chains

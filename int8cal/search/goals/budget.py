@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from int8cal.calibration.engines import Collected
+    from int8cal.calibration.engines.local import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import MixedPrecision

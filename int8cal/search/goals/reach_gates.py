@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.calibration.engines import Collected
+    from int8cal.calibration.engines.local import Collected
     from int8cal.evaluation.gates import ParsedGate
     from int8cal.evaluation.result import Gate, Metrics
     from int8cal.graph.plan import Plan

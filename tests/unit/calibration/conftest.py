@@ -8,7 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from int8cal.calibration.collector import Collector
-from int8cal.calibration.engines import collect
+from int8cal.calibration.engines.local import collect
 from int8cal.calibration.statistics import Statistics
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.sample import Sample

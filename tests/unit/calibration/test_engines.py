@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from int8cal.calibration import collector
-from int8cal.calibration import engines as keeping
+from int8cal.calibration.engines import local as keeping
 from int8cal.calibration.statistics import merge
 from int8cal.data.sample import Sample
 from int8cal.errors import DataError, StatisticsError

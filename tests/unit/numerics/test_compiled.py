@@ -139,7 +139,7 @@ def in_a_process(code, **variables):
 
 def test_where_compiling_is_switched_off_the_twins_run_without_a_warning():
     code = """
-import int8cal.calibration.engines as module
+import int8cal.calibration.engines.local as module
 from int8cal.numerics import kernels
 module.warm_up()
 print(kernels.observe is kernels.observe_twin)

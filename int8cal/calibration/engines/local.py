@@ -1,15 +1,15 @@
-"""What a pass over the data hands on, and two engines that do it: one counts, one reads statistics from a file."""
+"""What a pass over the data hands on, and the engine that counts here, in this process."""
 
 from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
 
-from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite
+from int8cal.calibration.collector import Collectors, TapValues, group_size, nonfinite, variation_of
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.padding import kept, tally
 from int8cal.errors import DataError, StatisticsError
@@ -26,10 +26,12 @@ from int8cal.runtime.sessions import Session, cpu_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from int8cal.calibration.collector import Widths
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import Arrays
+    from int8cal.runtime.blocked import TapSession
 
 KEPT_BYTES = 128_000_000
 KEPT_ALWAYS = 8
@@ -55,39 +57,80 @@ class Collected:
     outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
+Position = tuple[int, ...]
+
+
+class _Kept(NamedTuple):
+    """A sample in a heap: the first one is the first to go."""
+
+    order: int  # the fingerprint, negative
+    at: Position
+    size: int  # bytes
+    sample: Sample | None
+
+
 class KeptSamples:
     """Keeps the samples with the smallest fingerprints, the sum of all fingerprints, and what padding there was.
 
-    At most `size` of them, and no more than fit into KEPT_BYTES beyond the first KEPT_ALWAYS.
+    At most `size` of them, and no more than fit into KEPT_BYTES beyond the first KEPT_ALWAYS. Choices of parts of the
+    data add to the choice of all, whatever the parts and their order.
+
+    Args:
+        size: How many.
+        hold: Whether the samples themselves are held; else only where they are.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._heap: list[tuple[int, int, Sample]] = []
+    def __init__(self, size: int, *, hold: bool = True) -> None:
+        self._size, self._hold = size, hold
+        self._heap: list[_Kept] = []
         self._bytes = 0
-        # the smallest fingerprint that had to go for its size: larger ones are not kept either, whatever their order
-        self._least_gone: int | None = None
+        # the first one that had to go for its size: later ones are not kept either, whatever their order
+        self.first_gone: tuple[int, Position] | None = None
         self.total = 0
         self.seen = 0
         self.padding: tuple[Padding, ...] = ()
 
-    def add(self, sample: Sample) -> None:
-        """Take part in the choice."""
+    def add(self, sample: Sample, at: Position | None = None) -> None:
+        """Take part in the choice.
+
+        Args:
+            sample: The next one.
+            at: Where it is in the data, which decides between equal samples; None for the number of those before it.
+        """
         mark = sample.fingerprint
         self.total = (self.total + (mark if sample.mark is None else sample.mark)) % FINGERPRINT_MODULUS
-        self.seen += 1
         if sample.padding:
             self.padding = tally((*self.padding, *sample.padding))
-        if not self._size or (self._least_gone is not None and mark >= self._least_gone):
+        where = (self.seen,) if at is None else at
+        self.seen += 1
+        self._choose(_Kept(-mark, where, _bytes_of(sample), sample if self._hold else None))
+
+    def __add__(self, other: KeptSamples) -> KeptSamples:
+        both = KeptSamples(self._size, hold=self._hold)
+        both.total = (self.total + other.total) % FINGERPRINT_MODULUS
+        both.seen = self.seen + other.seen
+        both.padding = tally((*self.padding, *other.padding))
+        # what had to go for its size in one part has to go for the whole
+        both.first_gone = max((each.first_gone for each in (self, other) if each.first_gone), default=None)
+        for each in (*self._heap, *other._heap):
+            both._choose(each)
+        return both
+
+    def _choose(self, one: _Kept) -> None:
+        if not self._size or (self.first_gone is not None and one[:2] <= self.first_gone):
             return
-        heapq.heappush(self._heap, (-mark, self.seen, sample))
-        self._bytes += _bytes_of(sample)
+        heapq.heappush(self._heap, one)
+        self._bytes += one.size
         while len(self._heap) > self._size or (self._bytes > KEPT_BYTES and len(self._heap) > KEPT_ALWAYS):
             for_size = len(self._heap) <= self._size
-            gone, _, largest = heapq.heappop(self._heap)
-            self._bytes -= _bytes_of(largest)
+            gone = self._pop()
             if for_size:
-                self._least_gone = -gone
+                self.first_gone = gone[:2]
+
+    def _pop(self) -> _Kept:
+        gone = heapq.heappop(self._heap)
+        self._bytes -= gone.size
+        return gone
 
     def watch(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Pass samples on, each of which takes part in the choice."""
@@ -97,7 +140,30 @@ class KeptSamples:
 
     def samples(self) -> tuple[Sample, ...]:
         """Return the kept samples by fingerprint."""
-        return tuple(sample for _, _, sample in sorted(self._heap, key=lambda entry: -entry[0]))
+        return tuple(each.sample for each in sorted(self._heap, reverse=True) if each.sample is not None)
+
+    def positions(self) -> tuple[Position, ...]:
+        """Return where the kept samples are, in the order of `samples`."""
+        return tuple(each.at for each in sorted(self._heap, reverse=True))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What was counted over some samples; adds to what was counted over others.
+
+    Attributes:
+        statistics: Of every tap.
+        widths: Per tap, see `collector.Widths`.
+        kept: The choice among the samples.
+    """
+
+    statistics: Statistics
+    widths: Mapping[str, Widths]
+    kept: KeptSamples
+
+    def __add__(self, other: Counted) -> Counted:
+        widths = {name: each + other.widths[name] for name, each in self.widths.items()}
+        return Counted(self.statistics + other.statistics, widths, self.kept + other.kept)
 
 
 def _bytes_of(sample: Sample) -> int:
@@ -135,7 +201,10 @@ def collect(
 
 
 class Counting:
-    """Counts every tap over samples that come in parts: a session is open only while a part is; see `collect`."""
+    """Counts every tap over samples that come in parts; see `collect`.
+
+    With `hold`, the session stays open between the parts.
+    """
 
     def __init__(
         self,
@@ -147,6 +216,7 @@ class Counting:
         threads: int = 0,
         keep: int = 0,
         record: bool = False,
+        hold: bool = False,
     ) -> None:
         self._model, self._signature, self._taps = model, signature, taps
         # codes, counts and indices may have other shapes each time: outputs in memory of the caller's are floats alone
@@ -158,8 +228,13 @@ class Counting:
         self._outputs: dict[int, Arrays] = {}
         self._room = RECORDED_BYTES
         self._sha256, self._threads = model_sha256, threads
-        self._keeping = KeptSamples(keep)
-        self._collectors = Collectors(taps, threads or cpu_count())
+        self._keep, self._hold = keep, hold
+        self._opened: TapSession | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._keeping = KeptSamples(self._keep)
+        self._collectors = Collectors(self._taps, self._threads or cpu_count())
 
     @property
     def seen(self) -> int:
@@ -181,19 +256,25 @@ class Counting:
         Raises:
             DataError: There was no sample.
         """
-        keeping = self._keeping
-        if not keeping.seen:
+        if not self._keeping.seen:
             raise DataError("yields no sample", do="give at least one")
-        variation = self._collectors.variation
+        counted = self.take()
+        variation = variation_of(counted.widths.values())
+        return Collected(counted.statistics, counted.kept.samples(), variation=variation, outputs=self._outputs)
+
+    def take(self) -> Counted:
+        """Return what was counted since the last time, and begin anew."""
+        keeping, widths = self._keeping, self._collectors.widths
         with self._collectors:
             counted = self._collectors.take()
-        statistics = Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding)
-        return Collected(statistics, keeping.samples(), variation=variation, outputs=self._outputs)
+        self._begin()
+        return Counted(Statistics(self._sha256, keeping.total, keeping.seen, counted, keeping.padding), widths, keeping)
 
     def _stream(self, samples: Iterable[Sample]) -> None:
         model, signature, taps, threads = self._model, self._signature, self._taps, self._threads
         inputs = {spec.name for spec in signature.inputs}
-        opened = open_taps(model, taps, threads=threads, plain=self._recorded)
+        opened = self._opened or open_taps(model, taps, threads=threads, plain=self._recorded)
+        self._opened = opened if self._hold else None
         names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
         session = ReusedOutputs(opened.session)
         group: list[tuple[Sample, dict[str, TapValues]]] = []
@@ -275,92 +356,6 @@ def _first_nonfinite(
             what = f"tensor {name!r} (output of {node.op_type} {node.name!r})"
             return nonfinite(what, values, sample.origin, tensor=name, node=node.name)
     return None
-
-
-class Stored:
-    """Takes the statistics of a file, called as `Counting` is: samples are read for those to keep, and nothing is run.
-
-    Args:
-        statistics: Of the main graph or a body; None where the file holds none.
-        where: The file, for messages.
-        body: Path of the body of an If, Loop or Scan whose statistics they are; "" for the main graph's.
-        taps: What the job quantizes.
-        model_sha256: Of the job's FP32 model.
-        keep: How many samples to keep, the same ones that `collect` would keep.
-    """
-
-    def __init__(
-        self,
-        statistics: Statistics | None,
-        where: str,
-        body: str,
-        taps: tuple[Tap, ...],
-        *,
-        model_sha256: str,
-        keep: int = 0,
-    ) -> None:
-        self._statistics, self._where, self._body = statistics, where, body
-        self._taps, self._sha256 = taps, model_sha256
-        self._keeping = KeptSamples(keep)
-
-    @property
-    def seen(self) -> int:
-        """Number of samples so far, or in the file."""
-        return self._keeping.seen or (0 if self._statistics is None else self._statistics.samples)
-
-    def extend(self, samples: Iterable[Sample]) -> None:
-        """Choose from samples those to keep.
-
-        Raises:
-            StatisticsError: As `result`, before any sample is read.
-        """
-        self._fitting()
-        for sample in samples:
-            self._keeping.add(sample)
-
-    def result(self) -> Collected:
-        """Return the file's statistics and the samples that were kept.
-
-        Raises:
-            StatisticsError: They are of another model, or lack a tensor or the body.
-            DataError: There is no sample.
-        """
-        statistics, keeping = self._fitting(), self._keeping
-        if not keeping.seen and not self._body:
-            raise DataError("yields no sample", do="give at least one")
-        tally((*statistics.padding, *keeping.padding))  # refuses statistics that count what is trimmed now
-        remark = f"ranges follow {statistics.samples} samples of {self._where}, which are not the data's {keeping.seen}"
-        return Collected(statistics, keeping.samples(), "" if keeping.total == statistics.fingerprint else remark)
-
-    def _fitting(self) -> Statistics:
-        if self._statistics is None:
-            raise StatisticsError(
-                f"holds nothing of {self._body}, which the data run",
-                where=self._where,
-                do="calibrate shards whose samples run it too, or leave the statistics out",
-            )
-        _require_fitting(self._statistics, self._taps, self._sha256, self._where)
-        return self._statistics
-
-
-def _require_fitting(statistics: Statistics, taps: tuple[Tap, ...], model_sha256: str, where: str) -> None:
-    if statistics.model_sha256 != model_sha256:
-        raise StatisticsError(
-            f"is of another model (sha256 {statistics.model_sha256[:12]}…, this one is {model_sha256[:12]}…)",
-            where=where,
-            do="give statistics of this model, or leave them out to calibrate on the data",
-        )
-    for tap in taps:
-        held = statistics.tensors.get(tap.tensor)
-        channels = 0 if held is None or held.channels is None else len(held.channels.low)
-        lacks = "no tensor" if held is None else f"{channels} channels, not {tap.channels}, of"
-        if held is None or (tap.channel_axis is not None and channels != tap.channels):
-            raise StatisticsError(
-                f"holds {lacks} {tap.tensor!r}, which this job quantizes",
-                where=where,
-                do="calibrate the shards with the same version, --include and --exclude",
-                tensor=tap.tensor,
-            )
 
 
 def warm_up() -> None:
