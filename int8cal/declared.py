@@ -9,7 +9,8 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from int8cal.job import Form, Job, Option
+from int8cal.job import Job
+from int8cal.setting import Form, Option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

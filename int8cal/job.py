@@ -6,8 +6,9 @@ these dataclasses, which `int8cal.declared` reads. Types and limits are checked 
 """
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
+
+from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Nonzero, Option, Range, Size, Source
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 RecipeName = Literal["fast", "balanced", "accurate"]
@@ -19,57 +20,6 @@ Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
 Runtime = Literal["onnxruntime", "openvino"]
 Engine = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class Form:
-    """What a value must look like beyond its type; `config.schema` has a check for each name."""
-
-    name: Literal[
-        "file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric", "nodes"
-    ]
-
-
-File = Annotated[Path, Form("file")]
-Directory = Annotated[Path, Form("directory")]
-Source = Annotated[str, Form("source")]  # a path, or package.module:function
-Labels = Annotated[str, Form("labels")]  # a path, or "folders"
-Name = Annotated[str, Form("name")]
-Gate = Annotated[str, Form("gate")]
-MetricName = Annotated[str, Form("metric")]  # package.module:function, or the name of an installed one
-Nonzero = Annotated[float, Form("nonzero")]
-Size = Annotated[int | tuple[int, int], Form("size")]
-Range = Annotated[tuple[float, float], Form("range")]
-Nodes = Annotated[bool | tuple[str, ...], Form("nodes")]  # patterns, or true for all
-
-
-@dataclass(frozen=True)
-class Option:
-    """What is said of a setting beside its name, type and default.
-
-    Attributes:
-        about: What it means, in the YAML's words.
-        flag: How the command line spells it, such as "-o --output"; empty for not at all. A flag of a setting that is
-            true by default switches it off. The flag of a section sets the section's path.
-        help: What --help says of the flag; empty for `about`. {default} and the texts of `cli.options` are filled in.
-        metavar: What --help calls the value; empty for N of whole numbers, and for choices.
-        gt, ge, le: Limits of a number: above, at least, at most.
-        api: Functions of the Python API that take it.
-        keyword: What it is called there; empty for its name.
-        recorded: Whether a table's settings hold it: "always", or the setting beside it that must be given; empty for
-            never.
-    """
-
-    about: str
-    flag: str = ""
-    help: str = ""
-    metavar: str = ""
-    gt: float | None = None
-    ge: float | None = None
-    le: float | None = None
-    api: tuple[Literal["calibrate", "evaluate"], ...] = ("calibrate",)
-    keyword: str = ""
-    recorded: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +53,8 @@ class DataSettings:
         Option(
             'Directory, file, glob, or "package.module:function".',
             flag="--data",
+            group="Data",
+            first=True,
             help="Samples: a directory, file or glob of images, .npy, .npz or input_*.pb, or package.module:function.",
             metavar="PATH",
             api=(),
@@ -113,6 +65,8 @@ class DataSettings:
         Option(
             "At most this many samples; null for all.",
             flag="--samples",
+            group="Data",
+            first=True,
             help="Use at most N samples.",
             ge=1,
             api=("calibrate", "evaluate"),
@@ -135,6 +89,7 @@ class DataSettings:
         Option(
             "Count and skip unreadable files instead of stopping at the first.",
             flag="--skip-bad",
+            group="Data",
             help="Count and skip unreadable files, not stop.",
             api=("calibrate", "evaluate"),
         ),
@@ -144,6 +99,7 @@ class DataSettings:
         Option(
             "Chooses which samples are taken when `samples` is smaller than the set.",
             flag="--seed",
+            group="Data",
             help="Choose which N samples (default {default}).",
             ge=0,
             api=("calibrate", "evaluate"),
@@ -160,6 +116,7 @@ class CalibrationSettings:
         Option(
             'How a tensor\'s clip range is chosen: "auto" takes, per tensor, the best of the others by its own error.',
             flag="--method",
+            group="Accuracy",
             help="How statistics become clip ranges (default {default}).",
             recorded="always",
         ),
@@ -169,6 +126,7 @@ class CalibrationSettings:
         Option(
             'In percent of the values, for method "percentile".',
             flag="--percentile",
+            group="Accuracy",
             help="Percent of values kept by method percentile (default {default}).",
             metavar="P",
             gt=0,
@@ -181,6 +139,7 @@ class CalibrationSettings:
         Option(
             "Samples read ahead while others run; each sample is run alone, so no result depends on it.",
             flag="--batch-size",
+            group="Where it runs",
             help="Samples read ahead (default {default}); results do not depend on it.",
             ge=1,
         ),
@@ -190,6 +149,7 @@ class CalibrationSettings:
         Option(
             "Of the runtime; 0 for one per CPU.",
             flag="--threads",
+            group="Where it runs",
             help="Threads of the runtime (default {default}: all cores).",
             ge=0,
             le=256,
@@ -202,6 +162,7 @@ class CalibrationSettings:
             "A .stats.npz with counts that were taken before, of merged shards for example; null to run the model on "
             "the data and count. The data is then only read for samples to judge corrections on.",
             flag="--stats",
+            group="Data",
             help="Statistics counted before, such as merged shards; the data is then only judged on.",
             metavar="FILE",
         ),
@@ -211,6 +172,7 @@ class CalibrationSettings:
         Option(
             "Where the pass over the data runs.",
             flag="--engine",
+            group="Where it runs",
             help="Where calibration runs (default {default}); ray (not in this version).",
             api=(),
         ),
@@ -226,6 +188,8 @@ class QuantizationSettings:
         Option(
             "How much work goes into accuracy.",
             flag="--recipe",
+            group="Accuracy",
+            first=True,
             help="How much work goes into accuracy (default {default}).",
             recorded="always",
         ),
@@ -235,6 +199,8 @@ class QuantizationSettings:
         Option(
             "Where the model will run.",
             flag="--target",
+            group="Where it runs",
+            first=True,
             help="Where the model will run (default {default}).",
             api=("calibrate", "evaluate"),
             recorded="always",
@@ -246,6 +212,7 @@ class QuantizationSettings:
             'Integer type of activations; "auto" is u8, and chooses for each product with weights between a calibrated '
             'range and one at run time; "u16" is for runtimes with 16 bits, onnxruntime computes with them in float.',
             flag="--activations",
+            group="Accuracy",
             help="Integer type of activations (default: {activations_of_targets}); auto chooses for each product with "
             "weights between a calibrated range and one at run time; u16 is slower than float here.",
             recorded="always",
@@ -256,6 +223,7 @@ class QuantizationSettings:
         Option(
             "Range of the weights' codes; null for the target's own.",
             flag="--weights",
+            group="Accuracy",
             help="Range of the weights' codes: s8 (-127..127), s7 (-64..63), or paired, the largest codes of which no "
             "two can saturate on CPUs without VNNI (default: {weights_of_targets}).",
             recorded="always",
@@ -266,6 +234,7 @@ class QuantizationSettings:
         Option(
             "The only nodes that are quantized, as in `exclude`; empty for all.",
             flag="--include",
+            group="Accuracy",
             help="Quantize these nodes only: name pattern or op:Type. Repeatable.",
             metavar="GLOB",
             recorded="always",
@@ -276,6 +245,8 @@ class QuantizationSettings:
         Option(
             'Nodes that stay float: patterns of names, or "op:Type".',
             flag="--exclude",
+            group="Accuracy",
+            first=True,
             help="Leave these nodes in float: name pattern or op:Type. Repeatable.",
             metavar="GLOB",
             recorded="always",
@@ -286,6 +257,7 @@ class QuantizationSettings:
         Option(
             "Nodes of which only the weights become int8, as in `exclude`, or true for all; activations stay float.",
             flag="--weights-only",
+            group="Accuracy",
             help="Make only weights int8, for a small file: activations stay float (YAML: of some nodes, too).",
             recorded="weights_only",
         ),
@@ -295,6 +267,7 @@ class QuantizationSettings:
         Option(
             "The int8 model takes raw pixels 0..255; scale, mean and std move into its first layers.",
             flag="--uint8-input",
+            group="Where it runs",
             help="Let the int8 model take raw pixels 0..255: scale, mean and std move into its first layers.",
             recorded="always",
         ),
@@ -304,6 +277,8 @@ class QuantizationSettings:
         Option(
             '"latency" leaves layers in float that are slower in int8 on this machine; null measures nothing.',
             flag="--optimize",
+            group="Where it runs",
+            first=True,
             help="Measure each layer here, and leave in float what is slower in int8 (default: measure nothing).",
             recorded="optimize",
         ),
@@ -313,6 +288,7 @@ class QuantizationSettings:
         Option(
             "Judge every step of the recipe, and write down in table, model and report what each gave.",
             flag="--explain",
+            group="Output",
             help="Report what each step of the recipe gave, here and in later evaluations of the model.",
         ),
     ] = False
@@ -322,6 +298,7 @@ class QuantizationSettings:
             "Percent of the int8 model's estimated time that may be spent on accuracy: second planes of inputs, float "
             "in nodes between the layers, and float in few layers between float nodes, whose bytes it bounds likewise.",
             flag="--latency-allowance",
+            group="Accuracy",
             help="Time that better accuracy may cost, of the int8 model's estimated time (default {default}).",
             metavar="PERCENT",
             ge=0,
@@ -339,6 +316,7 @@ class QuantizationSettings:
             "Percent of the int8 model's estimated time that layers outside int8 may add so that gates hold; null "
             "leaves it at judging.",
             flag="--budget",
+            group="Accuracy",
             help="Leave the fewest layers in float that make the gates hold; all of them may add so much to the int8 "
             "model's estimated time. Needs --gate; not with --optimize (default: gates only judge).",
             metavar="PERCENT",
@@ -352,6 +330,7 @@ class QuantizationSettings:
         Option(
             "What such layers become: float, or first int8 with a second plane of their input's codes.",
             flag="--fallback",
+            group="Accuracy",
             help="With --budget: float, or first a second plane of codes for layers whose input exists as float "
             "(default {default}).",
             recorded="budget",
@@ -368,6 +347,8 @@ class EvaluationSettings:
         Option(
             "Samples of its own; null for the calibration data (and the report says so).",
             flag="--eval-data",
+            group="Data",
+            first=True,
             help="Samples the int8 model is judged on (default: the calibration data).",
             metavar="PATH",
             keyword="eval_data",
@@ -380,6 +361,8 @@ class EvaluationSettings:
             Option(
                 '"folders" or a CSV of file,label, for the samples that the model is judged on.',
                 flag="--labels",
+                group="Data",
+                first=True,
                 help='CSV of file,label, or "folders" for class folders.',
                 metavar="FILE",
                 api=("evaluate",),
@@ -392,6 +375,7 @@ class EvaluationSettings:
             'Your own figure: "package.module:function", called with the outputs and labels of each model, or the name '
             "of an installed one; null for none.",
             flag="--metric",
+            group="Accuracy",
             help="Your own figure: package.module:function, called with the outputs and labels of each model, or the "
             "name of an installed one, such as f1. Its name is a gate: 'f1>=0.9', 'f1.drop<=0.01'.",
             metavar="FUNCTION",
@@ -404,8 +388,9 @@ class EvaluationSettings:
             'Conditions such as "top1.drop<=1.0"; exit code 7 when one does not hold. "outputs.dead<=0" is always on '
             'without being listed; "outputs.dead=off" switches it off.',
             flag="--gate",
-            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable. Names: {gate_names}. "
-            "outputs.dead<=0 is always on; outputs.dead=off switches it off.",
+            group="Accuracy",
+            first=True,
+            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable; names: int8cal gates.",
             metavar="'NAME<=VALUE'",
         ),
     ] = ()
@@ -415,6 +400,7 @@ class EvaluationSettings:
             "Where the int8 model runs; onnxruntime always does, whether named or not. Where none is named, only the "
             "speed of both models is measured in others that are installed.",
             flag="--runtime",
+            group="Where it runs",
             help="Run the int8 model there as well, and report both. Repeatable (default onnxruntime, which always "
             "runs, and only speed in the others that are installed; --runtime onnxruntime leaves these out).",
             api=("evaluate",),
@@ -425,6 +411,7 @@ class EvaluationSettings:
         Option(
             "onnxruntime's execution providers for the evaluation, in the order of preference; none for CPU.",
             flag="--provider",
+            group="Where it runs",
             help="Evaluate with this execution provider of onnxruntime, such as cuda. Repeatable, in the order of "
             "preference (default cpu, which always calibrates).",
             metavar="NAME",
@@ -436,6 +423,7 @@ class EvaluationSettings:
         Option(
             "Whether the speed of both models is measured.",
             flag="--no-latency",
+            group="Where it runs",
             help="Do not measure the models' speed.",
             api=("evaluate",),
         ),
@@ -446,6 +434,7 @@ class EvaluationSettings:
             "Whether findings about the data (fed wrong, repeated, too few) are errors, exit code 4: before the work "
             "where they are known then.",
             flag="--strict",
+            group="Data",
             help="Findings about the data are errors, with exit code 4.",
             api=("calibrate", "evaluate"),
         ),
@@ -461,6 +450,8 @@ class OutputSettings:
         Option(
             "Directory of the results; null for ./<stem>-int8/.",
             flag="-o --output",
+            group="Output",
+            first=True,
             help="Directory for the results (default ./<model>-int8).",
             metavar="DIR",
             api=(),
@@ -471,6 +462,8 @@ class OutputSettings:
         Option(
             "Whether results that exist there may be replaced.",
             flag="--overwrite",
+            group="Output",
+            first=True,
             help="Replace results that exist.",
             api=(),
         ),
@@ -489,5 +482,5 @@ class Job:
     )
     evaluation: Annotated[EvaluationSettings, Option("What the int8 model is judged on.")] = EvaluationSettings()
     output: Annotated[OutputSettings, Option("Where the files go.")] = OutputSettings()
-    quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet")] = False
+    quiet: Annotated[bool, Option("Print errors only.", flag="-q --quiet", group="Output")] = False
     name: Annotated[Name, Option("Of the job, for tables and directories; empty for the model's stem.")] = ""

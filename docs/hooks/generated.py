@@ -8,6 +8,7 @@ import click
 from settings import settings_tables
 
 from int8cal import errors
+from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.cli.options import Setting
 from int8cal.evaluation.figures import DECISIONS, FIGURES
@@ -59,10 +60,18 @@ def _command(name: str, command: click.Command, parent: click.Context) -> str:
         children = [_command(f"{name} {each}", found, parent) for each, found in inner if found is not None]
     else:
         children = []
-    rows = [_option(option) for option in command.params if isinstance(option, click.Option) and not option.hidden]
     words = "\n\n".join(cell(part) for part in (command.help or "").split("\n\n"))
-    options = table(["option", "what it does"], rows) if rows else ""
-    return "\n".join([f"## {name}", "", f"```text\n{usage}\n```", "", words, "", options, *children])
+    return "\n".join([f"## {name}", "", f"```text\n{usage}\n```", "", words, "", _options(command), *children])
+
+
+def _options(command: click.Command) -> str:
+    """Show the options of a command, in the groups of its help."""
+    shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    groups: dict[str, Sequence[click.Option]] = {"": shown}
+    if isinstance(command, GroupedCommand):
+        groups = {f"**{group}**\n\n": options for group, options in command.by_group().items()}
+    head = ["option", "what it does"]
+    return "\n".join(title + table(head, map(_option, options)) for title, options in groups.items() if options)
 
 
 def _option(option: click.Option) -> list[str]:
@@ -81,8 +90,10 @@ def _option(option: click.Option) -> list[str]:
 
 def gates() -> str:
     """Every figure that a gate of an evaluation may name."""
-    rows = [[code(name), cell(figure.unit), cell(figure.range_text)] for name, figure in FIGURES.items()]
-    return table(["name", "unit", "can be"], rows)
+    rows = [
+        [code(name), cell(figure.unit), cell(figure.range_text), cell(figure.about)] for name, figure in FIGURES.items()
+    ]
+    return table(["name", "unit", "can be", "what it is"], rows)
 
 
 def decisions() -> str:

@@ -8,11 +8,12 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report
+from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress
 
 
-@click.command("calibrate")
+@click.command("calibrate", cls=GroupedCommand)
 @click.argument("model", required=False, type=options.PATH, metavar="MODEL")
 @options.settings(
     "data.path",
@@ -35,7 +36,7 @@ from int8cal.cli.progress_line import shown_progress
 def command(context: click.Context, junit: JUnitFile, *, model: str | None, config: str | None, as_json: bool) -> None:
     """Calibrate MODEL on data, and write its int8 model, table, statistics and accuracy report.
 
-    MODEL is an ONNX file. It may stand in the YAML of --config instead, like everything else; the command line wins.
+    Everything may stand in the YAML of --config instead, MODEL too.
     """
     values, flags = options.settings_of(context)
     if model is not None:

@@ -9,6 +9,7 @@ import click
 
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report
+from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress
 from int8cal.errors import ConfigError
@@ -23,14 +24,26 @@ _DATA = f"{_SECTION}path"
 _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in the YAML of --config"
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=GroupedCommand)
 @click.argument("fp32", type=options.PATH, metavar="FP32")
 @click.argument("int8", type=options.PATH, metavar="INT8")
 @options.settings("evaluation.data.path")
-@click.option("-o", "--output", type=options.PATH, metavar="DIR", help="Write report.json, .md and .html there.")
+@click.option(
+    "-o",
+    "--output",
+    cls=GroupedOption,
+    group="Output",
+    first=True,
+    type=options.PATH,
+    metavar="DIR",
+    help="Write report.json, .md and .html there.",
+)
 @options.settings("evaluation.data.samples", "evaluation.data.seed", "evaluation.data.skip_bad")
 @click.option(
     "--target",
+    cls=GroupedOption,
+    group="Where it runs",
+    first=True,
     type=click.Choice(list(TARGETS)),
     help=f"Where the int8 model will run: can it saturate there (default {DEFAULT_TARGET})?",
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 import click
 
 from int8cal.cli.console import say
+from int8cal.cli.grouped import GroupedOption
 from int8cal.errors import OutputError
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def junit_option(action: str) -> Callable[[Callable[Concatenate[JUnitFile, P], R
 
         option = click.option(
             "--junit",
+            cls=GroupedOption,
+            group="Output",
             type=click.Path(readable=False),
             metavar="FILE.xml",
             help="Write the verdicts as JUnit XML, one test case per gate; an error too.",

@@ -42,6 +42,7 @@ COMMANDS = {
     "table": "Convert a calibration table to the format of another runtime, or back.",
     "merge": "Add the statistics of several shards into one file.",
     "compare": "Compare two reports, and fail on a regression.",
+    "gates": "List the names that gates may use, with units and ranges.",
     "audit": "Say whether an int8 model can saturate on CPUs without VNNI, and repair it.",
     "inspect": "Show a model, table, statistics file or report.",
     "init": "Write a commented YAML to start from, made from a model's inputs.",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
+from int8cal.cli.grouped import GroupedOption
 from int8cal.declared import Declared, all_declared, alternatives
-from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
 from int8cal.job import QuantizationSettings
 from int8cal.runtime.targets import TARGETS
 
@@ -22,7 +22,7 @@ _META = "int8cal.settings"
 PATH = click.Path(readable=False)
 
 
-class Setting(click.Option):
+class Setting(GroupedOption):
     """An option that stands for a key of the YAML.
 
     Args:
@@ -99,6 +99,8 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         key=setting.path if setting.section is None else f"{setting.path}.path",
         expose_value=False,
         multiple=multiple,
+        group=option.group,
+        first=option.first,
         metavar=option.metavar or ("N" if kind is int else None),
         help=_help(setting),
         **how,
@@ -106,12 +108,11 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
 
 
 def _help(setting: Declared) -> str:
-    """Fill in what the text of --help says of defaults, targets and gates."""
+    """Fill in what the text of --help says of defaults and targets."""
     return (setting.option.help or setting.option.about).format(
         default=f"{setting.default:g}" if isinstance(setting.default, float) else setting.default,
         activations_of_targets=_activations_of_targets(),
         weights_of_targets=_weights_of_targets(),
-        gate_names=_gate_names(),
     )
 
 
@@ -131,22 +132,22 @@ def _activations_of_targets() -> str:
     return "; ".join([plain, *others])
 
 
-def _gate_names() -> str:
-    """List the names that a gate may use, those of one unit together."""
-    by_unit: dict[str, list[str]] = {}
-    for name, figure in FIGURES.items():
-        by_unit.setdefault(figure.unit, []).append(name)
-    listed = [f"{', '.join(names)} ({unit})" for unit, names in by_unit.items()]
-    of_output = f"of one output outputs.NAME.{', .'.join(OUTPUT_FIGURES)}, and .FIGURE_ci95.lo and .hi"
-    return "; ".join([*listed, of_output])
-
-
 config = click.option(
     "--config",
+    cls=GroupedOption,
+    group="Output",
+    first=True,
     type=PATH,
     metavar="FILE",
-    help="YAML with settings of one job; options given here win over it.",
+    help="YAML with settings of the job; options win over it.",
 )
 # of commands that write one file; those with settings of a job have output.overwrite
 overwrite = click.option("--overwrite", is_flag=True, help="Replace the output if it exists.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print report.json on stdout, and nothing else there.")
+as_json = click.option(
+    "--json",
+    "as_json",
+    cls=GroupedOption,
+    group="Output",
+    is_flag=True,
+    help="Print report.json on stdout, and nothing else there.",
+)

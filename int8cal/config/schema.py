@@ -30,7 +30,8 @@ from int8cal.declared import Declared, declared, form_of
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
 from int8cal.evaluation.gates import OF_A_METRIC, parse_gates
-from int8cal.job import DataSettings, Job, Option
+from int8cal.job import DataSettings, Job
+from int8cal.setting import Option
 
 
 def _expected(what: str) -> PydanticCustomError:
@@ -182,7 +183,7 @@ _Range = Annotated[
     AfterValidator(_check_range),
     WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
 ]
-# What stands for each `Form` of int8cal.job.
+# What stands for each `Form` of int8cal.setting.
 _FORMS: dict[str, Any] = {
     "file": _Path,
     "source": _Path,

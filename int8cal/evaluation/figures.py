@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.numerics.metrics import EXACT_DB
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 FRACTION = "fraction of 1"
 _POINTS, _DECIBEL, _SPEEDUP = "percentage points", "dB", "fp32 / int8"
-_COSINE = "at most 1"
+_COSINE = "similarity"
 _OWN = "in the metric's own unit"
 _GROUPS = "groups of channels"
 _ENDS = {"lo": 0, "hi": 1}
+_SIDES = {"lo": "Lower", "hi": "Upper"}
 _ABOVE_0 = math.nextafter(0.0, 1.0)
 # Unit -> the least and the largest value that a figure of it can take, whatever the models are.
 _POSSIBLE: dict[str, tuple[float, float]] = {
@@ -53,6 +54,7 @@ class Figure:
         label: For people, where comparisons show it.
         better: 1 where higher is better, -1 where lower is, 0 where a change alone decides nothing.
         interval: Finds its 95 % interval, where it has one.
+        about: What it is, in a phrase.
     """
 
     read: Callable[[Measurements], float | None]
@@ -60,6 +62,7 @@ class Figure:
     label: str = ""
     better: int = 0
     interval: Callable[[Measurements], Interval | None] | None = None
+    about: str = ""
 
     @property
     def possible(self) -> tuple[float, float]:
@@ -83,7 +86,7 @@ class Figure:
             interval = self.interval(measured) if self.interval else None
             return interval[_ENDS[end]] if interval else None
 
-        return Figure(read, self.unit)
+        return Figure(read, self.unit, about=f"{_SIDES[end]} end of its 95 % interval")
 
 
 def _figure(
@@ -152,6 +155,36 @@ _MEASURED: dict[str, Figure] = {
     "fusion.float": _figure("fusion.float_", "nodes", "Nodes left in float", -1),
 }
 
+_ABOUT = {
+    "sqnr_db": "Signal over quantization noise at the outputs, of the worst output that has noise",
+    "cosine": "Cosine similarity of the outputs of both models, of the worst output",
+    "max_abs_error": "Largest difference between an FP32 and an int8 output value",
+    "agreement": "Samples for which both models choose the same class",
+    "top1.fp32": "Top-1 accuracy of the FP32 model; needs labels, as all of top1 and top5",
+    "top1.int8": "Top-1 accuracy of the int8 model",
+    "top1.drop": "Top-1 accuracy that int8 loses; negative where it gains",
+    "top5.fp32": "Top-5 accuracy of the FP32 model",
+    "top5.int8": "Top-5 accuracy of the int8 model",
+    "top5.drop": "Top-5 accuracy that int8 loses; negative where it gains",
+    "metric.fp32": "Your own metric (--metric) of the FP32 model",
+    "metric.int8": "Your own metric of the int8 model; the metric's own name is short for it",
+    "metric.drop": "What int8 loses of your own metric",
+    "layers.worst_sqnr_db": "Signal over quantization noise of the worst layer",
+    "outputs.dead": "Output channels that are constant in int8 only; outputs.dead<=0 is always on, outputs.dead=off "
+    "switches it off",
+    "outputs.saturated": "Outputs that stick at the largest or smallest value of the int8 model",
+    "outputs.tied": "Outputs whose scores have lost their order",
+    "latency.fp32": "Time of one inference of the FP32 model on this machine",
+    "latency.int8": "Time of one inference of the int8 model on this machine",
+    "latency.speedup": "How many times as fast the int8 model is; below 1 it is slower",
+    "size.fp32_bytes": "Size of the FP32 model",
+    "size.int8_bytes": "Size of the int8 model",
+    "size.ratio": "Size of the int8 model as a part of the FP32 model's",
+    "saturation.unsafe_channels": "Channels whose sums can overflow on CPUs of the target",
+    "fusion.integer": "Compute nodes that run on integers",
+    "fusion.float": "Compute nodes left in float",
+}
+
 # Those that count faults of outputs, for which outputs have a line in words.
 OUTPUT_FAULTS = tuple(name for name in _MEASURED if name.startswith("outputs."))
 
@@ -166,7 +199,8 @@ def faults_of(measured: Measurements, name: str) -> list[str]:
 # Every figure with a name of its own, with both ends of intervals; those of one output are OUTPUT_UNITS.
 FIGURES: dict[str, Figure] = {
     each: each_figure
-    for name, figure in _MEASURED.items()
+    for name, measured in _MEASURED.items()
+    for figure in [replace(measured, about=_ABOUT[name])]
     for each, each_figure in (
         (name, figure),
         *((f"{name}_ci95.{end}", figure.end(end)) for end in _ENDS if figure.interval),
@@ -234,12 +268,13 @@ def figure_of(name: str) -> Figure:
         return FIGURES[name]
     output, key = match[1], match[2]
     if key == "cosine":
-        return _figure(key, OUTPUT_UNITS[key], output=output)
+        return replace(_figure(key, OUTPUT_UNITS[key], output=output), about="Cosine similarity")
     name, _, end = key.partition("_ci95.")
     if name in DECISIONS:
         figure = _decision(output, name)
     else:
-        figure = _figure(name, _DECIBEL, f"SQNR of {output}", 1, interval=True, output=output)
+        plain = _figure(name, _DECIBEL, f"SQNR of {output}", 1, interval=True, output=output)
+        figure = replace(plain, about="Signal over quantization noise")
     return figure.end(end) if end else figure
 
 
@@ -260,7 +295,7 @@ def _decision(output: str, name: str) -> Figure:
         found = worst(measured)
         return None if found is None else found.ci95
 
-    return Figure(read, unit, f"{label}, {output}", better, ends)
+    return Figure(read, unit, f"{label}, {output}", better, ends, label)
 
 
 def value_of(name: str, measured: Measurements) -> float | None:

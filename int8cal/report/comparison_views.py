@@ -257,7 +257,7 @@ def _percent(old: float, new: float) -> str:
 # How the way from one value of a unit to another reads.
 _WAYS: dict[str, Callable[[float, float], str]] = {
     "dB": _decibels,
-    "at most 1": _by("", 6),
+    "similarity": _by("", 6),
     "fraction of 1": _by("", 4),
     "percentage points": _by(" points"),
     "channels": _by("", 0),

@@ -96,7 +96,7 @@ def seconds(value: float | None) -> str:
 # How a value of a figure reads, by its unit in `evaluation.figures`.
 OF_UNIT: dict[str, Callable[[float | None], str]] = {
     "dB": decibel,
-    "at most 1": cosine,
+    "similarity": cosine,
     "fraction of 1": fraction,
     "percentage points": points,
     "in the output's unit": plain,

@@ -1,6 +1,7 @@
 """The command line as a whole: help, version, and how every ending becomes a message and an exit code."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ from click.shell_completion import ShellComplete
 
 import int8cal
 from int8cal import errors
+from int8cal.cli.grouped import GROUPS
 from int8cal.cli.main import COMMANDS, cli
-from int8cal.evaluation.figures import FIGURES
+from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
 
 Engine = Literal["local", "ray"]
 
@@ -31,6 +33,7 @@ def linger():
 
 {body}
 sys.modules["int8cal.describe"] = describe
+from int8cal.cli.grouped import GROUPS
 from int8cal.cli.main import main
 sys.exit(main({arguments}))
 """
@@ -289,11 +292,33 @@ def test_a_path_need_not_exist_and_a_callable_is_one(here, pipeline):
 
 
 def test_a_choice_that_is_refused_is_marked_in_the_help(here):
-    assert "ray (not in this version)" in " ".join(here("calibrate", "--help").out.split())
+    assert "ray (not in this version)" in " ".join(here("calibrate", "--help-all").out.split())
 
 
-def test_the_help_of_gate_lists_every_name_with_its_unit(here):
-    text = " ".join(here("evaluate", "--help").out.split())
-    assert "sqnr_db (dB)" in text
-    for name in FIGURES:
-        assert name in text
+def test_gates_lists_every_name_with_unit_range_and_meaning(call):
+    text = " ".join(call("gates").out.split())
+    assert "agreement * Samples for which both models choose the same class (fraction of 1, from 0 to 1)" in text
+    assert "outputs.NAME.cosine Cosine similarity (similarity, from -1 to 1)" in text
+    for name, figure in FIGURES.items():
+        if not name.endswith(("_ci95.lo", "_ci95.hi")):
+            assert f"{name} {'* ' if figure.interval else ''}{figure.about} ({figure.unit}" in text
+    for name in OUTPUT_FIGURES:
+        assert f" outputs.NAME.{name} " in text
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("name", ["calibrate", "evaluate"])
+def test_the_help_of_a_long_command_has_at_most_40_lines_and_every_option_under_help_all(call, golden, name):
+    first, every = call(name, "--help", COLUMNS="80"), call(name, "--help-all", COLUMNS="80")
+    assert (every.code, every.err) == (0, "")
+    assert len(first.out.splitlines()) <= 40
+    assert max(map(len, first.out.splitlines())) <= 80
+    command = cli.get_command(click.Context(cli), name)
+    flags = {max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
+    listed = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", every.out, re.MULTILINE)) - {"--help"}
+    assert listed == flags
+    shown = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", first.out, re.MULTILINE)) - {"--help"}
+    assert f"{len(flags - shown - {'--help-all'})} more options: int8cal {name} --help-all" in first.out
+    headings = re.findall(r"^(\w.*):$", every.out, re.MULTILINE)
+    assert headings == re.findall(r"^(\w.*):$", first.out, re.MULTILINE) == list(GROUPS)
+    golden(f"help/{name}-all.txt", every.out)

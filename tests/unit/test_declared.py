@@ -35,6 +35,10 @@ def test_no_two_settings_share_a_flag_or_a_keyword():
     assert [keyword for keyword, count in keywords.items() if count > 1] == []
 
 
+def test_every_flag_has_its_place_in_the_help():
+    assert [each.path for each in SETTINGS if bool(each.option.flag) != (each.option.group is not None)] == []
+
+
 def test_limits_are_those_of_numbers():
     limited = [each for each in OWN if (each.option.gt, each.option.ge, each.option.le) != (None, None, None)]
     assert {kind for each in limited for kind in alternatives(each.hint)} == {int, float}
