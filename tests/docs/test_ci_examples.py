@@ -1,4 +1,4 @@
-"""The workflows under docs/examples and the pre-commit hooks: sound YAML, and commands that run on the sample."""
+"""The action, the workflows under docs/examples and the pre-commit hooks: sound YAML, and commands that run on the sample."""
 
 from __future__ import annotations
 
@@ -128,6 +128,93 @@ def test_every_figure_in_a_gate_of_the_examples_exists():
     assert [parse_limit(limit).text for limit in limits] == limits
     assert len(gates) >= 6
     assert len(limits) >= 2
+
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+
+
+def run_action(folder, environment, **inputs):
+    """Run the steps of action.yml as a runner does, with its expressions filled in; return the exit code, output and outputs."""
+    assert inputs.keys() <= ACTION["inputs"].keys()
+    values = {f"inputs.{name}": inputs.get(name, each["default"]) for name, each in ACTION["inputs"].items()}
+    values |= {"github.action_path": str(ROOT)}
+
+    def fill(text):
+        return re.sub(r"\$\{\{ (.+?) \}\}", lambda found: values[found[1]], text)
+
+    failed, printed = 0, ""
+    for number, step in enumerate(ACTION["runs"]["steps"]):
+        if failed and step.get("if") != "${{ !cancelled() }}":
+            continue
+        written = folder / f"output-{number}"
+        files = {"GITHUB_OUTPUT": str(written), "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+        variables = {name: fill(text) for name, text in step["env"].items()}
+        code, output = bash(step["run"], folder, environment, **files, **variables)
+        failed, printed = failed or code, printed + output
+        if written.exists():
+            lines = (line.partition("=") for line in written.read_text().splitlines())
+            values |= {f"steps.{step['id']}.outputs.{name}": value for name, _, value in lines}
+    return failed, printed, {name: fill(each["value"]) for name, each in ACTION["outputs"].items()}
+
+
+@pytest.fixture
+def runner(tmp_path, environment):
+    """A checkout with the sample, and a runner whose Python notes what it is told to install."""
+    shutil.copytree(ROOT / "sample_data", tmp_path / "sample_data")
+    shims = tmp_path / "bin"
+    shims.mkdir()
+    (shims / "python").write_text('#!/bin/sh\necho "$*" >> installed.txt\n')
+    (shims / "python").chmod(0o755)
+    return tmp_path, environment | {"PATH": f"{shims}{os.pathsep}{environment['PATH']}"}
+
+
+@pytest.mark.slow
+def test_the_action_calibrates_and_says_where_the_report_is(runner):
+    folder, environment = runner
+    given = {"model": "sample_data/model.onnx", "data": "sample_data/calib", "output": "my reports"}
+    given |= {
+        "gates": "agreement>=0.9\n\nsqnr_db_ci95.lo>=20\n",
+        "options": "--no-latency\n--samples=40",
+        "extras": "metrics",
+    }
+    code, printed, outputs = run_action(folder, environment, **given)
+    assert code == 0, printed
+    assert (folder / "installed.txt").read_text() == f"-m pip install {ROOT}[metrics]\n"
+    assert {name: Path(path).name for name, path in outputs.items()} == {
+        "model": "model.int8.onnx",
+        "report": "report.html",
+        "json": "report.json",
+        "junit": "junit.xml",
+    }
+    assert all((folder / path).is_file() for path in outputs.values())
+    assert (folder / "summary.md").read_text(encoding="utf-8").startswith("<!-- int8cal report -->")
+    assert len(ET.parse(folder / outputs["junit"]).findall(".//testcase")) >= 2
+
+
+@pytest.mark.slow
+def test_the_action_fails_with_the_gate_and_still_shows_the_report(runner):
+    folder, environment = runner
+    given = {"config": "sample_data/sample.yaml", "gates": "sqnr_db>=90", "options": "--no-latency"}
+    code, printed, outputs = run_action(folder, environment, **given)
+    assert code == 7, printed
+    assert (folder / outputs["report"]).is_file()
+    assert "sqnr_db" in (folder / "summary.md").read_text(encoding="utf-8")
+    assert (folder / "installed.txt").read_text() == f"-m pip install {ROOT}\n"
+
+
+def test_the_action_has_what_github_asks_for():
+    assert {"name", "description", "inputs", "outputs", "runs"} <= ACTION.keys()
+    assert ACTION["runs"]["using"] == "composite"
+    for step in ACTION["runs"]["steps"]:
+        assert step["shell"] == "bash"  # a composite action has no default
+        assert "${{" not in step["run"]  # an input is text of others: a script must hold no expression
+    named = {
+        name
+        for step in ACTION["runs"]["steps"]
+        for text in step["env"].values()
+        for name in re.findall(r"inputs\.(\w+)", text)
+    }
+    assert named == ACTION["inputs"].keys()
 
 
 def hooks():
