@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO
 
+from int8cal.io.signals import signal_main
 from int8cal.progress import Exclusive, tell_warnings
 from int8cal.runtime.sessions import temporary_directory
 
@@ -180,8 +181,7 @@ class WorkerPool:
 
     def _end_all(self) -> None:
         for worker in self._running:
-            _signal(worker, "SIGTERM")
-            _signal(worker, "SIGCONT")
+            _ask_to_end(worker)
         deadline = time.monotonic() + _GRACE_S
         try:
             for worker in self._running:
@@ -193,6 +193,16 @@ class WorkerPool:
                 worker.process.wait()
                 _close(worker)
             self._running.clear()
+
+
+def _ask_to_end(worker: _Worker) -> None:
+    """Let a worker remove what it has staged, and end."""
+    if hasattr(signal, "SIGCONT"):
+        _signal(worker, "SIGTERM")
+        _signal(worker, "SIGCONT")
+    else:  # Windows, where SIGTERM would end it at once: as if the parent were gone
+        with contextlib.suppress(OSError):
+            worker.process.stdin.close()  # type: ignore[union-attr]
 
 
 def _signal(worker: _Worker, name: str) -> None:
@@ -244,7 +254,7 @@ class _Connection:
     def _listen(self) -> None:
         while self._from_parent.read(1):
             self._granted.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal_main(signal.SIGTERM)
 
 
 def work() -> None:

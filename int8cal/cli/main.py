@@ -22,6 +22,7 @@ import click
 import int8cal
 from int8cal.cli.console import discard, open_closed_streams, say
 from int8cal.errors import DISK_ERRORS, Int8calError, OutputError, keep_crash, notes_of, reason_of
+from int8cal.io.signals import signal_main
 from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
@@ -235,14 +236,6 @@ def _usage(error: click.ClickException) -> str:
     return f"{message}; see {path} --help"
 
 
-def _signal_main(number: int) -> None:
-    """Send the main thread a signal, in a way that ends what it waits for."""
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-    else:
-        signal.raise_signal(number)
-
-
 def _is_importing(frame: FrameType | None) -> bool:
     """Whether a module is being loaded: an extension module that is stopped there may take the process with it."""
     while frame is not None:
@@ -263,7 +256,7 @@ def _interrupts(signals: list[int]) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         signals.append(number)
         if _is_importing(frame):
-            again = threading.Timer(_IMPORT_S, _signal_main, (number,))
+            again = threading.Timer(_IMPORT_S, signal_main, (number,))
             again.daemon = True
             again.start()
             return

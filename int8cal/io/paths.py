@@ -113,8 +113,10 @@ def _probe(parent: Path, path: Path) -> None:
     sweep(parent)
     try:
         probe, lock = new_file(parent)
-        probe.unlink()
-        lock.release()
+        try:
+            lock.release()
+        finally:  # also when somebody presses Ctrl-C here
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(
             f"cannot be written ({error.strerror})", where=str(path), do="give another output path"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import io
 import math
@@ -356,8 +357,9 @@ def scratch_folder() -> Iterator[Path]:
             _require_room(folder)
             raise
         finally:
-            # the runtime maps the weights; on Windows a mapped file outlives the attempt to remove it
             shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():  # the runtime maps weights, and Windows keeps a mapped file
+                atexit.register(shutil.rmtree, folder, ignore_errors=True)
             lock.release()
     except OSError as error:
         raise OutputError(
