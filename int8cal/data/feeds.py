@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+from array import array
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Part
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings, Preprocess
+    from int8cal.numerics import Int64
 
 T = TypeVar("T")
 
@@ -96,14 +98,14 @@ class FileStream:
     Attributes:
         name: The source, for messages.
         parts: The files, in order.
-        chosen: (file, row) of each sample, ascending.
+        chosen: (file, row) of each sample, ascending: int64 (samples, 2), since there may be millions of them.
         labels: Label of each chosen sample.
         skip_bad: Leave out files that cannot be read, instead of stopping.
     """
 
     name: str
     parts: tuple[Part, ...]
-    chosen: tuple[tuple[int, int], ...]
+    chosen: Int64
     labels: tuple[int, ...] | None
     skip_bad: bool
 
@@ -116,16 +118,15 @@ class FileStream:
         """Return at most `count` of them, spread evenly."""
         kept = np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist()
         labels = None if self.labels is None else tuple(self.labels[index] for index in kept)
-        return replace(self, chosen=tuple(self.chosen[index] for index in kept), labels=labels)
+        return replace(self, chosen=self.chosen[kept], labels=labels)
 
     def between(self, first: int, last: int) -> FileStream:
         """Return those from the place `first` on, below `last`, with the files that hold them alone."""
-        chosen = self.chosen[first:last]
-        files = {index: number for number, index in enumerate(dict.fromkeys(index for index, _ in chosen))}
+        files, renumbered = np.unique(self.chosen[first:last, 0], return_inverse=True)
         return replace(
             self,
-            parts=tuple(self.parts[index] for index in files),
-            chosen=tuple((files[index], row) for index, row in chosen),
+            parts=tuple(self.parts[index] for index in files.tolist()),
+            chosen=np.stack([renumbered, self.chosen[first:last, 1]], axis=1),
             labels=None if self.labels is None else self.labels[first:last],
         )
 
@@ -133,16 +134,19 @@ class FileStream:
         """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
         return (sample for _, sample in self.numbered(skipped))
 
+    def _files(self) -> list[int]:
+        """Return the places at which another file begins, and the number of samples."""
+        changes = np.flatnonzero(np.diff(self.chosen[:, 0])) + 1
+        return [0, *changes.tolist(), self.count]
+
     def numbered(self, skipped: list[str]) -> Iterator[tuple[int, Sample]]:
         """Give the samples as `read` does, each with its place among the chosen ones."""
-        places = itertools.count()
-        labels = iter(self.labels) if self.labels is not None else None
-        for index, group in groupby(self.chosen, key=lambda place: place[0]):
-            part, rows = self.parts[index], [row for _, row in group]
-            row_labels = [next(labels) if labels is not None else None for _ in rows]
-            own_places = list(itertools.islice(places, len(rows)))
+        for first, last in itertools.pairwise(self._files()):
+            part = self.parts[self.chosen[first, 0]]
+            rows = array("q", self.chosen[first:last, 1].tobytes())  # whose items are Python's own integers
             feeds = part.read(rows)
-            for place, row, label in zip(own_places, rows, row_labels, strict=True):
+            for place, row in enumerate(rows, first):
+                label = None if self.labels is None else self.labels[place]
                 try:
                     feed = next(feeds)
                 except DataError as error:
@@ -288,19 +292,21 @@ def _open_files(
             skipped.append(name)
     if not parts:
         raise _all_skipped(settings.path, skipped)
-    places = [(index, row) for index, (_, part) in enumerate(parts) for row in range(part.rows)]
-    if not places:
+    rows = np.array([part.rows for _, part in parts])
+    places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
+    places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
+    if not len(places):
         raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
     labels = find_labels(found, parts, settings.labels)
     if settings.samples is not None and settings.samples < len(places):
         # RandomState's stream is frozen for good, so the choice outlives numpy versions
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
-        kept = sorted(order[: settings.samples].tolist())
-        places = [places[index] for index in kept]
+        kept = np.sort(order[: settings.samples])
+        places = places[kept]
         labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
     opened = tuple(part for _, part in parts)
     values = None if labels is None else labels.values
-    stream = FileStream(settings.path, opened, tuple(places), values, settings.skip_bad)
+    stream = FileStream(settings.path, opened, places, values, settings.skip_bad)
     return Feeds(
         stream,
         labelled=labels is not None,

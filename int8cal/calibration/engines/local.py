@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 KEPT_BYTES = 128_000_000
 KEPT_ALWAYS = 8
 RECORDED_BYTES = 64_000_000
+HOLDING_BYTES = 600  # what Python takes to hold one sample's outputs, besides their values
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,7 @@ class Counting:
 
     def _record(self, sample: Sample, outputs: Arrays) -> None:
         found = {name: np.array(outputs[name]) for name in self._recorded}
-        self._room -= sum(value.nbytes for value in found.values())
+        self._room -= HOLDING_BYTES + sum(value.nbytes for value in found.values())
         if self._room < 0:  # for good: which samples are recorded depends on their order alone
             self._recorded = ()
         elif found:

@@ -204,7 +204,7 @@ def test_recording_outputs_leaves_no_trace(network, tools):
 
 
 def test_outputs_are_recorded_as_far_as_there_is_room(network, tools, monkeypatch):
-    monkeypatch.setattr(keeping, "RECORDED_BYTES", 3 * 3 * 4)  # three float32 each
+    monkeypatch.setattr(keeping, "RECORDED_BYTES", 3 * (3 * 4 + keeping.HOLDING_BYTES))  # three float32 each
     samples = tools.samples(6)
     assert [*counted(network, samples).outputs] == [sample.fingerprint for sample in samples[:3]]
 
