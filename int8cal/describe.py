@@ -192,10 +192,11 @@ def _require_match(screen: Screen, path: Path, names: Iterable[str]) -> None:
 
 def describe_machine() -> list[str]:
     """Describe the machine, one "name: value" line each."""
-    from int8cal.runtime.machine import FLAGS, cpu_flags, cpu_name, physical_cores, providers
+    from int8cal.runtime.machine import ARM_FLAGS, X86_FLAGS, cpu_flags, cpu_name, physical_cores, providers
     from int8cal.runtime.sessions import cpu_count
 
     flags, cores = cpu_flags(), physical_cores()
+    known = ARM_FLAGS if "asimd" in flags else X86_FLAGS
     lines = [
         f"int8cal: {_version('int8cal')}",
         f"python: {platform.python_version()}",
@@ -203,7 +204,7 @@ def describe_machine() -> list[str]:
         f"cpu: {cpu_name()}",
         f"cpus: {cpu_count()} of {os.cpu_count()}",
         *([f"physical cores: {cores}"] if cores is not None else []),
-        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in FLAGS if flags),
+        *(f"{flag}: {'yes' if flag in flags else 'no'}" for flag in known if flags),
         f"int8 products: {_verdict()}",
         f"providers: {', '.join(providers())}",
         f"faster runtime: {_faster_runtime(flags)}",
@@ -217,6 +218,9 @@ def _verdict() -> str:
 
     found, exact = measured_product()
     if found == exact:
+        lowest, zero = measured_product(0, -128)
+        if lowest != zero:
+            return "exact here, but for weights of -128, which int8cal never writes; for other CPUs see --target"
         return "exact here, so that weights of any range are safe; for other CPUs see --target"
     return f"saturate here ({found} for {exact}): models for this machine need --target portable, which is the default"
 

@@ -19,8 +19,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SUFFIX = "ExecutionProvider"
-# What decides how u8 x s8 products are added up, and how fast (docs/saturation.md).
-FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm")
+# What decides how u8 x s8 products are added up, and how fast (docs/saturation.md, docs/arm.md).
+X86_FLAGS = ("avx2", "avx512bw", "avx512_vnni", "avx_vnni", "amx_int8")
+ARM_FLAGS = ("asimddp", "i8mm", "sve", "sme")
+FLAGS = (*X86_FLAGS, *ARM_FLAGS)
+# Linux tells an ARM CPU's maker and part alone: names of the parts that are common in servers, boards and phones.
+_ARM_PARTS = {
+    ("0x41", "0xd03"): "Arm Cortex-A53",
+    ("0x41", "0xd05"): "Arm Cortex-A55",
+    ("0x41", "0xd08"): "Arm Cortex-A72",
+    ("0x41", "0xd0b"): "Arm Cortex-A76",
+    ("0x41", "0xd0c"): "Arm Neoverse-N1",
+    ("0x41", "0xd40"): "Arm Neoverse-V1",
+    ("0x41", "0xd41"): "Arm Cortex-A78",
+    ("0x41", "0xd49"): "Arm Neoverse-N2",
+    ("0x41", "0xd4f"): "Arm Neoverse-V2",
+    ("0xc0", "0xac3"): "Ampere-1",
+}
 
 
 def _processors() -> list[dict[str, str]]:
@@ -41,8 +56,13 @@ def cpu_flags() -> frozenset[str]:
 
 def cpu_name() -> str:
     """Return the CPU's model as the system names it, or its architecture where it does not."""
-    told = (each.get("model name") for each in _processors())
+    told = (each.get("model name") or _arm_name(each) for each in _processors())
     return " ".join((next(filter(None, told), "") or platform.processor() or platform.machine()).split())
+
+
+def _arm_name(processor: dict[str, str]) -> str:
+    maker, part = processor.get("CPU implementer", ""), processor.get("CPU part", "")
+    return _ARM_PARTS.get((maker, part)) or (f"ARM, maker {maker}, part {part}" if maker and part else "")
 
 
 def physical_cores() -> int | None:
@@ -54,16 +74,21 @@ def physical_cores() -> int | None:
     return len({(each.get("physical id"), each["core id"]) for each in mine})
 
 
-def measured_product() -> tuple[int, int]:
-    """Let onnxruntime sum 16 products of 255 and 127 on this machine.
+def measured_product(activation: int = 255, weight: int = 127) -> tuple[int, int]:
+    """Let onnxruntime sum 16 equal products on this machine.
+
+    Args:
+        activation: u8.
+        weight: s8.
 
     Returns:
-        What it gives, and the exact sum; a CPU that saturates gives about half of it (docs/saturation.md).
+        What it gives, and the exact sum. Of the largest codes a CPU that saturates gives about half of it
+        (docs/saturation.md); of 0 and -128 NEON without dot products gives something else than 0 (docs/arm.md).
     """
     text = "(uint8[1,16] x) => (int32[1,1] y) { y = MatMulInteger(x, w) }"
-    model = one_node_model(text, np.full((16, 1), 127, np.int8))
-    found = Session(model, threads=1).run({"x": np.full((1, 16), 255, np.uint8)})["y"]
-    return int(found[0, 0]), 16 * 255 * 127
+    model = one_node_model(text, np.full((16, 1), weight, np.int8))
+    found = Session(model, threads=1).run({"x": np.full((1, 16), activation, np.uint8)})["y"]
+    return int(found[0, 0]), 16 * activation * weight
 
 
 def exact_products() -> bool:

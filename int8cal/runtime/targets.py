@@ -3,7 +3,8 @@
 What their runtimes make of each op is a table of graph.ops.
 
 Measured with onnxruntime 1.31 under an emulated Haswell, and with oneDNN (OpenVINO 2026.4) held to AVX2 and AVX-512
-without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measurements.
+without VNNI: see docs/saturation.md, and tests/emulated, which repeat the measurements. For 64-bit ARM with onnxruntime
+1.32 under emulated CPUs with and without dot products: see docs/arm.md.
 """
 
 from __future__ import annotations

@@ -55,3 +55,23 @@ def test_nothing_is_to_be_installed_where_every_runtime_is(monkeypatch):
     (line,) = (line for line in describe_machine() if line.startswith("faster runtime: "))
     assert "is installed" in line
     assert "pip" not in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "silent"),
+    [
+        ({"asimd", "asimddp", "i8mm"}, ["asimddp: yes", "i8mm: yes", "sve: no"], "avx2"),
+        ({"avx2", "avx512_vnni"}, ["avx2: yes", "avx_vnni: no"], "asimddp"),
+    ],
+)
+def test_the_features_of_its_own_kind_of_cpu_are_told(monkeypatch, flags, told, silent):
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
+    lines = describe_machine()
+    assert set(told) <= set(lines)
+    assert not any(line.startswith(silent) for line in lines)
+
+
+def test_a_cpu_that_is_wrong_for_the_lowest_weight_alone_is_told(monkeypatch):
+    monkeypatch.setattr(machine, "measured_product", lambda activation=255, weight=127: (weight < 0, 0))
+    (line,) = (line for line in describe_machine() if line.startswith("int8 products: "))
+    assert "exact here, but for weights of -128" in line

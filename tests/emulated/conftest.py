@@ -1,5 +1,6 @@
 """Machines to run models on, and the shared modules of this folder in reach of its tests."""
 
+import functools
 import importlib.util
 import platform
 import shutil
@@ -10,7 +11,9 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
+import arm64
 from harness import HASWELL, Machine
+from int8_variants import RANGES, SAFE, calibrate, zoo_feeds
 
 from int8cal.runtime.machine import cpu_flags
 
@@ -28,7 +31,18 @@ def haswell(tmp_path_factory):
         pytest.skip("emulation of a Haswell runs this very Python, so it needs Linux on x86-64")
     if shutil.which("qemu-x86_64") is None:
         pytest.skip("qemu-x86_64 is not installed (Debian and Ubuntu: apt-get install qemu-user)")
-    return Machine(tmp_path_factory.mktemp("haswell"), "run_onnxruntime.py", HASWELL)
+    return Machine(tmp_path_factory.mktemp("haswell"), "run_onnxruntime.py", (*HASWELL, sys.executable))
+
+
+@pytest.fixture(scope="session", params=arm64.CPUS)
+def arm(request, tmp_path_factory):
+    """The onnxruntime of a 64-bit ARM CPU: its aarch64 wheel, under emulation."""
+    if reason := arm64.missing():
+        pytest.skip(reason)
+    cpu = arm64.CPUS[request.param]
+    python = arm64.command(cpu, tmp_path_factory.mktemp("root"))
+    folder = tmp_path_factory.mktemp("arm")
+    return Machine(folder, "run_onnxruntime.py", python, arm64.environment(), cpu.features)
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +67,17 @@ def onednn(tmp_path_factory):
         return Machine(tmp_path_factory.mktemp("onednn"), "run_openvino.py", environment=environment)
 
     return machine
+
+
+@pytest.fixture(scope="session")
+def zoo_models(zoo, tmp_path_factory):
+    """By a zoo model's name: its int8 models by weight range, and feeds. Made once, whatever runs them."""
+
+    @functools.cache
+    def made(name):
+        folder = tmp_path_factory.mktemp(name)
+        data = zoo.write_calibration(name, folder / "data")
+        paths = {kind: calibrate(zoo.model_path(name), data, folder / kind, *RANGES[kind]) for kind in (*SAFE, "s8")}
+        return paths, zoo_feeds(zoo, name)
+
+    return made

@@ -1,4 +1,4 @@
-"""Runs the same models in several processes: on this CPU, under an emulated Haswell, and with oneDNN held to an older CPU."""
+"""Runs the same models in several processes: on this CPU, under an emulated Haswell or ARM, and with oneDNN held to an older CPU."""
 
 from __future__ import annotations
 
@@ -49,12 +49,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Machine:
-    """A runtime on a CPU: a script, what runs it, and its environment. All cases share one process."""
+    """A runtime on a CPU: a script, what starts Python there, and its environment. All cases share one process.
+
+    features: Of an emulated ARM, those that decide between int8 kernels.
+    """
 
     folder: Path
     script: str
-    prefix: tuple[str, ...] = ()
+    python: tuple[str, ...] = (sys.executable,)
     environment: Mapping[str, str] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
 
     def run(self, cases: Iterable[Case]) -> list[Result]:
         jobs = []
@@ -75,7 +79,7 @@ class Machine:
         listing = self.folder / "jobs.json"
         listing.write_text(json.dumps(jobs))
         done = subprocess.run(
-            [*self.prefix, sys.executable, str(HERE / self.script), str(listing)],
+            [*self.python, str(HERE / self.script), str(listing)],
             env={**os.environ, **self.environment},
             capture_output=True,
             text=True,

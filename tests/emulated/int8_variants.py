@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,12 @@ from harness import Arrays, Case, Machine
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
+# all of the zoo, s7 too, and more images (minutes)
+LONG = os.environ.get("INT8CAL_EMULATED") == "long"
+IMAGES = 64 if LONG else 16
+SAFE = ("default", "s7") if LONG else ("default",)
 # "default" states nothing: --target portable, and its weight range
 RANGES = {"default": (), "s8": ("--weights", "s8"), "s7": ("--weights", "s7"), "paired": ("--weights", "paired")}
 
@@ -46,6 +52,23 @@ class Variant:
             name: float(np.abs(self.here[name] - self.there[name]).max() * 255 / np.ptp(self.here[name]))
             for name in self.outputs
         }
+
+    def answers_alike(self) -> bool:
+        """Whether no output differs by more than a 255th of its range, nor in where it is largest."""
+        return all(step <= 1 for step in self.output_steps().values()) and all(
+            np.array_equal(self.here[name].argmax(axis=-1), self.there[name].argmax(axis=-1)) for name in self.outputs
+        )
+
+
+def zoo_feeds(zoo: ModuleType, name: str) -> Arrays:
+    """Return the first images as runs of the batch that the model takes."""
+    batch = min(zoo.ENTRIES[name].batch, 16)
+    data = {key: value[:IMAGES] for key, value in zoo.feeds(name, "test").items()}
+    return {
+        # silero: (frames, samples) and (frames, 2, 1, 128), one frame a run
+        key: value.reshape(-1, batch, *value.shape[1:]) if key != "state" else value
+        for key, value in data.items()
+    }
 
 
 def calibrate(model: Path, data: Path, out: Path, *more: str) -> Path:

@@ -3,50 +3,19 @@
 INT8CAL_EMULATED=long takes all of them, s7 too, and more images (minutes); without it, two models stand for the rest.
 """
 
-import os
-from functools import cache
-
 import pytest
-from int8_variants import RANGES, calibrate, variants
+from int8_variants import LONG, SAFE, variants
 
 pytestmark = [pytest.mark.emulated, pytest.mark.zoo]
 
-LONG = os.environ.get("INT8CAL_EMULATED") == "long"
-IMAGES = 64 if LONG else 16
 NAMES = ("resnet20", "vit", "kws_dscnn") + (
     ("mbv2", "mnist_op8", "resnet20_imbalanced", "silero_vad_16k_flat", "ultraface_rfb320") if LONG else ()
 )
 SLOW = {"vit"}
-SAFE = ("default", "s7") if LONG else ("default",)
 # Softmax alone has other float kernels on AVX2 than on AVX-512 (and Conv with 16 channels or more: none is left in float)
 FLOAT_DIFFERS = {"vit"}
 # with s8 weights half of its channels can saturate, and with these sounds none does
 SELDOM_SATURATES = {"kws_dscnn"}
-
-
-def feeds(zoo, name):
-    """The first images as runs of the batch that the model takes."""
-    batch = min(zoo.ENTRIES[name].batch, 16)
-    data = {key: value[:IMAGES] for key, value in zoo.feeds(name, "test").items()}
-    return {
-        # silero: (frames, samples) and (frames, 2, 1, 128), one frame a run
-        key: value.reshape(-1, batch, *value.shape[1:]) if key != "state" else value
-        for key, value in data.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def models(zoo, tmp_path_factory):
-    """By a zoo model's name: its int8 models by weight range, and feeds. Made once, whatever runs them."""
-
-    @cache
-    def made(name):
-        folder = tmp_path_factory.mktemp(name)
-        data = zoo.write_calibration(name, folder / "data")
-        paths = {kind: calibrate(zoo.model_path(name), data, folder / kind, *RANGES[kind]) for kind in (*SAFE, "s8")}
-        return paths, feeds(zoo, name)
-
-    return made
 
 
 def marked(name, *more):
@@ -55,8 +24,8 @@ def marked(name, *more):
 
 
 @pytest.fixture(scope="module", params=[marked(name) for name in NAMES])
-def runs(request, models, native, haswell):
-    return request.param, variants(*models(request.param), native, haswell)
+def runs(request, zoo_models, native, haswell):
+    return request.param, variants(*zoo_models(request.param), native, haswell)
 
 
 @pytest.mark.parametrize("kind", SAFE)
@@ -74,7 +43,7 @@ def test_safe_weights_give_the_same_integers(runs, kind):
 
 @pytest.mark.parametrize("kind", SAFE)
 def test_safe_weights_give_the_same_answers(runs, kind):
-    same_answers(runs[1][kind])
+    assert runs[1][kind].answers_alike()
 
 
 def test_s8_weights_give_others(runs, vnni):
@@ -85,29 +54,23 @@ def test_s8_weights_give_others(runs, vnni):
     assert max(run.output_steps().values()) > 5
 
 
-def same_answers(run):
-    assert all(step <= 1 for step in run.output_steps().values()), run.output_steps()
-    for name in run.outputs:
-        assert (run.here[name].argmax(axis=-1) == run.there[name].argmax(axis=-1)).all()
-
-
 # silero: a state beside a batch of frames, which OpenVINO reads otherwise
 @pytest.fixture(
     scope="module",
     params=[marked(name, isa) for name in NAMES for isa in ("AVX2", "AVX512_CORE") if not name.startswith("silero")],
     ids="-".join,
 )
-def onednn_runs(request, models, onednn):
+def onednn_runs(request, zoo_models, onednn):
     """The same int8 models in OpenVINO, with all that this CPU has and with an older instruction set."""
     name, isa = request.param
-    return name, isa, variants(*models(name), onednn(""), onednn(isa), codes=False)
+    return name, isa, variants(*zoo_models(name), onednn(""), onednn(isa), codes=False)
 
 
 @pytest.mark.parametrize("kind", SAFE)
 def test_onednn_gives_the_same_answers_with_safe_weights(onednn_runs, vnni, kind):
     runs = onednn_runs[2]
     assert any(kernel.endswith("_I8") and "conv" in kernel for kernel in runs[kind].kernels)
-    same_answers(runs[kind])
+    assert runs[kind].answers_alike()
 
 
 def test_onednn_gives_others_with_s8_weights(onednn_runs, vnni):

@@ -50,6 +50,13 @@ def test_what_the_system_does_not_tell_is_not_made_up(cpuinfo, text):
     assert ("asimddp" in machine.cpu_flags()) == ("asimddp" in text)
 
 
+@pytest.mark.parametrize(("part", "name"), [("0xd0c", "Arm Neoverse-N1"), ("0xfff", "ARM, maker 0x41, part 0xfff")])
+def test_an_arm_cpu_has_the_name_of_its_part(cpuinfo, part, name):
+    cpuinfo(f"processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\nCPU implementer\t: 0x41\nCPU part\t: {part}\n")
+    assert machine.cpu_name() == name
+    assert {"asimddp", "i8mm"} <= machine.cpu_flags()
+
+
 def test_an_origin_names_the_machine_and_the_threads(cpuinfo):
     cpuinfo(CPUINFO.format(core=1))
     origin = origin_of("int8cal evaluate a b", threads=3)

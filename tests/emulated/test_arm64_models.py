@@ -1,0 +1,56 @@
+"""int8 models as the command line writes them, on 64-bit ARM: the integers and answers of x86 with VNNI, whatever the range.
+
+INT8CAL_EMULATED=long takes all of the zoo; `-rP` shows the lines of the table in docs/arm.md.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from int8_variants import LONG, RANGES, calibrate, variants
+from PIL import Image
+
+pytestmark = pytest.mark.emulated
+
+SAMPLE = Path(__file__).parents[2] / "sample_data"
+ZOO = ["resnet20"]
+if LONG:
+    ZOO += ["resnet20_imbalanced", "mbv2", "vit", "text_encoder3", "kws_dscnn", "ultraface_rfb320"]
+    ZOO += ["silero_vad_16k_flat", "mnist_op8"]
+# Softmax and LayerNormalization stay in float, and their last bits differ
+FLOAT_DIFFERS = {"vit", "text_encoder3", "silero_vad_16k_flat"}
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """The sample's int8 models, and an image of every digit."""
+    folder = tmp_path_factory.mktemp("sample")
+    data = SAMPLE / "calib"
+    paths = {name: calibrate(SAMPLE / "model.onnx", data, folder / name, *RANGES[name]) for name in ("default", "s8")}
+    files = [min((SAMPLE / "eval" / str(digit)).glob("*.png")) for digit in range(10)]
+    images = np.stack([np.asarray(Image.open(file), np.float32)[None] for file in files])
+    return paths, {"image": images[None]}
+
+
+@pytest.fixture(scope="module", params=["sample", *(pytest.param(name, marks=pytest.mark.zoo) for name in ZOO)])
+def model(request):
+    if request.param == "sample":
+        return request.param, request.getfixturevalue("sample")
+    return request.param, request.getfixturevalue("zoo_models")(request.param)
+
+
+def test_integers_and_answers_are_those_of_x86(model, native, vnni, arm):
+    name, (paths, feeds) = model
+    for kind, run in variants(paths, feeds, native, arm).items():
+        changed = run.changed()
+        cells = (name, kind, " ".join(sorted(arm.features)) or "NEON", f"{len(changed)} of {len(run.codes)}")
+        far = max(run.output_steps().values())
+        sys.stdout.write(f"| {' | '.join(cells)} | {max(changed.values(), default=0)} | {far:.2g} |\n")
+        assert {"QLinearConv", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"} & set(run.kernels)
+        if name in FLOAT_DIFFERS:
+            # a value beside a tie is rounded the other way
+            assert all(step <= 2 for step in changed.values()), changed
+        else:
+            assert changed == {}
+        assert run.answers_alike(), run.output_steps()
