@@ -45,7 +45,8 @@ from int8cal.graph.taps import Tap, tapped_model
 from int8cal.identity import library_versions, mixed_with, run_of, stored_preprocess
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_free
-from int8cal.job import DEFAULT_TARGET, Preprocess
+from int8cal.job import DEFAULT_TARGET
+from int8cal.preprocess import Preprocess
 from int8cal.progress import Clock, track
 from int8cal.protos import metadata_of, without_weights
 from int8cal.quantization.build import STEPS_KEY

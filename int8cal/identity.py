@@ -19,7 +19,7 @@ import numpy as np
 import int8cal
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import save_model
-from int8cal.job import Preprocess
+from int8cal.preprocess import Preprocess
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.table_file import table_to_json
 

@@ -8,7 +8,8 @@ these dataclasses, which `int8cal.declared` reads. Types and limits are checked 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Nonzero, Option, Range, Size, Source
+from int8cal.preprocess import Preprocess
+from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Option, Range, Source
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 RecipeName = Literal["fast", "balanced", "accurate"]
@@ -20,28 +21,6 @@ Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
 Runtime = Literal["onnxruntime", "openvino"]
 Engine = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """How an image file becomes a float tensor; applied in this order."""
-
-    resize: Annotated[
-        Size | None, Option("Shorter side in pixels (int) or exact (height, width); null keeps the size.")
-    ] = None
-    crop: Annotated[
-        Size | None, Option("Centre crop side in pixels (int) or (height, width); null keeps the size.")
-    ] = None
-    color: Annotated[
-        Literal["RGB", "BGR", "GRAY"] | None,
-        Option('"RGB", "BGR" or "GRAY"; null takes RGB for 3 channels and GRAY for 1.'),
-    ] = None
-    layout: Annotated[
-        Literal["NCHW", "NHWC"] | None, Option('"NCHW" or "NHWC"; null is told from the model\'s input shape.')
-    ] = None
-    scale: Annotated[Nonzero, Option("Factor applied to the 0..255 pixel values.")] = 1.0
-    mean: Annotated[tuple[float, ...], Option("Per channel, subtracted after `scale`; empty for none.")] = ()
-    std: Annotated[tuple[Nonzero, ...], Option("Per channel, divided by after `mean`; empty for none.")] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +54,8 @@ class DataSettings:
     preprocess: Annotated[
         Preprocess | None,
         Option(
-            "Image preprocessing; null when the YAML declares none (the model then gets pixel values 0..255).",
+            "Image preprocessing, or the name of a set; null when none is declared (the model then gets pixel values "
+            "0..255).",
             api=("calibrate", "evaluate"),
             recorded="always",
         ),
@@ -129,7 +109,7 @@ class CalibrationSettings:
             group="Accuracy",
             help="Percent of values kept by method percentile (default {default}).",
             metavar="P",
-            gt=0,
+            ge=50,
             le=100,
             recorded="always",
         ),

@@ -12,6 +12,7 @@ from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.cli.options import Setting
 from int8cal.evaluation.figures import DECISIONS, FIGURES
+from int8cal.preprocess import SETS
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -120,6 +121,22 @@ def exit_codes() -> str:
     return table(["code", "meaning", "message starts with", "class"], rows)
 
 
+def preprocess_sets() -> str:
+    """Every named set of preprocessing, what it sets, whose it is, and where that is defined."""
+    rows = []
+    for name, each in SETS.items():
+        keys = ", ".join(f"{key}: {_rounded(value)}" for key, value in each.keys.items() if value not in (None, []))
+        rows.append([code(name), code(keys), cell(each.what), code(each.source)])
+    return table(["name", "what it sets", "for", "as in"], rows)
+
+
+def _rounded(value: object) -> str:
+    for top in (1, 2):
+        if value == top / 255:
+            return f"{top}/255"
+    return str(value)
+
+
 def targets() -> str:
     """Every target, and the weights that it takes by itself."""
     rows = [[code(each.name), cell(each.what), code(each.weights)] for each in TARGETS.values()]
@@ -131,6 +148,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "decisions": decisions,
     "exit-codes": exit_codes,
     "gates": gates,
+    "preprocess-sets": preprocess_sets,
     "settings": lambda: settings_tables(table, cell, code),
     "targets": targets,
 }

@@ -17,6 +17,8 @@ from int8cal.cli.progress_line import shown_progress
 @click.argument("model", required=False, type=options.PATH, metavar="MODEL")
 @options.settings(
     "data.path",
+    "data.preprocess.set",
+    "data.preprocess.*",
     "output.dir",
     "calibration.method",
     "calibration.percentile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 
 _SECTION = "evaluation.data."
 _DATA = f"{_SECTION}path"
+_PREPROCESS = f"{_SECTION}preprocess."
 _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in the YAML of --config"
 
 
 @click.command("evaluate", cls=GroupedCommand)
 @click.argument("fp32", type=options.PATH, metavar="FP32")
 @click.argument("int8", type=options.PATH, metavar="INT8")
-@options.settings("evaluation.data.path")
+@options.settings("evaluation.data.path", "evaluation.data.preprocess.set", "evaluation.data.preprocess.*")
 @click.option(
     "-o",
     "--output",
@@ -110,7 +112,28 @@ def command(
 
 
 def _job(values: dict[str, object], config: Path | None, flags: dict[str, str]) -> Job | None:
-    """Make the job whose evaluation data, or else data, the models are judged on; None when neither is named."""
+    """Make the job whose evaluation data, or else data, the models are judged on; None when neither is named.
+
+    Options about preprocessing win one by one over what a YAML says of these samples, or has them take over.
+    """
+    own = {key: value for key, value in values.items() if key.startswith(_PREPROCESS)}
+    plain = {key: value for key, value in values.items() if key not in own}
+    job = _job_on_data(values if config is None else plain, config, flags)
+    if job is None or config is None or not own:
+        return job
+    from int8cal.preprocess import with_set
+
+    known = (job.evaluation.data or job.data).preprocess
+    below = {} if known is None else {key: _listed(value) for key, value in asdict(known).items()}
+    above = with_set({key.removeprefix(_PREPROCESS): value for key, value in own.items()})
+    return _job_on_data(plain | {_PREPROCESS + key: value for key, value in (below | above).items()}, config, flags)
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _job_on_data(values: dict[str, object], config: Path | None, flags: dict[str, str]) -> Job | None:
     from int8cal.config.load import job_from_options
 
     # A job needs calibration data; beside evaluation data only its preprocessing counts, which that inherits.

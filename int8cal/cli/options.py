@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
@@ -10,6 +12,7 @@ from click.core import ParameterSource
 from int8cal.cli.grouped import GroupedOption
 from int8cal.declared import Declared, all_declared, alternatives
 from int8cal.job import QuantizationSettings
+from int8cal.preprocess import SETS
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -44,6 +47,27 @@ class Setting(GroupedOption):
             value = list(value) if self.multiple else value
             ctx.meta.setdefault(_META, {})[self.key] = (not value) if self.negated else value
         return value, args
+
+
+def _size(text: str) -> int | list[int]:
+    """Read pixels: 256, or height and width as 256x320."""
+    match = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if match is None:
+        raise click.BadParameter(f'"{text}" is no size: give pixels, such as 256, or HEIGHTxWIDTH, such as 256x320')
+    return int(match[1]) if match[2] is None else [int(match[1]), int(match[2])]
+
+
+def _number(text: str, example: str = "1/255") -> float:
+    """Read a number or a fraction, as close as a float comes."""
+    try:
+        return float(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError, OverflowError) as error:
+        raise click.BadParameter(f'"{text}" is no number: give for example {example}') from error
+
+
+def _numbers(text: str) -> list[float]:
+    """Read numbers with commas between them."""
+    return [_number(part, "0.485,0.456,0.406") for part in text.split(",")]
 
 
 def settings_of(context: click.Context) -> tuple[dict[str, object], dict[str, str]]:
@@ -82,13 +106,18 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     """Make the option of a setting; only a job knows its default."""
     option = setting.option
     kinds = alternatives(setting.hint)
-    multiple = get_origin(kinds[0]) is tuple
-    kind = alternatives(get_args(kinds[0])[0])[0] if multiple else kinds[0]
+    several = get_origin(kinds[0]) is tuple
+    kind = alternatives(get_args(kinds[0])[0])[0] if several else kinds[0]
+    numbers = several and kind is float
     how: dict[str, Any]
     if kind is bool or setting.form == "nodes":
         how = {"is_flag": True, "negated": setting.default is True}
     elif get_origin(kind) is Literal:
         how = {"type": click.Choice(get_args(kind))}
+    elif setting.form == "size":
+        how = {"type": _size}
+    elif setting.form == "nonzero" or numbers:
+        how = {"type": _numbers if numbers else _number}
     elif setting.section is not None or setting.form not in ("", "metric"):
         how = {"type": PATH}
     else:
@@ -98,7 +127,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         cls=Setting,
         key=setting.path if setting.section is None else f"{setting.path}.path",
         expose_value=False,
-        multiple=multiple,
+        multiple=several and not numbers,
         group=option.group,
         first=option.first,
         metavar=option.metavar or ("N" if kind is int else None),
@@ -112,6 +141,7 @@ def _help(setting: Declared) -> str:
     return (setting.option.help or setting.option.about).format(
         default=f"{setting.default:g}" if isinstance(setting.default, float) else setting.default,
         activations_of_targets=_activations_of_targets(),
+        preprocess_sets=", ".join(SETS),
         weights_of_targets=_weights_of_targets(),
     )
 

@@ -19,6 +19,7 @@ from int8cal.config.schema import ChainLayer, Section
 from int8cal.data.callables import is_callable_path
 from int8cal.declared import all_declared, declared
 from int8cal.job import Job
+from int8cal.preprocess import Preprocess, with_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -85,6 +86,8 @@ def _place_below(base: Path, layer: Layer, kind: type) -> None:
         if value is None:
             continue
         if setting.section is not None:
+            if setting.section is Preprocess:
+                layer[setting.name] = with_set(value)
             _place_below(base, value, setting.section)
         elif setting.form in ("file", "directory", "source", "labels"):
             layer[setting.name] = _below(base, value, setting.form)
@@ -173,6 +176,8 @@ def _advice(kind: str, value: object, choices: str) -> str:
         return f'did you mean "{near[0]}"?' if near else ""
     if kind == "string_type" and value is not None and not isinstance(value, list | dict):
         return "quote it"
+    if kind == "greater_than_equal" and isinstance(value, float) and 0 < value <= 1:
+        return f"it is in percent: write {value * 100:g}"
     if kind in ("int_type", "float_type", "bool_type") and isinstance(value, str):
         plain = _NUMBER.fullmatch(value) if kind != "bool_type" else value.lower() in ("true", "false")
         return "write it without quotes" if plain else "correct the value, or remove the key for the default"

@@ -248,7 +248,6 @@ def require_available(job: Job) -> None:
         raise ConfigError(
             f'calibration.engine "{job.calibration.engine}" is not available in this version',
             do="use local",
-            where=job.name,
             key="calibration.engine",
             value=job.calibration.engine,
         )
@@ -264,19 +263,16 @@ def _require_sense_of_target(job: Job) -> None:
     if settings.activations not in target.activations:
         raise UsageError(
             f"target {target.name} takes activations {' or '.join(target.activations)}, not {settings.activations}",
-            where=job.name,
             do="leave activations out, or choose another target",
         )
     if settings.weights_only and target.name == "tensorrt":
         raise UsageError(
             "target tensorrt takes weights of 8 bits only beside activations of 8 bits",
-            where=job.name,
             do="leave weights_only out, or choose another target",
         )
     if settings.optimize is not None and not target.onnxruntime:
         raise UsageError(
             f"optimize measures kernels of onnxruntime, which says nothing of target {target.name}",
-            where=job.name,
             do="leave one of them out",
         )
 
@@ -296,7 +292,6 @@ def _require_nothing_of_activations(job: Job) -> None:
     if what is not None:
         raise UsageError(
             f"weights_only leaves all activations in float, so there is nothing for {what} to do",
-            where=job.name,
             do="leave one of them out, or name some nodes under weights_only",
         )
 
@@ -306,21 +301,18 @@ def _require_use_for_budget(job: Job) -> None:
     if not gates:
         raise UsageError(
             "a budget is spent until the gates hold, but there is no gate",
-            where=job.name,
             key="quantization.budget",
             do='give --gate, for example --gate "sqnr_db>=30", or leave --budget out',
         )
     if not on_outputs(gates):
         raise UsageError(
             f'a budget buys accuracy, but no gate is about it ("{gates[0].text}")',
-            where=job.name,
             key="quantization.budget",
             do='give one that is, for example --gate "sqnr_db>=30", or leave --budget out',
         )
     if job.quantization.optimize is not None:
         raise UsageError(
-            "budget spends time on accuracy by estimates, optimize saves time by measuring: not both in one job",
-            where=job.name,
+            "a budget spends time on accuracy by estimates, optimize saves time by measuring: not both in one job",
             key="quantization.budget",
             do="leave one of them out",
         )

@@ -31,6 +31,7 @@ from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
 from int8cal.evaluation.gates import OF_A_METRIC, parse_gates
 from int8cal.job import DataSettings, Job
+from int8cal.preprocess import Preprocess, SetName
 from int8cal.setting import Option
 
 
@@ -90,6 +91,11 @@ def _frozen(value: object) -> Hashable:
 def _path_alone(value: object) -> object:
     """Accept `data: photos` for `data: {path: photos}`."""
     return {"path": value} if isinstance(value, str) else value
+
+
+def _set_alone(value: object) -> object:
+    """Accept `preprocess: imagenet` for `preprocess: {set: imagenet}`."""
+    return {"set": value} if isinstance(value, str) else value
 
 
 def _check_metric(value: str) -> str:
@@ -213,6 +219,8 @@ def section_of(kind: type) -> type[Section]:
         hint = _yaml_type(setting.hint, setting.option)
         if setting.section is DataSettings:
             hint = Annotated[hint, BeforeValidator(_path_alone, json_schema_input_type=_Path | hint)]
+        if setting.section is Preprocess:
+            hint = Annotated[hint, BeforeValidator(_set_alone, json_schema_input_type=SetName | hint)]
         keys[setting.name] = (hint, Field(_yaml_default(setting), description=setting.option.about))
     name = "JobLayer" if kind is Job else f"{kind.__name__.removesuffix('Settings')}Section"
     return create_model(name, __base__=Section, __doc__=kind.__doc__, **keys)

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Part
     from int8cal.graph.signature import Signature
-    from int8cal.job import DataSettings, Preprocess
+    from int8cal.job import DataSettings
     from int8cal.numerics import Int64
+    from int8cal.preprocess import Preprocess
 
 T = TypeVar("T")
 

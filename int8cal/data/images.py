@@ -13,7 +13,7 @@ import numpy as np
 from int8cal.data.fit import Header, count_rows, only_input, shape_text
 from int8cal.data.sample import unreadable
 from int8cal.errors import ConfigError, DataError
-from int8cal.job import Preprocess
+from int8cal.preprocess import Preprocess
 from int8cal.progress import READING
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ class ImagePlan:
         """Tell what to add to the preprocessing so that images get the model's size."""
         height, width = self.size
         if isinstance(height, int) and height == width:
-            return f"add resize: {height} and crop: {height} under data.preprocess"
+            return f"add resize: {height} and crop: {height} under data.preprocess (--resize {height} --crop {height})"
         if isinstance(height, int) and isinstance(width, int):
-            return f"add resize: [{height}, {width}] under data.preprocess"
+            return f"add resize: [{height}, {width}] under data.preprocess (--resize {height}x{width})"
         return "add resize or crop under data.preprocess"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
-    from int8cal.job import Preprocess
+    from int8cal.preprocess import Preprocess
 
 Float64 = npt.NDArray[np.float64]
 

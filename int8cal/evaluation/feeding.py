@@ -145,8 +145,8 @@ def _unprepared(model: onnx.ModelProto, spec: TensorSpec, feeds: Feeds, threads:
         Finding(
             "no-preprocess",
             f'images go into float input "{spec.name}" as pixel values 0..255{measured}; no preprocessing is declared',
-            "declare data.preprocess (scale, mean, std) in the YAML of --config as the model was trained, or "
-            "scale: 1 if it takes 0..255",
+            "declare scale, mean and std as the model was trained (--scale 1/255 ... or --preprocess NAME; in the YAML "
+            "data.preprocess), or --scale 1 if it takes 0..255",
         ),
     )
 

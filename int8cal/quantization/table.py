@@ -15,7 +15,8 @@ from int8cal.declared import declared
 from int8cal.errors import TableError
 from int8cal.graph.bodies import full_name
 from int8cal.graph.select import Selection, patterns_of
-from int8cal.job import DEFAULT_TARGET, Preprocess
+from int8cal.job import DEFAULT_TARGET
+from int8cal.preprocess import Preprocess
 from int8cal.runtime.targets import TARGETS, weight_range
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import int8cal
 from int8cal.cli.main import main
 from int8cal.errors import UsageError
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings, QuantizationSettings
+from int8cal.preprocess import Preprocess
 
 FILES = ["model.int8.onnx", "model.stats.npz", "model.table.json", "report.html", "report.json", "report.md"]
 
@@ -38,6 +39,43 @@ def test_every_option_reaches_its_setting(here, pipeline):
         DataSettings("v", labels="l.csv", skip_bad=True, seed=3), gates=("top1.drop<=1", "cosine>0.9"), latency=False
     )
     assert (str(job.output.dir), job.output.overwrite, job.quiet) == ("out", True, True)
+
+
+def test_preprocessing_on_the_command_line_is_that_of_the_yaml(here, pipeline):
+    given = ("--resize", "256x320", "--crop", "224", "--color", "BGR", "--layout", "NHWC", "--scale", "1/255")
+    assert here("calibrate", "m.onnx", "--data", "d", *given, "--mean", "0.485, 1/2,-1e-2", "--std", "0.5").code == 0
+    assert pipeline.calls[0].job.data.preprocess == Preprocess(
+        (256, 320), 224, "BGR", "NHWC", 0.00392156862745098, (0.485, 0.5, -0.01), (0.5,)
+    )
+    assert (
+        here("calibrate", "m.onnx", "--data", "d", "--preprocess", "clip", "--resize", "336", "--crop", "336").code == 0
+    )
+    large = pipeline.calls[1].job.data.preprocess
+    assert (large.resize, large.crop, large.std) == (336, 336, (0.26862954, 0.26130258, 0.27577711))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--preprocess", "imagnet", "'imagnet' is not one of 'imagenet', 'clip'"),
+        ("--resize", "12x", '"12x" is no size: give pixels, such as 256, or HEIGHTxWIDTH, such as 256x320'),
+        ("--resize", "0", "--resize: expected a number of pixels"),
+        ("--scale", "1/0", '"1/0" is no number: give for example 1/255'),
+        ("--scale", "0", "--scale: expected a number other than 0"),
+        ("--mean", "1,a", '"a" is no number: give for example 0.485,0.456,0.406'),
+        ("--std", "1,0,1", "--std: expected a number other than 0"),
+    ],
+)
+def test_wrong_preprocessing_on_the_command_line_is_refused(here, option, value, message):
+    done = here("calibrate", "m.onnx", "--data", "d", option, value)
+    assert done.code == 2
+    assert message in done.message
+
+
+def test_settings_that_contradict_each_other_are_told_without_a_name_in_front(here):
+    done = here("calibrate", "m.onnx", "--data", "d", "--budget", "10")
+    assert done.code == 2
+    assert done.message.startswith("int8cal: usage: a budget is spent until the gates hold, but there is no gate; give")
 
 
 def test_what_is_not_given_keeps_its_default(here, pipeline):
@@ -104,7 +142,7 @@ def test_an_engine_that_is_not_built_yet_ends_with_2_and_names_what_is(here, pip
     [
         (["--data", "d"], "missing argument 'MODEL'"),
         (["m.onnx"], "missing option '--data'"),
-        (["m.onnx", "--data", "d", "--percentile", "0"], "config: --percentile: expected a number above 0"),
+        (["m.onnx", "--data", "d", "--percentile", "0"], "config: --percentile: expected a number of at least 50"),
         (["m.onnx", "--data", "d", "--samples", "0"], "config: --samples: expected a number of at least 1"),
         (["m.onnx", "--data", "d", "--gate", "top1"], 'config: --gate: gate "top1" is not of the form NAME<=VALUE'),
         (["m.onnx", "--data", "d", "--config", "missing.yaml"], "config: missing.yaml: cannot be read"),

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.job import DataSettings, Preprocess
+from int8cal.job import DataSettings
+from int8cal.preprocess import Preprocess
 
 RESIZE = Preprocess(resize=8)
 PAIR = ("evaluate", "f.onnx", "q.onnx", "--data", "v")
@@ -81,6 +82,24 @@ def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
     assert here(*PAIR, "--config", "job.yaml").code == 0
     assert pipeline.calls[0].data.preprocess == Preprocess(crop=4)
+
+
+def test_options_about_preprocessing_win_one_by_one_over_the_yaml(here, pipeline, tmp_path):
+    text = "data: {preprocess: {crop: 4, mean: [1, 2, 3]}}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    (tmp_path / "own.yaml").write_text(text + "evaluation: {data: {path: w, preprocess: {resize: 9, std: [2]}}}\n")
+
+    def used(*arguments):
+        assert here(*arguments).code == 0
+        return pipeline.calls[-1].data.preprocess
+
+    given = ("--scale", "1/255", "--crop", "5x7")
+    assert used(*PAIR, *given) == Preprocess(crop=(5, 7), scale=1 / 255)
+    assert used(*PAIR, *given, "--config", "job.yaml") == Preprocess(crop=(5, 7), scale=1 / 255, mean=(1.0, 2.0, 3.0))
+    assert used(*PAIR, *given, "--config", "own.yaml") == Preprocess(9, (5, 7), scale=1 / 255, std=(2.0,))
+    assert used(*PAIR[:3], "--preprocess", "tf", "--config", "own.yaml") == Preprocess(
+        256, 224, "RGB", scale=2 / 255, mean=(1.0,)
+    )
 
 
 @pytest.mark.parametrize(

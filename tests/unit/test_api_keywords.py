@@ -30,8 +30,8 @@ def expected(setting):
         annotation = str | Callable[..., object]
     elif setting.section is job.DataSettings or (setting.form and kind in (str, Path)):
         annotation = str | Path
-    elif setting.section:
-        annotation = Mapping[str, object]
+    elif setting.section:  # preprocessing may be a named set
+        annotation = str | Mapping[str, object]
     elif get_origin(kind) is tuple:
         annotation = Sequence[alternatives(get_args(kind)[0])[0]]
     elif get_origin(kind) is dict:
@@ -70,7 +70,8 @@ def test_an_unknown_keyword_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("keyword", "value", "told"), [("percentile", 0.0, "a number above 0"), ("method", "klm", 'did you mean "kl"?')]
+    ("keyword", "value", "told"),
+    [("percentile", 0.0, "a number of at least 50"), ("method", "klm", 'did you mean "kl"?')],
 )
 def test_a_bad_value_is_named_by_its_keyword(keyword, value, told):
     with pytest.raises(Int8calError) as caught:

@@ -15,6 +15,7 @@ PACKAGE = Path(int8cal.__file__).parent
 # docs/architecture.md shows the same lines.
 STATIONS = (
     ("errors", "extras", "setting"),
+    ("preprocess",),
     ("job",),
     ("declared", "io", "progress", "protos"),
     ("numerics",),

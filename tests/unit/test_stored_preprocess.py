@@ -7,7 +7,7 @@ import pytest
 
 from int8cal.errors import ModelError
 from int8cal.identity import PREPROCESS_KEY, RUN_KEY, stamp, stored_preprocess
-from int8cal.job import Preprocess
+from int8cal.preprocess import Preprocess
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.table import CalibrationTable, TableSettings
 

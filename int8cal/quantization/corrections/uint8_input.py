@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
-    from int8cal.job import Preprocess, QuantizationSettings
+    from int8cal.job import QuantizationSettings
     from int8cal.numerics.affine import Affine
+    from int8cal.preprocess import Preprocess
     from int8cal.quantization.corrections.correction import Draft
     from int8cal.quantization.corrections.pixel_layers import PixelReaders
     from int8cal.quantization.corrections.uint8_fold import Folded

@@ -1,6 +1,6 @@
 """Layers: command line beats YAML beats defaults, and paths keep their meaning."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from int8cal.config.layers import merge, nest
 from int8cal.config.load import job_from_options, load_jobs, require_available
 from int8cal.errors import ConfigError
 from int8cal.job import CalibrationSettings, DataSettings, Job
+from int8cal.preprocess import SETS, Preprocess
 
 YAML = "model: m.onnx\ndata: {path: photos, samples: 9}\ncalibration: {method: kl, percentile: 99}\n"
 
@@ -60,10 +61,13 @@ def test_data_without_a_path_is_named(refused):
 def test_a_bad_option_is_named_by_its_flag():
     with pytest.raises(ConfigError) as caught:
         job_from_options(
-            {"model": "m", "data.path": "d", "calibration.percentile": 0.0},
+            {"model": "m", "data.path": "d", "calibration.percentile": 0.9999},
             flags={"calibration.percentile": "--percentile"},
         )
-    assert str(caught.value) == "config: --percentile: expected a number above 0, got 0.0"
+    assert (
+        str(caught.value)
+        == "config: --percentile: expected a number of at least 50, got 0.9999; it is in percent: write 99.99"
+    )
 
 
 def test_an_option_without_a_flag_is_named_by_its_key():
@@ -115,6 +119,33 @@ def test_evaluation_data_inherits_preprocessing_unless_it_has_its_own(load):
     assert (own.preprocess.resize, own.preprocess.crop) == (None, 4)
 
 
+def test_a_named_set_of_preprocessing_is_put_in_place_and_keys_beside_it_win(load):
+    (plain,) = load("model: m\ndata: {path: d, preprocess: imagenet}\n")
+    assert plain.data.preprocess == Preprocess(
+        256, 224, "RGB", None, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    )
+    (job,) = load("model: m\ndata: {path: d, preprocess: {set: imagenet, resize: [300, 200], std: []}}\n")
+    assert job.data.preprocess == replace(plain.data.preprocess, resize=(300, 200), std=())
+    assert load("model: m\ndata: {path: d, preprocess: {set: null, crop: 4}}\n")[0].data.preprocess == Preprocess(
+        crop=4
+    )
+
+
+def test_a_named_set_replaces_what_an_earlier_layer_says_and_later_keys_win_over_it(load):
+    defaults = "defaults: {model: m, data: {path: d, preprocess: {set: clip, layout: NHWC}}, output: {dir: '{name}'}}\n"
+    jobs = "jobs: [{name: a, data: {preprocess: yolo}}, {name: b, data: {preprocess: {crop: 100}}}]\n"
+    first, second = (job.data.preprocess for job in load(defaults + jobs))
+    assert first == Preprocess((640, 640), None, "RGB", "NHWC", 1 / 255)
+    assert (second.resize, second.crop, second.mean[0]) == (224, 100, 0.48145466)
+    (job,) = load("model: m\ndata: {path: d, preprocess: clip}\n", {"data.preprocess.set": "tf"})
+    assert (job.data.preprocess.scale, job.data.preprocess.mean, job.data.preprocess.std) == (2 / 255, (1.0,), ())
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_named_set_says_everything_but_the_layout(name):
+    assert set(SETS[name].keys) == {each.name for each in fields(Preprocess)} - {"layout"}
+
+
 def test_merging_keeps_both_layers_unchanged_and_replaces_lists():
     base, over = {"a": {"x": 1, "y": [1, 2]}, "b": 1}, {"a": {"y": [3]}, "c": 2}
     assert merge(base, over) == {"a": {"x": 1, "y": [3]}, "b": 1, "c": 2}
@@ -145,5 +176,5 @@ def test_the_defaults_are_available():
 def test_what_is_not_built_is_refused_with_what_is():
     with pytest.raises(ConfigError) as caught:
         require_available(replace(JOB, calibration=CalibrationSettings(engine="ray")))
-    assert str(caught.value) == 'config: m: calibration.engine "ray" is not available in this version; use local'
+    assert str(caught.value) == 'config: calibration.engine "ray" is not available in this version; use local'
     assert caught.value.exit_code == 2

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.config.schema import JobLayer
-from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job, Preprocess
+from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job
+from int8cal.preprocess import Preprocess
 
 JOB = "model: a.onnx\ndata: photos\n"
 
@@ -73,7 +74,7 @@ def test_a_json_schema_can_be_made():
         ),
         ("calibration: {batch_size: true}", "calibration.batch_size: expected a whole number, got true"),
         ("calibration: {threads: 1.5}", "calibration.threads: expected a whole number, got 1.5"),
-        ("calibration: {percentile: 0}", "calibration.percentile: expected a number above 0, got 0"),
+        ("calibration: {percentile: 0}", "calibration.percentile: expected a number of at least 50, got 0"),
         ("calibration: {percentile: 100.1}", "calibration.percentile: expected a number of at most 100, got 100.1"),
         ("calibration: {percentile: .nan}", "calibration.percentile: expected a finite number, got nan"),
         ("calibration:", "calibration: expected a mapping, got nothing (null)"),

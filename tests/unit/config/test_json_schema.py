@@ -72,7 +72,7 @@ def test_every_key_is_described_and_knows_its_default(schema):
     assert [key for key, value in keys.items() if len(value.get("description", "")) < 8] == []
     assert keys["CalibrationSection", "percentile"]["default"] == 99.99
     assert keys["CalibrationSection", "percentile"]["anyOf"][0] == {
-        "exclusiveMinimum": 0,
+        "minimum": 50,
         "maximum": 100,
         "type": "number",
     }

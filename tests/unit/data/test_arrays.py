@@ -224,7 +224,7 @@ def test_zero_sized_dimension_is_fed(tmp_path, signature, feeds):
 
 
 def test_preprocess_on_arrays_is_refused_and_not_ignored(tmp_path, vector, feeds):
-    from int8cal.job import Preprocess
+    from int8cal.preprocess import Preprocess
 
     np.save(tmp_path / "a.npy", _x(1))
     with pytest.raises(DataError, match="applies to images"):

@@ -6,7 +6,7 @@ from PIL import Image
 
 from int8cal.data.images import decode
 from int8cal.errors import ConfigError, DataError
-from int8cal.job import Preprocess
+from int8cal.preprocess import Preprocess
 
 
 def _one(opened):
@@ -91,12 +91,12 @@ def test_wrong_size_says_what_to_add(tmp_path, rgb, feeds, paint):
         list(feeds(path, rgb))
     text = str(caught.value)
     assert 'a.png: input "x" has shape (1, 3, 8, 9), the model expects (N, 3, 8, 8)' in text
-    assert text.endswith("add resize: 8 and crop: 8 under data.preprocess")
+    assert text.endswith("add resize: 8 and crop: 8 under data.preprocess (--resize 8 --crop 8)")
 
 
 def test_wrong_size_of_an_oblong_input_asks_for_a_pair(tmp_path, signature, feeds, paint):
     path = paint(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"add resize: \[6, 12\] under data\.preprocess"):
+    with pytest.raises(DataError, match=r"add resize: \[6, 12\] under data\.preprocess \(--resize 6x12\)"):
         list(feeds(path, signature(x=("N", 3, 6, 12))))
 
 

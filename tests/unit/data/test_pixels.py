@@ -9,7 +9,7 @@ from int8cal.data.pixels import Pixels, pixels_of
 from int8cal.data.sample import Sample
 from int8cal.errors import ConfigError, DataError, ModelError
 from int8cal.graph.signature import Signature, TensorSpec
-from int8cal.job import Preprocess
+from int8cal.preprocess import Preprocess
 
 IMAGENET = Pixels("x", 1, 1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 NUMBER = st.floats(0.01, 4.0).flatmap(lambda value: st.sampled_from([value, -value]))

@@ -9,7 +9,8 @@ from PIL import Image
 from int8cal.data.feeds import open_feeds
 from int8cal.evaluation.feeding import better_fed, fed
 from int8cal.graph.signature import signature_of
-from int8cal.job import DataSettings, Preprocess
+from int8cal.job import DataSettings
+from int8cal.preprocess import Preprocess
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALIZED = Preprocess(scale=1 / 255, mean=MEAN, std=STD)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from int8cal.errors import TableError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.job import Preprocess, QuantizationSettings
+from int8cal.job import QuantizationSettings
 from int8cal.numerics.affine import U8, Affine
+from int8cal.preprocess import Preprocess
 from int8cal.quantization.corrections.uint8_fold import fold_pixels
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input
 

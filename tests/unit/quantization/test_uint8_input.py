@@ -14,7 +14,8 @@ from int8cal.errors import ConfigError, DataError, ModelError, TableError, Usage
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.job import CalibrationSettings, DataSettings, Job, Preprocess, QuantizationSettings
+from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
+from int8cal.preprocess import Preprocess
 from int8cal.progress import Clock
 from int8cal.quantization import build
 from int8cal.quantization.build import build_model

@@ -1,0 +1,179 @@
+"""How images become a model's input: the settings, and sets of them that have a name."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from int8cal.setting import Nonzero, Option, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SetName = Literal["imagenet", "clip", "vit", "tf", "caffe", "yolo"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How an image file becomes a float tensor; applied in this order."""
+
+    # A key, but no field: `with_set` puts what the set says in its place.
+    set: ClassVar[
+        Annotated[
+            SetName | None,
+            Option(
+                "A set of the keys below by its name; keys beside it win. `preprocess: NAME` is short for it.",
+                flag="--preprocess",
+                help="Named set of how images become the input: {preprocess_sets}; --resize and the like win over it.",
+                metavar="NAME",
+                group="Data",
+                first=True,
+                api=(),
+            ),
+        ]
+    ] = None
+    resize: Annotated[
+        Size | None,
+        Option(
+            "Shorter side in pixels (int) or exact (height, width); null keeps the size.",
+            flag="--resize",
+            help="Shorter side of images in pixels, or exact HEIGHTxWIDTH.",
+            metavar="SIZE",
+            group="Data",
+        ),
+    ] = None
+    crop: Annotated[
+        Size | None,
+        Option(
+            "Centre crop side in pixels (int) or (height, width); null keeps the size.",
+            flag="--crop",
+            help="Cut from the centre: side in pixels, or HEIGHTxWIDTH.",
+            metavar="SIZE",
+            group="Data",
+        ),
+    ] = None
+    color: Annotated[
+        Literal["RGB", "BGR", "GRAY"] | None,
+        Option(
+            '"RGB", "BGR" or "GRAY"; null takes RGB for 3 channels and GRAY for 1.',
+            flag="--color",
+            help="Order of channels (default RGB for 3 channels, GRAY for 1).",
+            group="Data",
+        ),
+    ] = None
+    layout: Annotated[
+        Literal["NCHW", "NHWC"] | None,
+        Option(
+            '"NCHW" or "NHWC"; null is told from the model\'s input shape.',
+            flag="--layout",
+            help="Where the channels are (default: told from the model's input shape).",
+            group="Data",
+        ),
+    ] = None
+    scale: Annotated[
+        Nonzero,
+        Option(
+            "Factor applied to the 0..255 pixel values.",
+            flag="--scale",
+            help="Factor on pixel values 0..255, such as 1/255 (default 1).",
+            metavar="X",
+            group="Data",
+        ),
+    ] = 1.0
+    mean: Annotated[
+        tuple[float, ...],
+        Option(
+            "Per channel, subtracted after `scale`; empty for none.",
+            flag="--mean",
+            help="Subtracted after --scale, one number or one per channel: 0.485,0.456,0.406.",
+            metavar="X,...",
+            group="Data",
+        ),
+    ] = ()
+    std: Annotated[
+        tuple[Nonzero, ...],
+        Option(
+            "Per channel, divided by after `mean`; empty for none.",
+            flag="--std",
+            help="Divided by after --mean, likewise.",
+            metavar="X,...",
+            group="Data",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """Preprocessing that has a name.
+
+    Attributes:
+        keys: What it sets; everything but the layout, which is the model's.
+        what: Whose it is, and where it differs from the original.
+        source: Where it is defined.
+    """
+
+    keys: "Mapping[str, Any]"
+    what: str
+    source: str
+
+
+_IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+SETS: dict[SetName, NamedSet] = {
+    "imagenet": NamedSet(
+        {"resize": 256, "crop": 224, "color": "RGB", "scale": 1 / 255, **_IMAGENET},
+        "torchvision's classifiers with their first weights (IMAGENET1K_V1), and many others trained on ImageNet; "
+        "those for other sizes need their own resize and crop",
+        "torchvision.transforms._presets.ImageClassification(crop_size=224)",
+    ),
+    "clip": NamedSet(
+        {
+            "resize": 224,
+            "crop": 224,
+            "color": "RGB",
+            "scale": 1 / 255,
+            "mean": [0.48145466, 0.4578275, 0.40821073],
+            "std": [0.26862954, 0.26130258, 0.27577711],
+        },
+        "the image encoders of CLIP and OpenCLIP for 224 pixels; they are resized bicubically there, bilinearly here",
+        "openai/CLIP, clip/clip.py, _transform",
+    ),
+    "vit": NamedSet(
+        {"resize": [224, 224], "crop": None, "color": "RGB", "scale": 1 / 255, "mean": [0.5], "std": [0.5]},
+        "Google's ViT as on the Hugging Face hub: resized to 224 x 224, whatever that does to the aspect, values -1..1",
+        "google/vit-base-patch16-224, preprocessor_config.json",
+    ),
+    "tf": NamedSet(
+        {"resize": 256, "crop": 224, "color": "RGB", "scale": 2 / 255, "mean": [1.0], "std": []},
+        "values -1..1 in RGB, as Keras's MobileNet, Inception and Xception take them; Keras leaves the size to you, "
+        "Inception and Xception want a crop of 299",
+        'keras.applications.imagenet_utils.preprocess_input(mode="tf")',
+    ),
+    "caffe": NamedSet(
+        {
+            "resize": 256,
+            "crop": 224,
+            "color": "BGR",
+            "scale": 1.0,
+            "mean": [103.939, 116.779, 123.68],
+            "std": [],
+        },
+        "values 0..255 in BGR less the mean of ImageNet, as Keras's VGG and ResNet (not V2) take them; Keras leaves "
+        "the size to you",
+        'keras.applications.imagenet_utils.preprocess_input(mode="caffe")',
+    ),
+    "yolo": NamedSet(
+        {"resize": [640, 640], "crop": None, "color": "RGB", "scale": 1 / 255, "mean": [], "std": []},
+        "values 0..1 in RGB for YOLOv5 and later by Ultralytics. They keep the aspect and pad with grey (letterbox); "
+        "here images are resized to 640 x 640 without padding, which changes the aspect of those that are no squares",
+        "ultralytics/ultralytics, engine/predictor.py, preprocess",
+    ),
+}
+
+
+def with_set(keys: "Mapping[str, Any]") -> dict[str, Any]:
+    """Put what a named set says in the place of its name.
+
+    Args:
+        keys: Those of the YAML; "set" may be one of them, and all others win over what it says.
+    """
+    name: SetName | None = keys.get("set")
+    said = {} if name is None else SETS[name].keys
+    return {**said, **{key: value for key, value in keys.items() if key != "set"}}
