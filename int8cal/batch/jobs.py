@@ -83,6 +83,11 @@ class JobResult:
     gates: tuple[Gate, ...] = ()
     seconds: float | None = None
 
+    @property
+    def stops(self) -> bool:
+        """Whether it keeps later jobs from running: it failed and gave no results. A failed gate is a result."""
+        return bool(self.exit_code) and not self.metrics
+
 
 def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: Mapping[str, str]) -> tuple[Task, ...]:
     """Read the jobs of several YAML files, in their order.

@@ -58,7 +58,7 @@ class BatchOptions:
 
     Attributes:
         workers: Jobs that run at a time; above 1 each has a process of its own.
-        keep_going: Whether the next job starts after one failed.
+        keep_going: Whether the next job starts after one that gave no results.
         rerun: Whether jobs run that are up to date.
         summary: Where summary.json goes; None for nowhere.
         command: What was run, for the reports.
@@ -104,7 +104,7 @@ def run_batch(
         with contextlib.closing(_run(tasks, decisions, options)) as ended:
             for index, result, printed in ended:
                 results[index] = result
-                if result.exit_code and not options.keep_going and not stopped:
+                if result.stops and not options.keep_going and not stopped:
                     stopped = f'job "{result.name}" failed'
                     results = [_with_reason(each, stopped) for each in results]
                 report(result, printed)
@@ -138,7 +138,7 @@ def _run(tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOpt
         with own_job(task.job.name, quiet=task.job.quiet):
             result = run_job(task, decision, command=options.command)
         yield index, result, ""
-        if result.exit_code and not options.keep_going:
+        if result.stops and not options.keep_going:
             break  # with workers as without: the jobs before it run, those behind it do not
     pool = WorkerPool(size)
     with contextlib.closing(pool.run(calls)) as ends:
@@ -150,7 +150,7 @@ def _run(tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOpt
             task, decision = tasks[end.key], decisions[end.key]
             result = end.result if isinstance(end.result, JobResult) else _died(task, decision, end.exit_code)
             yield end.key, result, end.printed
-            pool.stopping = pool.stopping or bool(result.exit_code and not options.keep_going)
+            pool.stopping = pool.stopping or (result.stops and not options.keep_going)
 
 
 def _run_in_worker(task: Task, decision: Decision, threads: int, command: str, exclusive: Exclusive) -> JobResult:

@@ -176,7 +176,8 @@ def junit_suite(result: JobResult, gates: Sequence[str] = ()) -> Suite:
     if result.status == "failed":
         stopped = Case("run", "error", result.error, result.error_type, seconds)
         return Suite(result.name, (stopped, *skipped_gates(gates, "run stopped")))
-    ended = Case("run", message=result.why, seconds=seconds)
+    up_to_date = "" if result.ran else "up to date, "
+    ended = Case("run", message=f"{up_to_date}results are in {result.directory}", seconds=seconds)
     judged = [gate_case(gate.gate, _value(gate), passed=gate.passed) for gate in result.gates]
     return Suite(result.name, (ended, *judged))
 

@@ -52,7 +52,7 @@ class RunCommand(click.Command):
 @click.argument("configs", nargs=-1, required=True, type=options.PATH, metavar="CONFIG.yaml...")
 @click.option("--dry-run", is_flag=True, help="List the jobs and check all that can be checked without running them.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Run only jobs whose name matches. Repeatable.")
-@click.option("--keep-going", is_flag=True, help="Go on with the next job after one failed.")
+@click.option("--keep-going", is_flag=True, help="Go on with the next job after one that gave no results.")
 @click.option(
     "--jobs",
     "workers",
@@ -87,7 +87,8 @@ def command(
 
     All files are checked before the first job starts. A job whose results are there, unchanged, and made from the same
     model, data, settings and versions is up to date and does not run; so a batch that was stopped goes on where it was.
-    The exit code is that of the first job that failed.
+    A job whose gate failed has results: later jobs run, and so does the rest of the batch on a rerun. A job that stops
+    without results stops the batch. The exit code is that of the first job that failed.
     """
     values, flags = options.settings_of(context)
     from int8cal.batch.jobs import load_tasks, select_tasks

@@ -145,14 +145,24 @@ class TestResume:
 
     def test_a_failed_gate_is_remembered_and_fails_again(self, run, batch):
         file = write(batch, *TWO, gates='"sqnr_db>=200"')
-        first = run(file, "--keep-going")
-        second = run(file, "--keep-going")
+        first, second = run(file), run(file)
         assert (first.code, second.code) == (7, 7)
+        assert rows(first) == {"one": "failed: gate", "two": "failed: gate"}
         assert first.err == second.err
         assert "one: gate: 1 of 1 failed: sqnr_db>=200" in second.err
         assert rows(second) == {"one": "failed: gate (up to date)", "two": "failed: gate (up to date)"}
         job = summary(batch)["jobs"][0]
         assert (job["status"], job["ran"], job["gates"][0]["passed"]) == ("gate failed", False, False)
+
+    def test_a_batch_goes_on_behind_a_gate_that_failed_and_that_job_runs_anew_where_it_is_asked_to(self, run, batch):
+        file = write(batch, "name: one", "name: two, data: nowhere", gates='"sqnr_db>=200"')
+        first = run(file)
+        assert (first.code, rows(first)) == (7, {"one": "failed: gate", "two": "failed: data"})
+        write(batch, "name: one", "name: two, calibration: {method: kl}", gates='"sqnr_db>=200"')
+        again = run(file)
+        assert (again.code, rows(again)) == (7, {"one": "failed: gate (up to date)", "two": "failed: gate"})
+        anew = run(file, "--only", "one", "--rerun")
+        assert (anew.code, rows(anew)) == (7, {"one": "failed: gate"})
 
     def test_what_was_edited_by_hand_is_not_lost(self, run, batch):
         file = write(batch, "name: one")
