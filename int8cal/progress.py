@@ -170,6 +170,15 @@ class Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
+# What a warning of a library means here, by how its text begins; "" for nothing.
+_MEANS = {
+    # of Pillow: a limit for pictures from strangers, far below the one at which it refuses them
+    "Image size (": "",
+    "Corrupt EXIF data": "its EXIF data is damaged: its pixels are read as they are stored, upright or not",
+    "Truncated File Read": "its EXIF data is damaged: its pixels are read as they are stored, upright or not",
+}
+
+
 def tell_warnings(tell: Callable[[str], object]) -> None:
     """Pass warnings of libraries on in this process, in place of Python's lines about their code.
 
@@ -180,7 +189,8 @@ def tell_warnings(tell: Callable[[str], object]) -> None:
 
     def show(message: Warning | str, *_arguments: object, **_more: object) -> None:
         text = " ".join(str(message).split())
-        if text not in told:
+        text = next((own for start, own in _MEANS.items() if text.startswith(start)), text)
+        if text and text not in told:
             told.add(text)
             tell("warning: " + ": ".join(filter(None, (READING.get(), text))))
 

@@ -148,7 +148,7 @@ def measure_on_data(
 
     Raises:
         ModelError: The model does not load with its inner tensors handed out.
-        StatisticsError: A kernel failed on a sample.
+        DataError: A kernel failed on a sample.
     """
     risky = [each for each in cases if each.result.verdict in {"unsafe", "data"}]
     left = {each.layer.name: _not_simulated(each.layer) for each in risky}

@@ -11,7 +11,7 @@ import numpy as np
 from int8cal.data.sample import Sample
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.taps import tapped_model
-from int8cal.runtime.batching import make_feed
+from int8cal.runtime.batching import make_feed, run_group
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _feed(
         # alone, copies of it where the batch is fixed: which samples meet in a batch must not matter
         feed = make_feed(signature, [sample])
         values = {name: feed[name] for name in read if name in feed}
-        values |= {} if session is None else session.run(feed, shown)
+        values |= {} if session is None else run_group(session, signature, [sample], shown)
         size += sum(value.nbytes for value in values.values())
         values |= constants
         for body, node in found:

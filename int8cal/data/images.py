@@ -240,7 +240,10 @@ def decode(path: Path) -> Image:
             return image.convert("RGB")
     except UnidentifiedImageError as error:
         raise unreadable(name, "it is not a JPEG, PNG, BMP or WebP image") from error
-    except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
+        raise unreadable(name, f"it has more than {most:.0f} million pixels, the most that Pillow decodes") from error
+    except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError) as error:
         raise unreadable(name, str(error)) from error
     finally:
         READING.reset(reading)

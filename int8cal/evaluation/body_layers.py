@@ -50,7 +50,7 @@ def measure_body_layers(
 
     Raises:
         ModelError: A body does not load.
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed.
     """
     within = (inner for node in int8.graph.node for graph in subgraphs(node) for inner in walk(graph))
     if not any(node.op_type == "QuantizeLinear" for node in within):

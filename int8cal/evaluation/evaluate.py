@@ -100,7 +100,7 @@ def evaluate_pair(
         ModelError: A model is missing, corrupt, does not load, or is not the other one's counterpart.
         DataError: There are no samples, or a label is beyond the classes.
         NonFiniteError: An output holds NaN or infinity (names output, model and sample).
-        StatisticsError: A kernel failed on a sample.
+        DataError: A kernel failed on a sample.
         UsageError: A runtime or provider is not installed, or a provider does not run the models.
         UnlikeError: The FP32 model does not give the `known` outputs.
 

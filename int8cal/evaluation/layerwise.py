@@ -29,7 +29,7 @@ from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
-from int8cal.runtime.batching import make_feed, run_each, threads_until_done
+from int8cal.runtime.batching import make_feed, run_each, run_group, threads_until_done
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def measure_layers(
 
     Raises:
         ModelError: A model does not load, or its equalization record is malformed.
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed.
     """
     taps, missing = find_layers(fp32, int8)
     reasons: dict[str, str] = {}
@@ -365,7 +365,7 @@ def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: Sam
     if unknown:
         nodes = [helper.make_node("Size", [tensor], [name]) for name, tensor in unknown.items()]
         session = Session(tapped_model(fp32, unknown, nodes), threads=threads, optimization="none")
-        values = session.run(feed, [*unknown])
+        values = run_group(session, signature, [sample], [*unknown])
         known |= {tensor: int(values[name]) for name, tensor in unknown.items()}
     return [int(known[tap.tensor]) for tap in taps]
 

@@ -26,7 +26,7 @@ from int8cal.probe.score_points import (
     ending,
     joining_of,
 )
-from int8cal.runtime.batching import batch_size, make_feed
+from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class GroupFinder:
             outputs: What the FP32 model gives for it: name -> array, of this sample alone.
 
         Raises:
-            ModelError, StatisticsError: The parts of an output could not be run.
+            DataError, ModelError: The parts of an output could not be run.
 
         Numerics: parts are told from the graph; which of them mean different things, by kind and by range (a factor of
         SAME_RANGE) on this sample.
@@ -240,7 +240,7 @@ class _Graph:
         tensors = {name for each in joinings.values() for name in (*each.operands, *each.read)}
         computed = sorted(tensors - self._index.initializers.keys())
         fed = make_feed(signature, [sample])
-        shown = Session(tapped_model(self._model, computed), threads=self._threads).run(fed)
+        shown = run_group(Session(tapped_model(self._model, computed), threads=self._threads), signature, [sample])
         values: Arrays = {**fed, **shown, **{name: self._index.constant(name) for name in tensors - set(computed)}}
         rows = batch_size(signature)
         found = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.data.padding import kept
-from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
+from int8cal.errors import DataError, ModelError, NonFiniteError
 from int8cal.evaluation.decision_metrics import Decisions, lost_neighbours
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
@@ -125,7 +125,7 @@ class OutputComparison:
         if self._find is not None and not self._groups:
             try:
                 found = self._find(sample, new)
-            except (ModelError, StatisticsError) as error:
+            except (DataError, ModelError) as error:
                 self._ungrouped |= dict.fromkeys(new, f"its parts could not be found: {error.what}")
         for name, value in new.items():
             self._groups[name] = [GroupComparison(group) for group in found.get(name, [whole_output(name, value)])]

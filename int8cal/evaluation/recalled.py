@@ -53,7 +53,7 @@ class Recalled:
 
         Raises:
             UnlikeError: One of the first samples gives something else.
-            StatisticsError: A kernel failed on these values.
+            DataError: A kernel failed on these values.
         """
         mark = fingerprint_of(feed) if self._known else 0
         found = self._known.get(mark)

@@ -78,7 +78,7 @@ def measure_speed(
 
     Raises:
         ModelError: onnxruntime cannot open a model.
-        StatisticsError: A kernel of onnxruntime, or of a runtime that was asked for, failed.
+        DataError: A kernel of onnxruntime, or of a runtime that was asked for, failed.
     """
     fp32, int8 = models
     found = Speed()

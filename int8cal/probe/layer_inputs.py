@@ -171,7 +171,7 @@ def take_moments(
         Layers in order; no more than PASS_BYTES of Grams are held, or one layer's.
 
     Raises:
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed.
     """
     for chunk in in_chunks(inputs, lambda each: each.gram_bytes * len(splits), PASS_BYTES):
         tapped = tapped_model(model, [each.tensor for each in chunk])
@@ -239,7 +239,7 @@ def read_rows(
         Rows by node; a layer that read nothing is not among them.
 
     Raises:
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed.
     """
     index = Index(model)
     inputs = {layer.node: _float_input(index, layer) for layer in layers}

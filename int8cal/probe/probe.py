@@ -21,7 +21,7 @@ from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
 from int8cal.protos import copied
-from int8cal.runtime.batching import batch_size, in_order, make_feed
+from int8cal.runtime.batching import batch_size, in_order, make_feed, run_group
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
@@ -107,7 +107,8 @@ class Probe:
         inputs = {value.name for value in self.model.graph.input}
         wanted = [name for name in dict.fromkeys((*self._shown, *self._outputs)) if name not in inputs]
         # asked for no output, the runtime would compute all
-        found = self._session(noisy=self.behind_layers).run(feed, wanted) if wanted else {}
+        session = self._session(noisy=self.behind_layers)
+        found = run_group(session, self.signature, group, wanted) if wanted else {}
         values = {**feed, **found}
         shown = {name: values[name] for name in self._shown if name in values}
         return Run(feed, shown, ReferenceOutputs.of(self.points, values, sample))

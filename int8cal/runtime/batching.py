@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from int8cal.errors import DataError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -94,6 +96,29 @@ def fed(group: Sequence[SampleLike]) -> Arrays:
     return {name: np.concatenate([sample.feed[name] for sample in group]) for name in group[0].feed}
 
 
+def run_group(
+    session: Runs, signature: Signature, group: Sequence[SampleLike], outputs: Sequence[str] | None = None
+) -> Mapping[str, npt.NDArray[Any]]:
+    """Run one group of samples, whole.
+
+    Args:
+        session: The open model.
+        signature: Its signature.
+        group: Between one and `batch_size(signature)` samples.
+        outputs: Names to compute; None for all.
+
+    Raises:
+        DataError: A kernel failed; names the samples.
+    """
+    try:
+        return session.run(make_feed(signature, group), outputs)
+    except DataError as error:
+        if error.where:
+            raise
+        origins = ", ".join(dict.fromkeys(sample.origin for sample in group))
+        raise DataError(error.what, where=origins, do=error.do, **error.fields) from error
+
+
 def run_samples(
     session: Runs, signature: Signature, samples: Iterable[S], outputs: Sequence[str] | None = None
 ) -> Iterator[tuple[list[S], Arrays]]:
@@ -110,7 +135,7 @@ def run_samples(
         output whose axis 0 is B is cut to the rows of real samples; other outputs are passed on whole.
 
     Raises:
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed; names the samples.
     """
     size = batch_size(signature)
     for group, values in _run_groups(session, signature, samples, size, outputs):
@@ -176,7 +201,7 @@ def _run_groups(
     session: Runs, signature: Signature, samples: Iterable[S], size: int, outputs: Sequence[str] | None
 ) -> Iterator[tuple[list[S], Mapping[str, npt.NDArray[Any]]]]:
     def run(group: list[S]) -> tuple[list[S], Mapping[str, npt.NDArray[Any]]]:
-        return group, session.run(make_feed(signature, group), outputs)
+        return group, run_group(session, signature, group, outputs)
 
     return in_order(run, _groups(samples, size), session.at_once)
 
@@ -224,7 +249,7 @@ class ReusedOutputs:
             Output name -> array, valid until the next run, or as `keep` says.
 
         Raises:
-            StatisticsError: A kernel failed on these values.
+            DataError: A kernel failed on these values.
         """
         index = self._runs % self._depth
         self._runs += 1

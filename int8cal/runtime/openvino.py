@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.errors import ModelError, StatisticsError, TableError, UsageError
+from int8cal.errors import DataError, ModelError, TableError, UsageError
 from int8cal.extras import extra_hint
 from int8cal.numerics.fakequantize import FakeQuantize
 from int8cal.runtime.sessions import cpu_count, first_line, loadable, model_name, scratch_folder
@@ -132,7 +132,7 @@ class OpenVinoSession:
             Output name -> array of the caller's own.
 
         Raises:
-            StatisticsError: A kernel failed on these values, or an input is missing.
+            DataError: A kernel failed on these values, or an input is missing.
         """
         # contiguous: the plugin takes the memory as it is; np.ascontiguousarray would make a vector of a scalar
         given = {self._taken[name]: np.asarray(array, order="C") for name, array in feed.items() if name in self._taken}
@@ -141,7 +141,7 @@ class OpenVinoSession:
             ports = {name: self._given[name] for name in (self.outputs if outputs is None else outputs)}
             return {name: np.array(self._request.get_output_tensor(port).data) for name, port in ports.items()}
         except RuntimeError as error:
-            raise StatisticsError(
+            raise DataError(
                 f"inference failed in OpenVINO: {_reason(error)}", do="evaluate without --runtime openvino"
             ) from error
 

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from int8cal.errors import ModelError, OutputError, StatisticsError, UsageError, reason_of
+from int8cal.errors import DataError, ModelError, OutputError, UsageError, reason_of
 from int8cal.graph.load import load_model
 from int8cal.io.locks import new_folder, sweep
 from int8cal.numerics.bfloat16 import from_bits, to_bits
@@ -153,16 +153,16 @@ class Session:
             Output name -> array. An optional output that is absent is left out.
 
         Raises:
-            StatisticsError: A kernel failed on these values (a shape that only the data decides, for example).
+            DataError: A kernel failed on these values (a shape that only the data decides, for example).
         """
         names = list(outputs) if outputs is not None else list(self.outputs)
         try:
             whole = self._parts[0] if len(self._parts) == 1 else None
             values = _run_parts(self._parts, names, feed) if whole is None else whole.run(names, feed)
         except Exception as error:  # see _open
-            raise StatisticsError(
+            raise DataError(
                 f"inference failed: {first_line(error)}",
-                do="run this feed through the FP32 model with onnxruntime alone",
+                do="check its shapes and values with onnxruntime alone, or leave the sample out",
             ) from error
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 

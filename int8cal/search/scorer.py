@@ -118,7 +118,7 @@ class Scorer:
             int8: Built of the prepared model.
 
         Raises:
-            StatisticsError: A kernel failed on a sample.
+            DataError: A kernel failed on a sample.
         """
         if not self._reference:
             self._take_reference()

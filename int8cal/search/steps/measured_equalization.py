@@ -119,7 +119,7 @@ def measure_factors(
         Accepted chains, in graph order.
 
     Raises:
-        StatisticsError: A kernel failed.
+        DataError: A kernel failed.
         NonFiniteError: A weight holds NaN or infinity.
     """
     chains = list(usable_chains(model, plan, statistics, quantization.ranges))

@@ -122,7 +122,7 @@ def refine_layers(
         The table with corrections "rounding" and "bias", for `build_model`; and a line for every decision.
 
     Raises:
-        StatisticsError: A kernel failed on a sample.
+        DataError: A kernel failed on a sample.
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,6 +9,7 @@ from PIL import Image
 from int8cal.data.images import decode
 from int8cal.errors import ConfigError, DataError
 from int8cal.preprocess import Preprocess
+from int8cal.progress import tell_warnings
 
 
 def _one(opened):
@@ -233,3 +236,35 @@ def test_content_counts_and_not_the_extension(tmp_path, paint):
     (tmp_path / "b.gif").rename(tmp_path / "b.png")
     with pytest.raises(DataError, match="not a JPEG, PNG, BMP or WebP"):
         decode(tmp_path / "b.png")
+
+
+@pytest.fixture
+def told():
+    """What the command line tells of warnings."""
+    lines = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        tell_warnings(lines.append)
+        yield lines
+
+
+def test_what_pillow_warns_of_is_told_in_our_words_and_with_its_file(tmp_path, told, monkeypatch):
+    exif = Image.Exif()
+    exif[274] = 6
+    Image.new("RGB", (8, 4)).save(tmp_path / "damaged.jpg", exif=exif.tobytes())
+    content = bytearray((tmp_path / "damaged.jpg").read_bytes())
+    entries = content.find(b"Exif\0\0") + 6 + 8
+    content[entries : entries + 2] = b"\x00\x09"  # of one
+    (tmp_path / "damaged.jpg").write_bytes(content)
+    Image.new("RGB", (8, 4)).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    assert decode(tmp_path / "large.png").size == (8, 4)
+    decode(tmp_path / "damaged.jpg")
+    (line,) = told
+    assert line == (
+        f"warning: {tmp_path.as_posix()}/damaged.jpg: its EXIF data is damaged: its pixels are read as they are stored, "
+        "upright or not"
+    )
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match=r"large\.png: cannot be read: it has more than 0 million pixels, the most"):
+        decode(tmp_path / "large.png")

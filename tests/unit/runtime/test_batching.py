@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 
+from int8cal.errors import DataError
 from int8cal.graph.signature import signature_of
 from int8cal.runtime.batching import batch_size, fed, in_order, make_feed, run_each, run_samples
 from int8cal.runtime.sessions import Session
@@ -50,6 +51,18 @@ def test_a_fixed_batch_is_filled_and_the_last_group_cut_to_its_real_rows():
     groups = list(run_samples(*opened("3"), samples(5)))
     assert [[sample.origin for sample in group] for group, _ in groups] == [["0", "1", "2"], ["3", "4"]]
     assert groups[1][1]["y"].tolist() == [[-3, -3], [-4, -4]]
+
+
+@pytest.mark.parametrize(("batch", "origins"), [("N", "bad.npz[3]"), ("2", "good.npz, bad.npz[3]")])
+def test_a_failed_inference_names_its_samples_and_is_an_error_of_the_data(batch, origins):
+    good, bad = (
+        FakeSample({"x": np.zeros((1, 2), np.float32)}, "good.npz"),
+        FakeSample({"x": np.zeros((1, 2), np.float64)}, "bad.npz[3]"),
+    )
+    with pytest.raises(DataError) as caught:
+        list(run_samples(*opened(batch), [good, bad]))
+    assert str(caught.value).startswith(f"data: {origins}: inference failed: ")
+    assert "leave the sample out" in str(caught.value)
 
 
 def test_padding_repeats_the_last_sample():
