@@ -36,10 +36,15 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
     require_readable(path, ModelError, "give a file")
     kind = _kind(path)
     if kind is None:
+        from int8cal.graph.foreign import foreign_format
+
+        foreign = foreign_format(path)
+        what = f"is {foreign.what}, " if foreign else "is "
+        do = "give one of the files that `int8cal calibrate` and `int8cal run` read or write"
         raise UsageError(
-            "is no ONNX model, calibration table, statistics file, report, summary or job.json",
+            f"{what}no ONNX model, calibration table, statistics file, report, summary or job.json",
             where=str(path),
-            do="give one of the files that `int8cal calibrate` and `int8cal run` read or write",
+            do=foreign.do if foreign else do,
         )
     from int8cal.identity import mixed_with
 
@@ -48,10 +53,12 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
 
 
 def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
+    from int8cal.graph.foreign import foreign_format
+
     with path.open("rb") as stream:
         start = stream.read(2048)
     if start.startswith(b"PK"):
-        return _statistics
+        return None if foreign_format(path) else _statistics
     if start.lstrip().startswith(b"{"):
         if b'"int8cal/summary"' in start or b'"int8cal/job"' in start:
             return _batch_file
@@ -62,19 +69,23 @@ def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
 def _model(path: Path, screen: Screen) -> list[str]:
     from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
+    from int8cal.protos import all_tensors, tensor_bytes
+    from int8cal.report.wording import count, size
 
     model = load_model(path)
+    weights = [*all_tensors(model.graph)]  # constant nodes hold some
     signature = signature_of(model)
     ops = collections.Counter(node.op_type for node in model.graph.node)
     opsets = ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in model.opset_import)
     quantized = is_quantized(model)
     lines = [
         f"model        {path.name}, {path.stat().st_size:,} bytes, {'int8' if quantized else 'float'}",
-        f"made by      {model.producer_name or 'unknown'} {model.producer_version}".rstrip(),
+        # tf2onnx writes "None" for a version without a revision
+        f"made by      {model.producer_name or 'unknown'} {model.producer_version.removesuffix(' None')}".rstrip(),
         f"opset        {opsets}",
         *(f"input        {_spec(spec)}" for spec in signature.inputs),
         *(f"output       {_spec(spec)}" for spec in signature.outputs),
-        f"weights      {len(model.graph.initializer)} tensors",
+        f"weights      {count(len(weights), 'tensor')}, {size(sum(map(tensor_bytes, weights)))}",
         f"nodes        {len(model.graph.node)}",
     ]
     width = max((len(name) for name in ops), default=0)
@@ -90,6 +101,8 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     from int8cal.graph.plan import make_plan
     from int8cal.graph.prepare import plan_bodies, prepare
     from int8cal.graph.select import Selection
+    from int8cal.graph.staying import float_nodes
+    from int8cal.report.wording import count, counted
     from int8cal.runtime.sessions import simplify
 
     prepared = prepare(path, simplify)
@@ -98,10 +111,10 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     bodies, apart = plan_bodies(prepared, Selection())
     plans = [("", plan), *((f"{path}/", each.plan) for path, each in bodies.items())]
     layers = sum(len(each.layers) + len(each.recurrent) for _, each in plans)
-    lines += [f"would be quantized: {layers} layers, {sum(len(each.tensors) for _, each in plans)} tensors"]
-    count = sum(len(each.embeddings) for _, each in plans)
-    if count:
-        lines[-1] += f", {count} embedding{'s' if count > 1 else ''}"
+    tensors = sum(len(each.tensors) for _, each in plans)
+    tables = sum(len(each.embeddings) for _, each in plans)
+    kinds = ((layers, "layer"), (tensors, "activation"), *([(tables, "embedding")] if tables else []))
+    lines += [f"would be quantized: {', '.join(count(*each) for each in kinds)}"]
     nodes, left = [], [(each.op_type, each.node, f": {each.reason}") for each in apart]
     for where, found in plans:
         nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.layers]
@@ -110,8 +123,12 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
         left += [(each.op_type, f"{where}{each.node}", f": {each.reason}") for each in found.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)
+    floats = float_nodes(prepared.model, plan)
+    if floats:
+        ops = collections.Counter(node.op_type for node in floats)
+        lines += screen.wrap(f"would stay float: {count(len(floats), 'node')} ({counted(ops, len(ops))})", 2)
     if left:
-        lines += ["would stay float", *_nodes(left, width, screen)]
+        lines += ["why, of those that could be quantized", *_nodes(left, width, screen)]
     return lines
 
 

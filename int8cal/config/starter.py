@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from int8cal.data.images import plan_images
 from int8cal.errors import Int8calError, printable
 from int8cal.evaluation.evaluate import model_bytes
-from int8cal.graph.ops import op_of
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
+from int8cal.graph.staying import float_nodes
 from int8cal.job import CalibrationSettings, QuantizationSettings
-from int8cal.report.wording import count, shortened, size
+from int8cal.report.wording import count, counted, shortened, size
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _COLUMN = 26  # where comments begin
 _MOST_CLASSES = 100_000
 _SAMPLES = f"{'  # samples: 512':<{_COLUMN}} # at most so many; a few hundred are enough"
 _SHOWN = 6  # entries of a list that may be long
+_KINDS = 12  # of nodes in a line
 
 
 def starter_yaml(model: Path, beside: Path) -> str:
@@ -71,11 +72,8 @@ def starter_yaml(model: Path, beside: Path) -> str:
 def _head(model: Path, prepared: Prepared, plan: Plan) -> list[str]:
     nodes = prepared.model.graph.node
     quantized = {layer.node for layer in plan.layers} | {each.node for each in plan.recurrent}
-    taken_in = {layer.output for layer in plan.layers}
-    integer = quantized | plan.integer_nodes
-    integer |= {node.name for node in nodes if op_of(node).clips and taken_in.intersection(node.output)}
     layers = collections.Counter(node.op_type for node in nodes if node.name in quantized)
-    floats = collections.Counter(node.op_type for node in nodes if node.name not in integer)
+    floats = collections.Counter(node.op_type for node in float_nodes(prepared.model, plan))
     lines = [
         f"# A job for {_comment(model.name)}, {size(model_bytes(model))}. Run it:   int8cal run THIS-FILE",
         "# Check it first, without running it:   int8cal run THIS-FILE --dry-run",
@@ -83,12 +81,15 @@ def _head(model: Path, prepared: Prepared, plan: Plan) -> list[str]:
         "#   yaml-language-server: $schema=int8cal.schema.json   (behind a # and a space)",
         "# Paths are relative to this file. Every key but model and data has a default.",
         "#",
-        f"# {count(sum(layers.values()), 'layer')} would be int8: {_counted(layers)}.",
+        f"# {count(sum(layers.values()), 'layer')} would be int8: {counted(layers, _KINDS)}.",
     ]
     if floats:
-        lines.append(f"# Would stay float: {_counted(floats)}.")
+        lines.append(f"# Would stay float: {counted(floats, _KINDS)}.")
     reasons = collections.Counter((each.op_type, each.reason) for each in plan.unquantized)
-    lines += [f"#   {number} x {kind}: {_comment(why)}" for (kind, why), number in reasons.most_common(_SHOWN)]
+    lines += [
+        f"#   {number} x {kind}: {shortened(printable(why), 100)}"
+        for (kind, why), number in reasons.most_common(_SHOWN)
+    ]
     lines.append("# Inputs:")
     lines += [f"#   {_spec(spec)}" for spec in prepared.signature.inputs]
     lines.append("# Outputs:")
@@ -233,11 +234,6 @@ def _savez(inputs: Sequence[TensorSpec]) -> str:
     if all(key.isidentifier() for key in keys):
         return ", ".join(f"{key}=..." for key in keys)
     return "**{" + ", ".join(f"{_comment(key)!r}: ..." for key in keys) + "}"
-
-
-def _counted(ops: collections.Counter[str]) -> str:
-    shown = [f"{_comment(kind)} {number}" for kind, number in ops.most_common(2 * _SHOWN)]
-    return ", ".join(shown) + (", …" if len(ops) > len(shown) else "")
 
 
 def _relative(model: Path, beside: Path) -> str:

@@ -188,6 +188,9 @@ _ABOUT = {
 # Those that count faults of outputs, for which outputs have a line in words.
 OUTPUT_FAULTS = tuple(name for name in _MEASURED if name.startswith("outputs."))
 
+# Those that follow from the power of the noise, so that a budget for them can be estimated.
+TOLD_BY_NOISE = frozenset({"sqnr_db", "cosine", "max_abs_error"})
+
 
 def faults_of(measured: Measurements, name: str) -> list[str]:
     """Return what is said of the outputs' faults, where a figure counts them; else nothing."""

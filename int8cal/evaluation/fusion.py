@@ -200,7 +200,7 @@ class _Optimized:
         floats = [name for name in map(self.inward, data) if not self._is_dequantized(name)]
         moving = [name for name in floats if not self.index.is_constant(name)]
         if moving:
-            return f"input {names.tensor(moving[0])} is float"
+            return f"input {names.tensor(moving[0], 'from {}')} is float"
         if floats:
             return "a constant input is float"
         if not self._quantized.issuperset(filter(None, node.output)):

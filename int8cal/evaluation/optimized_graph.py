@@ -225,15 +225,21 @@ class OriginalNames:
         named = [node.name.removesuffix(_LAYOUT_SUFFIX), *self._outputs(node)]
         return next((name for name in named if name and not _MADE_UP.search(name)), node.op_type)
 
-    def tensor(self, name: str) -> str:
-        """Name a tensor; one that the runtime made up after the tensor that it holds, or the node that gives it."""
+    def tensor(self, name: str, made: str = "the output of {}") -> str:
+        """Name a tensor; one that the runtime made up after the tensor that it holds, or the node that gives it.
+
+        Args:
+            name: In the optimized model.
+            made: How a tensor is told of that has the name of its node alone.
+        """
         producer = self._after.producer.get(name)
         if producer is None or name in self._tensors:
             return name
         held = [each for each in self._outputs(producer) if each in self._tensors]
         if held:
             return held[0]
-        return name if not self._tensors and not _MADE_UP.search(name) else f"from {self.node(producer)}"
+        known = not self._tensors and not _MADE_UP.search(name)
+        return name if known else made.format(self.node(producer))
 
     def _outputs(self, node: onnx.NodeProto) -> Iterator[str]:
         """Names that a node's outputs may have had: those it was made from first, then those behind layout changes."""

@@ -11,6 +11,7 @@ import onnx
 from onnx import external_data_helper
 
 from int8cal.errors import ModelError
+from int8cal.graph.foreign import foreign_format
 from int8cal.graph.index import walk
 from int8cal.graph.ops import handles_codes
 from int8cal.io.atomic import atomic_path, atomic_write
@@ -47,14 +48,9 @@ def load_model(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises DecodeError, onnx a family of its own
-        raise ModelError(
-            "is not a readable ONNX file (corrupt or truncated)",
-            where=str(path),
-            do="export or download it again",
-            path=path,
-        ) from error
+        raise _unreadable(path, "is not a readable ONNX file (corrupt or truncated)") from error
     if not model.graph.node:
-        raise ModelError("holds no graph with nodes", where=str(path), do="export or download it again", path=path)
+        raise _unreadable(path, "holds no graph with nodes")
     require_text(model, str(path))
     _require_known_types(model, path)
     names = sorted(external_files(model))
@@ -69,6 +65,14 @@ def load_model(path: Path) -> onnx.ModelProto:
             path=path,
         ) from error
     return model
+
+
+def _unreadable(path: Path, what: str) -> ModelError:
+    """Build the error for a file without a model, which names the format that it has."""
+    foreign = foreign_format(path)
+    if foreign is not None:
+        return ModelError(f"is {foreign.what}, not an ONNX model", where=str(path), do=foreign.do, path=path)
+    return ModelError(what, where=str(path), do="export or download it again", path=path)
 
 
 def require_text(model: onnx.ModelProto, where: str) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
-from int8cal.evaluation.figures import OUTPUT_FAULTS
+from int8cal.evaluation.figures import OUTPUT_FAULTS, TOLD_BY_NOISE
 from int8cal.evaluation.gates import figure_named, read_gate
 from int8cal.evaluation.result import ends
 from int8cal.numerics.metrics import EXACT_DB
@@ -157,9 +157,11 @@ def _spent(document: Document) -> tuple[str, ...]:
     kept = None if mixed is None else next((point for point in mixed.curve if point.kept), None)
     if mixed is None or kept is None or all(each.passed for each in kept.gates.values()):
         return ()
-    if mixed.needed_percent is None:
-        return mixed.outcome, "raise --budget, or relax the gate"
-    return mixed.outcome, f"give --budget {math.ceil(mixed.needed_percent)}, or relax the gate"
+    if mixed.needed_percent is not None:
+        return mixed.outcome, f"give --budget {math.ceil(mixed.needed_percent)}, or relax the gate"
+    failed = [figure_named(gate, own_metric(document)) for gate, each in kept.gates.items() if not each.passed]
+    told = all(figure in TOLD_BY_NOISE for figure in failed)  # then every budget was looked at
+    return mixed.outcome, "relax the gate" if told else "try a larger --budget, or relax the gate"
 
 
 def _layers(document: Document) -> str:

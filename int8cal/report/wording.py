@@ -8,6 +8,7 @@ from int8cal.errors import printable
 from int8cal.numerics.metrics import EXACT_DB
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Sequence
 
 NOT_MEASURED = "not measured"
@@ -115,9 +116,18 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def counted(kinds: Counter[str], most: int) -> str:
+    """List kinds of things with their numbers, the most frequent first, at most so many of them."""
+    shown = [f"{shortened(printable(kind))} {number}" for kind, number in kinds.most_common(most)]
+    return ", ".join(shown) + (", …" if len(kinds) > len(shown) else "")
+
+
 def shortened(name: str, most: int = 48) -> str:
-    """Cut a long name at its front: graph names differ at the end."""
-    return name if len(name) <= most else f"…{name[1 - most :]}"
+    """Cut a long name in its middle, most of what is left from its end: graph names differ there."""
+    if len(name) <= most:
+        return name
+    front = (most - 1) // 3
+    return f"{name[:front]}…{name[front + 1 - most :]}"
 
 
 def aligned(rows: list[tuple[str, str]]) -> list[str]:

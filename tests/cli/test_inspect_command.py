@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import int8cal
 
@@ -155,3 +156,35 @@ def test_a_float_model_says_what_tends_to_go_wrong_with_its_kind(call, sample_ru
     said = [line.partition(":")[0] for line in lines[start + 2 : start + 5]]
     assert said == ["what tends to go wrong", "what int8cal does", "what to look at"]
     assert "families" not in call("inspect", sample_run / "model.int8.onnx").out
+
+
+def network(*, in_nodes: bool) -> onnx.ModelProto:
+    """A layer and a Softmax, its weights as an initializer or in a Constant node."""
+    weights = numpy_helper.from_array(np.random.default_rng(0).normal(0, 0.1, (32, 10)).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"], "head"),
+        helper.make_node("Softmax", ["m"], ["y"], "softmax"),
+    ]
+    graph = helper.make_graph(
+        [*([helper.make_node("Constant", [], ["w"], value=weights)] if in_nodes else []), *nodes],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 32])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 10])],
+        [] if in_nodes else [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("in_nodes", [False, True])
+def test_weights_count_wherever_they_are(call, tmp_path, in_nodes):
+    onnx.save(network(in_nodes=in_nodes), tmp_path / "net.onnx")
+    lines = call("inspect", "net.onnx").out.splitlines()
+    assert "weights      1 tensor, 1.28 kB" in lines
+    assert "would be quantized: 1 layer, 1 activation" in lines
+
+
+def test_inspect_and_init_tell_the_same_of_what_stays_float(call, tmp_path):
+    onnx.save(network(in_nodes=True), tmp_path / "net.onnx")
+    assert "would stay float: 1 node (Softmax 1)" in call("inspect", "net.onnx").out
+    assert call("init", "net.onnx").code == 0
+    assert "# Would stay float: Softmax 1.\n" in (tmp_path / "net.yaml").read_text()

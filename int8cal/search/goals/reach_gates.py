@@ -185,7 +185,7 @@ class GateSearch:
             fallback=self.job.quantization.fallback,
             layers=_described(self.result.plan, planner, best, self._budget) if planner is not None else (),
             curve=tuple(_point(each, best) for each in curve),
-            needed_percent=percent,
+            needed_percent=None if percent is None or math.isinf(percent) else percent,
             outcome=outcome_of(best.mix, self._budget, percent, holds=best.holds),
         )
         return self._with_lines(best, mixed), mixed
@@ -245,7 +245,11 @@ class GateSearch:
                 yield _Graph(path, models[path], plan, tables[path], elements, runs if path else 1.0)
 
     def _needed(self, plain: _Evaluated, mixes: Sequence[PrecisionMix]) -> float | None:
-        """Return the budget that the gates would need by estimate, from the noise that the best model still has."""
+        """Estimate the budget that the gates would need, from the noise that the best model still has.
+
+        Returns:
+            Percent; infinity where no layers in float would do, None where noise does not tell of a gate.
+        """
         best, allowed = self._best, math.inf
         for gate, parsed in zip(best.gates, self._gates, strict=True):
             factor = _factor(gate, parsed, plain.metrics)
@@ -258,7 +262,7 @@ class GateSearch:
             allowed *= min(max(1.0 - best.mix.gain, 1e-9) / left, 1.0)
         beyond = [mix for mix in mixes if mix.percent > self._budget]
         mix = needed(beyond, allowed)
-        return None if mix is None else mix.percent
+        return math.inf if mix is None else mix.percent
 
     def _with_lines(self, best: _Evaluated, mixed: MixedPrecision) -> Result:
         taken = [
@@ -344,7 +348,8 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, hold
     Args:
         taken: What was kept.
         budget: In percent.
-        needed: Budget that the gates would need by estimate.
+        needed: Budget that the gates would need by estimate, infinity for none that would do, None where that cannot be
+            estimated.
         holds: Whether the gates hold.
     """
     parts = ((len(taken.floats), "in float"), (len(taken.residual), "with residual codes"))
@@ -354,9 +359,11 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, hold
     time = f"an estimated {taken.percent:.1f} % more time"
     if holds:
         return f"the gates hold with {kept}, {time}"
-    best = f"the best within it has {kept}, {time}" if kept else "nothing that fits into it is better than int8"
+    best = f"the best within it has {kept}, {time}" if kept else "no layer that it can leave in float makes them better"
     if needed is None:
-        more = "the estimate knows of no budget that would"
+        more = "how much would cannot be estimated from the noise"
+    elif math.isinf(needed):
+        more = "by estimate no number of layers in float would"
     else:
-        more = f"about {needed:.0f} % would be needed by estimate"
+        more = f"by estimate about {math.ceil(needed)} % would"
     return f"a budget of {budget:g} % does not suffice for the gates: {best}; {more}"

@@ -225,3 +225,24 @@ def test_a_node_that_computes_residual_codes_is_told_from_the_models_own():
     added, own = audit_graph(model).nodes
     assert (added.residual, added.reason) == (True, "it computes the residual codes of x")
     assert not own.residual
+
+
+def test_residual_codes_of_what_the_runtime_named_are_told_by_the_node_that_gives_it():
+    original = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] a) => (float[4] y) { y = Erf(a) }
+    """)
+    optimized = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] a) => (float[4] y) <float s = {0.1}, float t = {0.001}, uint8 z = {128}> {
+            x_token_7 = Erf(a)
+            q = QuantizeLinear(x_token_7, s, z)
+            b = DequantizeLinear(q, s, z)
+            rest = Sub(x_token_7, b)
+            c = QuantizeLinear(rest, t, z)
+            y = DequantizeLinear(c, t, z)
+        }
+    """)
+    optimized.graph.node[0].name = "norm"
+    reasons = [node.reason for node in audit_graph(optimized, original).nodes if node.residual]
+    assert reasons == ["it computes the residual codes of the output of norm"]

@@ -32,8 +32,8 @@ def test_a_saved_model_loads_as_it_was(model, tmp_path):
     [
         (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "is a directory"),
-        (lambda path: path.write_text("hello, this is text\n"), "is not a readable ONNX file"),
-        (lambda path: path.write_bytes(b""), "holds no graph with nodes"),
+        (lambda path: path.write_text("hello, this is text\n"), "is a text file, not an ONNX model"),
+        (lambda path: path.write_bytes(b""), r"is empty \(0 bytes\)"),
     ],
 )
 def test_what_is_no_model_is_refused_with_its_path(tmp_path, make, message):

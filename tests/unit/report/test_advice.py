@@ -147,6 +147,11 @@ def test_a_budget_that_was_spent_says_what_it_came_to(held):
         curve=(point,),
     )
     assert said(held(SQNR, mixed=mixed)) == "5 % do not suffice; give --budget 13, or relax the gate"
+    unknown = said(held(SQNR, mixed=replace(mixed, needed_percent=None)))
+    assert unknown == "5 % do not suffice; relax the gate"
+    of_labels = replace(point, gates={"top1.drop<=1": MixedGate(3.0, passed=False)})
+    text = said(held(SQNR, mixed=replace(mixed, needed_percent=None, curve=(of_labels,))))
+    assert text == "5 % do not suffice; try a larger --budget, or relax the gate"
     enough = replace(point, gates={SQNR: MixedGate(41.0, passed=True)})
     text = said(held(SQNR, mixed=replace(mixed, curve=(enough,))))
     assert "most noise is made by a (0.70 of it)" in text

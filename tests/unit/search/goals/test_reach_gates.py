@@ -1,6 +1,7 @@
 """A budget in memory: what the API gives, what is remembered, and what is refused."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -158,4 +159,19 @@ def test_time_is_said_to_be_an_estimate(holds):
     taken = PrecisionMix(floats=("a", "b"), residual=("c",), percent=58.4)
     text = outcome_of(taken, 60.0, 90.0, holds=holds)
     assert "2 layers in float and 1 layer with residual codes, an estimated 58.4 % more time" in text
-    assert holds or text.endswith("about 90 % would be needed by estimate")
+    assert holds or text.endswith("; by estimate about 90 % would")
+
+
+@pytest.mark.parametrize("kept", [PrecisionMix(), PrecisionMix(floats=("a",), percent=4.2)])
+@pytest.mark.parametrize(
+    ("needed", "more"),
+    [
+        (5.3, "by estimate about 6 % would"),
+        (math.inf, "by estimate no number of layers in float would"),
+        (None, "how much would cannot be estimated from the noise"),
+    ],
+)
+def test_a_budget_that_does_not_suffice_is_never_said_to_be_the_one_that_would(kept, needed, more):
+    text = outcome_of(kept, 5.0, needed, holds=False)
+    assert text.startswith("a budget of 5 % does not suffice for the gates: ")
+    assert text.endswith(f"; {more}")
