@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # Parts of the settings: nodes that stay float, each with the reason
 LEFT: tuple[LeftKey, ...] = ("left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range")
 _OF_GRAPH = frozenset({*LEFT, "recurrent", "embeddings", "forms", "steps"})
+_ALL_BUT_ZERO = 1e-6  # of the largest scale
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class WeightEntry:
     scales: tuple[float, ...]
     node: str = ""
     input: str = ""
+
+    @property
+    def told_scales(self) -> tuple[float, ...]:
+        """Return the scales to sum up: a channel with weights below a millionth of the largest ones' is all but zero."""
+        least = max(self.scales, default=0.0) * _ALL_BUT_ZERO
+        return tuple(scale for scale in self.scales if scale > least)
 
     def require_shape(self, key: str, axis: int | None, count: int) -> None:
         """Refuse an entry that is for another weight.

@@ -94,7 +94,7 @@ def compare_lines(judged: JudgedComparison) -> list[str]:
         lines += ["", *wording.columns([("layer, largest drop first", "op", "old", "new", "change"), *worse])]
     rows = [(head, text) for head, text in _lists(found) if text]
     rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in found.settings]
-    rows += [("Only in one", text) for text in _of_one(found)]
+    rows += _of_one(found)
     rows += [("Warning", text) for text in found.warnings]
     rows += [
         ("pass" if gate.passed else "FAIL", f"{gate.gate}  ({value_text(judged, gate)})") for gate in judged.verdicts
@@ -130,7 +130,7 @@ def compare_markdown(judged: JudgedComparison) -> str:
                 {1, 2, 3},
                 most=_MOST,
             ),
-            bullets([*lists, *(f"Only in one: {text}" for text in _of_one(found))], most=_MOST),
+            bullets([*lists, *(f"{head}: {escape(text)}" for head, text in _of_one(found))], most=_MOST),
             _part("Checks", ["check", "", ""], verdicts),
             _part("Layers, largest drop first", ["tensor", "op", "old", "new", "change"], layers, {2, 3, 4}),
             _part("Gates", ["gate", "old", "new"], gates),
@@ -215,15 +215,14 @@ def _lists(found: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _of_one(found: Comparison) -> list[str]:
-    """Count the settings that one report alone has; empty where there are none."""
-    parts = [
-        f"{len(names)} of the {which} report"
-        for which, names in (("old", found.only_old), ("new", found.only_new))
+def _of_one(found: Comparison) -> list[tuple[str, str]]:
+    """Name the settings that one report alone has."""
+    alone = (("old", found.only_old), ("new", found.only_new))
+    return [
+        (f"In the {which} report alone", f"{wording.count(len(names), 'setting')}: {_named(names)}")
+        for which, names in alone
         if names
     ]
-    total = len(found.only_old) + len(found.only_new)
-    return [f"{wording.count(total, 'setting')}, {' and '.join(parts)}"] if parts else []
 
 
 def _named(names: Sequence[str]) -> str:

@@ -348,7 +348,7 @@ def _saturation(found: Saturation) -> object:
 
 def scales_of(weights: LayerScales) -> WeightScales:
     """Sum up the scales of one weight: all of them are in the table, report.json has their spread."""
-    scales, entry = weights.entry.scales, weights.entry
+    scales, entry = weights.entry.told_scales, weights.entry
     return WeightScales(
         node=weights.node,
         op_type=weights.op_type,
@@ -357,7 +357,7 @@ def scales_of(weights: LayerScales) -> WeightScales:
         dtype=entry.dtype,
         range=entry.range,
         axis=entry.axis,
-        scales=len(scales),
+        scales=len(entry.scales),
         scale_min=min(scales, default=None),
         scale_median=statistics.median(scales) if scales else None,
         scale_max=max(scales, default=None),

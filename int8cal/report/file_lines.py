@@ -74,9 +74,9 @@ def _entry_lines(table: CalibrationTable, screen: Screen) -> list[str]:
     entries = screen.chosen(list(table.tensors.items()), lambda item: item[0], lambda item: -item[1].clipped)
     lines += screen.cut([_tensor(tensor, entry, screen) for tensor, entry in entries], "tensor")
     weights = [
-        (key, _kind(entry, screen), min(entry.scales), median(entry.scales), max(entry.scales))
+        (key, _kind(entry, screen), min(scales), median(scales), max(scales))
         for key, entry in table.weights.items()
-        if entry.scales and min(entry.scales) > 0
+        if (scales := entry.told_scales)
     ]
     if weights:
         lines += ["", *spread_lines(weights, screen)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from int8cal.evaluation.result import LayerScales, TensorHistogram
 from int8cal.quantization.table import WeightEntry
@@ -155,14 +159,50 @@ def test_a_histogram_shows_what_is_kept_clipped_and_each_range(show, build):
     assert drawn(page, chart) != logarithmic
 
 
-def test_charts_are_drawn_when_they_come_into_view_and_given_up_after(show, build):
-    page = show(build(60))
+def test_of_many_charts_the_later_ones_are_drawn_when_they_come_into_view_and_given_up_after(show, build):
+    page = show(build(120))
     assert page.locator("canvas").count() < 20
-    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+    unfold(page)
     last = page.locator(CHART).last
     last.scroll_into_view_if_needed()
     last.locator("canvas").wait_for()
-    page.wait_for_function("document.querySelectorAll('canvas').length < 20")
+    page.locator("header").scroll_into_view_if_needed()
+    last.locator("canvas").wait_for(state="detached")
+    assert page.locator("canvas").count() < 80
+
+
+def unblank(page, count):
+    """Require that a picture of the whole page shows so many histograms, each with bars."""
+    boxes = [figure.bounding_box() for figure in page.locator("#ranges figure").all() if figure.is_visible()]
+    assert len(boxes) == count
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    kept = page.evaluate("getComputedStyle(document.querySelector('.back-good')).backgroundColor")
+    colour = tuple(map(int, re.findall(r"\d+", kept)[:3]))
+    for box in boxes:
+        corners = (box["x"], box["y"], box["x"] + box["width"], box["y"] + box["height"])
+        pixels = np.asarray(picture.crop(tuple(map(round, corners))))
+        assert (pixels == colour).all(axis=-1).sum() > 100
+
+
+def unfold(page):
+    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+
+
+def test_a_picture_of_the_whole_page_has_every_histogram(show, build):
+    page = show(build(30))
+    unblank(page, 12)
+    unfold(page)
+    unblank(page, 30)
+
+
+def test_paper_has_every_histogram_that_is_not_folded_away(show, build):
+    page = show(build(60), scheme="dark")
+    unfold(page)
+    page.emulate_media(media="print")
+    page.locator("#ranges .chart:not(:has(canvas))").wait_for(state="detached")
+    unblank(page, 60)
+    page.emulate_media(media="screen")
+    page.wait_for_selector("html:not([data-theme])")
 
 
 def test_a_link_opens_the_folded_histogram_that_it_names(show, build):
@@ -255,11 +295,10 @@ def test_odd_numbers_are_drawn_without_complaint(show, build):
         for key in ("+", "l", "ArrowLeft", "0"):
             page.locator(chart).press(key)
         assert view(page, chart) == (low, high)
-    # a scale of 0, which no table has, has no place on an axis of powers of ten
-    drawable = [str(number) for number, each in enumerate(scales) if min(each) > 0]
+    # a scale of 0 has no place on an axis of powers of ten, and is left out
     options = page.locator("#weights-of option").evaluate_all("found => found.map(each => each.value)")
-    assert sorted(filter(None, options)) == drawable
-    for number in drawable:
+    assert sorted(filter(None, options)) == [str(number) for number in range(len(scales))]
+    for number in map(str, range(len(scales))):
         page.select_option("#weights-of", number)
         drawn(page, "#channel-chart")
         page.locator("#channel-chart").press("l")

@@ -1,5 +1,6 @@
 "use strict";
-// Histograms and the scales of single channels, drawn by uPlot when they come into view, and given up when they leave.
+// Histograms and the scales of single channels, drawn by uPlot: the first ones at once, so that they are on every picture
+// and printout of the page; the many others when they come into view, and given up when they leave.
 {
   const data = JSON.parse(document.getElementById("plots").textContent);
   const probe = document.createElement("i");
@@ -311,14 +312,24 @@
   }
 
   const charts = new Map();
+  const KEPT = 48; // charts that stay once they are drawn: 16 MB of pixels
+  const places = [...document.querySelectorAll("[data-histogram]")];
+  const stays = new Set(places.slice(0, KEPT));
+  let printing = false;
+  const draw = (place) => {
+    if (place.closest("details:not([open])")) return;
+    if (!charts.has(place)) charts.set(place, new Histogram(place, data.histograms[place.dataset.histogram]));
+    charts.get(place).draw();
+  };
   const near = new IntersectionObserver((entries) => {
     for (const { target, isIntersecting } of entries) {
-      if (isIntersecting && !charts.has(target)) charts.set(target, new Histogram(target, data.histograms[target.dataset.histogram]));
-      if (isIntersecting) charts.get(target).draw(); else charts.get(target)?.drop();
+      if (isIntersecting) draw(target); else if (!stays.has(target) && !printing) charts.get(target)?.drop();
     }
   }, { rootMargin: "600px" });
-  const places = [...document.querySelectorAll("[data-histogram]")];
   for (const place of places) near.observe(place);
+  stays.forEach(draw);
+  for (const fold of document.querySelectorAll("details"))
+    fold.addEventListener("toggle", () => stays.forEach((place) => { if (fold.contains(place)) draw(place); }));
 
   const select = document.getElementById("weights-of");
   if (select) {
@@ -331,11 +342,8 @@
       charts.delete(place);
       place = fresh;
       charts.set(place, new Channels(place, data.weights[number]));
-      seen.observe(place);
+      charts.get(place).draw();
     };
-    const seen = new IntersectionObserver((entries) => {
-      for (const { target, isIntersecting } of entries) if (isIntersecting) charts.get(target)?.draw();
-    }, { rootMargin: "600px" });
     select.addEventListener("change", () => change(select.value));
     change(select.value);
     for (const button of document.querySelectorAll("[data-show]")) {
@@ -362,17 +370,24 @@
 
   // On paper: light, and every histogram that is not folded away.
   let theme;
-  addEventListener("beforeprint", () => {
+  const print = () => {
+    if (printing) return;
+    printing = true;
     theme = document.documentElement.dataset.theme;
     document.documentElement.dataset.theme = "light";
-    for (const place of places) {
-      if (!charts.has(place)) charts.set(place, new Histogram(place, data.histograms[place.dataset.histogram]));
-      charts.get(place).draw();
-    }
+    places.forEach(draw);
     redraw();
-  });
-  addEventListener("afterprint", () => {
+  };
+  const printed = () => {
+    if (!printing) return;
+    printing = false;
     if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme;
     redraw();
-  });
+  };
+  addEventListener("beforeprint", print);
+  addEventListener("afterprint", printed);
+  // whoever only takes on paper's styles sends no event of printing
+  const paper = matchMedia("print");
+  paper.addEventListener("change", () => (paper.matches ? print() : printed()));
+  if (paper.matches) print();
 }

@@ -47,6 +47,13 @@ def test_the_document_says_how_far_scales_are_apart():
     assert (found.scales, found.scale_min, found.scale_median, found.scale_max) == (4, 0.125, 0.75, 4.0)
 
 
+def test_channels_that_are_all_but_zero_do_not_count_for_the_spread():
+    found = scales_of(LayerScales("conv", "Conv", "w", "y", entry(2.0, 1e-17, 0.5, 4.0)))
+    assert (found.scales, found.scale_min, found.scale_median, found.scale_max) == (4, 0.5, 2.0, 4.0)
+    assert found.spread == 8.0
+    assert scales_of(LayerScales("conv", "Conv", "w", "y", entry(0.0, 0.0))).spread is None
+
+
 def test_layers_say_type_and_range_where_a_table_is_known(report, tmp_path):
     first, second = report.evaluation.layers[:2]
     known = TensorEntry("uint8", 0.5, 3, -1.5, 126.0, "kl", 130.0, (-2.0, 130.0), 0.001, "calibrated")
