@@ -65,7 +65,7 @@ class WeightEntry:
 
     @property
     def told_scales(self) -> tuple[float, ...]:
-        """Return the scales to sum up: a channel with weights below a millionth of the largest ones' is all but zero."""
+        """Return the scales to sum up: a channel below a millionth of the largest is all but zero, and left out."""
         least = max(self.scales, default=0.0) * _ALL_BUT_ZERO
         return tuple(scale for scale in self.scales if scale > least)
 

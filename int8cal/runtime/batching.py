@@ -200,10 +200,10 @@ def in_order(function: Callable[[X], Y], items: Iterable[X], at_once: int) -> It
 def _run_groups(
     session: Runs, signature: Signature, samples: Iterable[S], size: int, outputs: Sequence[str] | None
 ) -> Iterator[tuple[list[S], Mapping[str, npt.NDArray[Any]]]]:
-    def run(group: list[S]) -> tuple[list[S], Mapping[str, npt.NDArray[Any]]]:
+    def outputs_of(group: list[S]) -> tuple[list[S], Mapping[str, npt.NDArray[Any]]]:
         return group, run_group(session, signature, group, outputs)
 
-    return in_order(run, _groups(samples, size), session.at_once)
+    return in_order(outputs_of, _groups(samples, size), session.at_once)
 
 
 def _groups(samples: Iterable[S], size: int) -> Iterator[list[S]]:
