@@ -8,9 +8,11 @@ layer's integer kernel writes codes. So a layer may be taken together with the o
 
 from __future__ import annotations
 
+import heapq
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
 
 from int8cal.graph.bodies import full_name
 from int8cal.graph.costs import float_us, layer_float_us
@@ -25,7 +27,7 @@ from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.search.search import left_in_float
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     import onnx
 
@@ -129,6 +131,37 @@ def named_in_full(each: OptionalLayer, path: str, runs: float) -> OptionalLayer:
     return replace(each, layer=layer, freed=freed, exact=exact, us=runs * each.us)
 
 
+@dataclass(frozen=True)
+class Mixes(Sequence[PrecisionMix]):
+    """The mixes of a planner, from nothing taken on: what each takes is a beginning of the same lists.
+
+    Attributes:
+        residual, floats: Layers in the order in which their inputs get residual codes, and in which they become float.
+        ends: Of each mix: how many of either it takes, its percent and its gain (see `PrecisionMix`).
+    """
+
+    residual: tuple[str, ...]
+    floats: tuple[str, ...]
+    ends: tuple[tuple[int, int, float, float], ...]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, number: int) -> PrecisionMix: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> tuple[PrecisionMix, ...]: ...
+
+    def __getitem__(self, number: int | slice) -> PrecisionMix | tuple[PrecisionMix, ...]:
+        if isinstance(number, slice):
+            return tuple(self[each] for each in range(*number.indices(len(self))))
+        residual, floats, percent, gain = self.ends[number]
+        taken = frozenset(self.floats[:floats])
+        names = tuple(node for node in self.residual[:residual] if node not in taken)
+        return PrecisionMix(self.floats[:floats], names, percent, gain)
+
+
 @dataclass
 class MixPlanner:
     """Steps away from int8, each the one that takes away most noise per microsecond.
@@ -146,9 +179,8 @@ class MixPlanner:
     noise: Mapping[NoiseSource, float]
     whole_us: float
     keep: int
-    _inputs: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
-    def mixes(self, budget: float) -> tuple[PrecisionMix, ...]:
+    def mixes(self, budget: float) -> Mixes:
         """Add up steps within a budget; one that does not fit is left out, and a cheaper one behind it may still fit.
 
         Args:
@@ -157,19 +189,27 @@ class MixPlanner:
         Returns:
             The mixes, from nothing taken on.
         """
-        mixes = [PrecisionMix()]
-        self._inputs = {each.node: self.noise.get(NoiseSource("input", each.node), 0.0) for each in self.layers}
+        ends, residual, floats = [(0, 0, 0.0, 0.0)], list[str](), list[str]()
+        inputs = {each.node: self.noise.get(NoiseSource("input", each.node), 0.0) for each in self.layers}
         for group in sorted(self.groups, key=lambda each: (-self._saved(each) / each.us, each.nodes)):
-            last, saved = mixes[-1], self._saved(group)
-            percent = last.percent + 100 * group.us / self.whole_us
+            (_, _, before, gained), saved = ends[-1], self._saved(group)
+            percent = before + 100 * group.us / self.whole_us
             if saved >= LEAST_GAIN and percent <= budget:
-                mixes.append(
-                    replace(last, residual=(*last.residual, *group.nodes), percent=percent, gain=last.gain + saved)
-                )
-                self._inputs |= {node: self.noise[NoiseSource("input", node, residual=True)] for node in group.nodes}
-        while (following := self._next(mixes[-1], budget)) is not None:
-            mixes.append(following)
-        return tuple(mixes)
+                residual += group.nodes
+                ends.append((len(residual), 0, percent, gained + saved))
+                inputs |= {node: self.noise[NoiseSource("input", node, residual=True)] for node in group.nodes}
+        steps = _Steps(self.layers, inputs, self.noise)
+        while (best := steps.best()) is not None:
+            step, gain = best
+            _, _, before, gained = ends[-1]
+            percent = before + 100 * math.fsum(one.us for one in step) / self.whole_us
+            # time only grows, and so does the number of layers: what does not fit now never will
+            if percent > budget or len(floats) + len(step) > len(self.layers) - self.keep:
+                continue
+            steps.take(step)
+            floats += [one.node for one in step]
+            ends.append((len(residual), len(floats), percent, min(gained + gain, 1.0)))
+        return Mixes(tuple(residual), tuple(floats), tuple(ends))
 
     def _saved(self, group: ResidualGroup) -> float:
         return math.fsum(
@@ -177,35 +217,96 @@ class MixPlanner:
             for node in group.nodes
         )
 
-    def _next(self, last: PrecisionMix, budget: float) -> PrecisionMix | None:
-        """Return the mix with the further layers in float that gain most per microsecond; None where none fit."""
-        taken = [each for each in self.layers if each.node in last.floats]
-        before, best, most = self._gain(taken), None, 0.0
-        for step in (step for each in self.layers for step in self._steps(each, last.floats)):
-            gain, us = self._gain([*taken, *step]) - before, math.fsum(one.us for one in step)
-            percent = last.percent + 100 * us / self.whole_us
-            fits = percent <= budget and len(taken) + len(step) <= len(self.layers) - self.keep
-            if fits and gain >= LEAST_GAIN and (best is None or gain / us > most):
-                floats, most = (*last.floats, *(one.node for one in step)), gain / us
-                residual = tuple(node for node in last.residual if node not in floats)
-                best = PrecisionMix(floats, residual, percent, min(last.gain + gain, 1.0))
-        return best
 
-    def _steps(self, each: OptionalLayer, floats: tuple[str, ...]) -> list[tuple[OptionalLayer, ...]]:
-        """Return a layer alone, and together with any layer that makes its input float; none where it is in float."""
-        if each.node in floats:
-            return []
-        before = [one for one in self.layers if each.layer.input in one.freed and one.node not in (*floats, each.node)]
-        return [(each,)] if each.free else [(each,), *((one, each) for one in before)]
+class _Steps:
+    """A layer alone, or together with one that makes its input float, in the order of what they gain per microsecond.
 
-    def _gain(self, floats: Sequence[OptionalLayer]) -> float:
-        """Return the share of the noise that goes when layers are float."""
-        freed = frozenset[str]().union(*(each.freed for each in floats))
-        exact = frozenset[str]().union(*(each.exact for each in floats))
-        parts = [self.noise.get(NoiseSource("weights", each.node), 0.0) for each in floats]
-        parts += [self._inputs[each.node] for each in floats if each.free or each.layer.input in freed]
-        parts += [self.noise.get(NoiseSource("others", tensor), 0.0) for tensor in sorted(exact)]
+    What a step gains depends on the steps before it that have a tensor in common with it, and on no others: only these
+    are weighed again, so that a model of thousands of layers is no work for minutes.
+    """
+
+    def __init__(
+        self, layers: Sequence[OptionalLayer], inputs: Mapping[str, float], noise: Mapping[NoiseSource, float]
+    ) -> None:
+        """Weigh every step.
+
+        Args:
+            layers: Those that may stay float.
+            inputs: Share of the noise that each layer's input has now, by node.
+            noise: See `MixPlanner`.
+        """
+        self._inputs, self._noise = inputs, noise
+        self._taken, self._freed, self._exact = set[str](), set[str](), set[str]()
+        self._waiting: dict[str, list[float]] = {}  # tensor -> noise of layers in float that read its codes
+        makers: dict[str, list[OptionalLayer]] = {}
+        for each in layers:
+            for tensor in each.freed:
+                makers.setdefault(tensor, []).append(each)
+        self._steps: list[tuple[OptionalLayer, ...]] = []
+        for each in layers:
+            self._steps.append((each,))
+            if not each.free:
+                before = (one for one in makers.get(each.layer.input, []) if one.node != each.node)
+                self._steps += [(one, each) for one in before]
+        self._by_tensor: dict[str, list[int]] = {}
+        for number, step in enumerate(self._steps):
+            for tensor in _tensors(step):
+                self._by_tensor.setdefault(tensor, []).append(number)
+        self._weights: list[int] = [0] * len(self._steps)  # how often each was weighed: older entries count no more
+        self._heap: list[tuple[float, int, int, float]] = []
+        for number in range(len(self._steps)):
+            self._weigh(number)
+
+    def best(self) -> tuple[tuple[OptionalLayer, ...], float] | None:
+        """Return the step that gains most per microsecond, the first of equal ones, and its gain; each once."""
+        while self._heap:
+            _, number, weighed, gain = heapq.heappop(self._heap)
+            step = self._steps[number]
+            if weighed == self._weights[number] and not any(one.node in self._taken for one in step):
+                return step, gain
+        return None
+
+    def take(self, step: Sequence[OptionalLayer]) -> None:
+        """Let the layers of a step be float."""
+        self._taken |= {one.node for one in step}
+        for one in step:
+            self._freed |= one.freed
+            self._exact |= one.exact
+        for one in step:
+            if not one.free and one.layer.input not in self._freed:
+                self._waiting.setdefault(one.layer.input, []).append(self._inputs[one.node])
+        for tensor in self._freed & self._waiting.keys():
+            del self._waiting[tensor]
+        for number in {number for tensor in _tensors(step) for number in self._by_tensor[tensor]}:
+            self._weigh(number)
+
+    def _weigh(self, number: int) -> None:
+        step = self._steps[number]
+        if any(one.node in self._taken for one in step):
+            return
+        gain, us = self._gain(step), math.fsum(one.us for one in step)
+        self._weights[number] += 1
+        if gain >= LEAST_GAIN:
+            heapq.heappush(self._heap, (-gain / us, number, self._weights[number], gain))
+
+    def _gain(self, step: Sequence[OptionalLayer]) -> float:
+        """Return the share of the noise that goes when the layers of a step are float too."""
+        freed = frozenset[str]().union(*(each.freed for each in step))
+        exact = frozenset[str]().union(*(each.exact for each in step)) - self._exact
+        parts = [self._noise.get(NoiseSource("weights", each.node), 0.0) for each in step]
+        parts += [
+            self._inputs[each.node]
+            for each in step
+            if each.free or each.layer.input in freed or each.layer.input in self._freed
+        ]
+        for tensor in freed & self._waiting.keys():
+            parts += self._waiting[tensor]
+        parts += [self._noise.get(NoiseSource("others", tensor), 0.0) for tensor in exact]
         return math.fsum(parts)
+
+
+def _tensors(step: Sequence[OptionalLayer]) -> frozenset[str]:
+    return frozenset(tensor for one in step for tensor in (one.layer.input, *one.freed, *one.exact))
 
 
 def fewest(top: int, holds: Callable[[int], bool]) -> int | None:
@@ -232,7 +333,7 @@ def fewest(top: int, holds: Callable[[int], bool]) -> int | None:
     return high
 
 
-def needed(mixes: Sequence[PrecisionMix], factor: float) -> PrecisionMix | None:
+def needed(mixes: Iterable[PrecisionMix], factor: float) -> PrecisionMix | None:
     """Return the lowest mix that by estimate leaves no more than a part of the noise; None where none does.
 
     Args:

@@ -260,7 +260,7 @@ class GateSearch:
             # what the best one really gained corrects the estimate
             left = 10 ** ((plain.metrics.sqnr_db - best.metrics.sqnr_db) / 10)
             allowed *= min(max(1.0 - best.mix.gain, 1e-9) / left, 1.0)
-        beyond = [mix for mix in mixes if mix.percent > self._budget]
+        beyond = (mix for mix in mixes if mix.percent > self._budget)
         mix = needed(beyond, allowed)
         return math.inf if mix is None else mix.percent
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.graph.layers import Layer
 from int8cal.probe.rounded import NoiseSource
+from int8cal.search.goals import mixed
 from int8cal.search.goals.mixed import (
+    LEAST_GAIN,
     MOST_EVALUATIONS,
     MixPlanner,
     OptionalLayer,
@@ -71,6 +76,72 @@ def test_what_does_not_fit_is_left_out_and_something_cheaper_still_fits():
     figures = {NoiseSource("input", "dear"): 0.9, NoiseSource("input", "cheap"): 0.005, NoiseSource("input", "c"): 0.0}
     mixes = MixPlanner(layers, (), figures, 100.0, keep=0).mixes(10.0)
     assert [mix.floats for mix in mixes] == [(), ("cheap",)]
+
+
+SHARES = st.floats(0.0, 1.0).map(lambda share: share / 50)
+
+
+@st.composite
+def networks(draw):
+    """Layers that read and free some of the same tensors, alone or several, and their noise."""
+    tensors, layers, figures = ["a", "b", "c", "d"], [], {}
+    some = st.frozensets(st.sampled_from(tensors), max_size=2)
+    for number in range(draw(st.integers(1, 7))):
+        name, reads = f"n{number}", draw(st.sampled_from(tensors))
+        made = layer(name, reads, us=draw(st.floats(0.5, 9.0)), freed=draw(some) - {reads}, exact=draw(some))
+        layers.append(replace(made, free=draw(st.booleans())))
+        figures[NoiseSource("input", name)], figures[NoiseSource("weights", name)] = draw(SHARES), draw(SHARES)
+    figures |= {NoiseSource("others", tensor): draw(SHARES) for tensor in tensors}
+    return layers, figures
+
+
+def share_without(layers, figures):
+    """The noise that goes when these layers are float, counted anew."""
+    freed = {tensor for each in layers for tensor in each.freed}
+    parts = [figures[NoiseSource("weights", each.node)] for each in layers]
+    parts += [figures[NoiseSource("input", each.node)] for each in layers if each.free or each.layer.input in freed]
+    parts += [figures[NoiseSource("others", tensor)] for tensor in {tensor for each in layers for tensor in each.exact}]
+    return math.fsum(parts)
+
+
+@given(networks(), st.floats(0.0, 60.0), st.integers(0, 1))
+def test_each_step_gains_most_per_microsecond_of_all_that_fit(network, budget, keep):
+    layers, figures = network
+    by_name = {each.node: each for each in layers}
+    mixes = MixPlanner(layers, (), figures, 100.0, keep).mixes(budget)
+    assert [len(mix.floats) for mix in mixes] == sorted({len(mix.floats) for mix in mixes})
+    for before, after in itertools.pairwise([*mixes, None]):
+        taken = [by_name[name] for name in before.floats]
+        assert before.gain == pytest.approx(min(share_without(taken, figures), 1.0))
+        steps = {
+            (*others, each): share_without([*taken, *others, each], figures) - share_without(taken, figures)
+            for each in layers
+            for others in ((), *((one,) for one in layers if each.layer.input in one.freed and not each.free))
+            if not {each.node, *(one.node for one in others)} & {*before.floats} and each not in others
+        }
+        fits = {
+            step: gain / math.fsum(one.us for one in step)
+            for step, gain in steps.items()
+            if gain >= 1.001 * LEAST_GAIN
+            and before.percent + math.fsum(one.us for one in step) <= budget * 0.999999
+            and len(taken) + len(step) <= len(layers) - keep
+        }
+        if after is None:
+            assert not fits
+        else:
+            step = tuple(by_name[name] for name in after.floats[len(before.floats) :])
+            assert steps[step] / math.fsum(one.us for one in step) >= max(fits.values(), default=0.0) * 0.999999
+
+
+def test_thousands_of_layers_weigh_each_step_some_times(monkeypatch):
+    calls, weigh = [], mixed._Steps._weigh
+    monkeypatch.setattr(mixed._Steps, "_weigh", lambda self, number: (calls.append(number), weigh(self, number)))
+    count = 3000
+    shares = np.random.default_rng(1).dirichlet(np.ones(count)).tolist()
+    planner = MixPlanner(chain(*shares), (), noise(shares, [0.001] * count), 1e6, keep=1)
+    mixes = planner.mixes(math.inf)
+    assert len(mixes[-1].floats) == count - 1
+    assert len(calls) < 20 * count
 
 
 def test_residual_codes_come_first_and_make_way_for_float():
