@@ -15,6 +15,7 @@ COMMANDS = {
     "thresholds": "Time per tensor of every threshold method.",
     "scaling": "Calibration over numbers of samples and of tensors: seconds, peak memory, plots.",
     "accuracy": "Accuracy after 5, 10 and 50 calibration batches, by method and recipe.",
+    "endurance": "A million samples, thousands of files, gigabytes of weights, thousands of nodes: time and memory.",
     "kernels": "Nanoseconds per element of the statistics kernels.",
 }
 

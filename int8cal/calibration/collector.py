@@ -98,11 +98,21 @@ class Collector:
                 (N, C, ...) then stands over memory of (N, C / block, ..., block).
 
         Raises:
-            StatisticsError: a value is NaN or infinite, or the channels are not those of the weights.
+            StatisticsError: a value is NaN or infinite, the channels are not those of the weights, or there are 2**32
+                values or more.
         """
         if values.size == 0:
             return
         values = _by_channel(np.ascontiguousarray(values, np.float32), self._tap, block)
+        if values.size > _LARGEST_COUNT:
+            raise StatisticsError(
+                f"tensor {self._tap.tensor!r} has {values.size} values for one sample, of which {_LARGEST_COUNT} can "
+                "be counted",
+                where=where,
+                do="leave what reads it in float with --exclude",
+                tensor=self._tap.tensor,
+                sample=where,
+            )
         if self._in_tables + values.size > _LARGEST_COUNT:
             self._fine.move_out(self._span())
             self._coarse.move_out(self._span())
@@ -121,7 +131,7 @@ class Collector:
         self._in_tables += values.size
         if self._tap.channels:
             self._uncarried += 1
-            if self._uncarried >= 1 << 28:  # limbs hold 2**31 additions without carrying
+            if self._uncarried >= 1 << 28:  # limbs hold 2**30 additions without carrying
                 self._sums, self._squares = exactsum.canonical(self._sums), exactsum.canonical(self._squares)
                 self._uncarried = 0
             self._count += values.size // self._tap.channels

@@ -114,3 +114,16 @@ def test_the_module_runs_from_the_checkout():
     done = subprocess.run([sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
     assert "calibration" in done.stdout
+
+
+def test_endurance(bench, tmp_path):
+    status, out, err = bench(
+        "endurance", "--samples", 40, "--files", 3, "--gigabytes", 0.001, "--nodes", 8, "--threads", 1, "--json",
+        tmp_path / "all.json",
+    )  # fmt: skip
+    assert status == 0, err
+    measured = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))["measurements"]
+    assert list(measured) == ["40 samples in one file", "3 files", "0.001 GB of weights", "8 nodes"]
+    assert measured["0.001 GB of weights"]["model_mb"] == pytest.approx(1.0, rel=0.01)
+    assert all(len(one["tenths"]) == 10 and one["peak_mb"] > 0 for one in measured.values())
+    assert all(name in out for name in measured)

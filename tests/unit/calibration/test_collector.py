@@ -1,4 +1,5 @@
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,12 +65,60 @@ def test_channel_counts_spill_before_their_counters_wrap(monkeypatch, tools):
     whole, spilling = Collector(Tap("t", 1, 2, True)), Collector(Tap("t", 1, 2, True))
     for sample in samples:
         whole.add(sample, "sample")
-    monkeypatch.setattr(module, "_LARGEST_COUNT", 5)
+    monkeypatch.setattr(module, "_LARGEST_COUNT", 7)
     for sample in samples:
         spilling.add(sample, "sample")
     np.testing.assert_array_equal(spilling.result().channels.bins, whole.result().channels.bins)
     np.testing.assert_array_equal(spilling.result().channels.counts, whole.result().channels.counts)
     assert spilling.result().channels.counts.tolist() == [9, 3, 9, 3]
+
+
+@pytest.mark.parametrize("value", [1.5, 0.0])
+def test_counters_near_their_end_are_moved_out_exactly(value):
+    tap = Tap("t", 1, 2, True)
+    collector = Collector(tap)
+    sample = np.full((1, 2, 3), value, np.float32)
+    collector.add(sample, "sample")
+    # as if the same values had come until the tables were nearly full: planted, for nobody waits for 2**32 of them
+    planted = 2**32 - 12
+    for counters, share in ((collector._fine, planted), (collector._coarse, planted // 2)):
+        counters.table[counters.table > 0] = share
+    if not value:  # zeros take turns on slots
+        collector._fine.table[collector._fine.table > 0] = planted // int((collector._fine.table > 0).sum())
+    before = collector.result()
+    collector._in_tables = planted
+    for _ in range(4):
+        collector.add(sample, "sample")
+    after = collector.result()
+    assert after.count == before.count + 4 * 6 > 2**32
+    assert after.zeros == (0 if value else after.count)
+    assert after.channels.counts.tolist() == ([planted // 2 + 4 * 3] * 2 if value else [])
+
+
+def test_one_sample_of_more_values_than_a_counter_holds_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "_LARGEST_COUNT", 5)
+    with pytest.raises(StatisticsError, match="tensor 't' has 6 values for one sample, of which 5 can be"):
+        Collector(Tap("t")).add(np.ones(6, np.float32), "calib/7.npz")
+
+
+def test_sums_are_exact_over_more_samples_than_limbs_hold():
+    collector = Collector(Tap("t", 1, 1))
+    value = np.full((1, 1, 1), np.finfo(np.float32).max, np.float32)
+    collector.add(value, "sample")
+    # each limb as if as many samples had come as are added between two carries
+    collector._sums *= (1 << 28) - 1
+    collector._uncarried = (1 << 28) - 1
+    collector.add(value, "sample")
+    collector.add(value, "sample")
+    collector._count = (1 << 28) + 1
+    assert collector.result().channels.mean[0] == np.finfo(np.float32).max
+
+
+def test_statistics_of_more_than_two_to_the_32_values_add(tools):
+    one = tools.count(np.array([1.0, 2.0, 2.0, 0.0]), tap=Tap("t"))
+    many = replace(one, counts=one.counts * 2**33, zeros=one.zeros * 2**33)
+    assert (many + many).count == 4 * 2**34
+    assert (many + one).counts.tolist() == [2**33 + 1, 2**34 + 2]
 
 
 def test_other_float_types_are_counted_as_float32(tools):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,19 @@ def test_tensors_that_only_pass_values_on_do_not_count_twice(plan, tensors):
     histogram = group_histogram(plan, tensors, "conv")
     assert histogram.total == 4
     assert histogram.observed == (0.0, 10.0)
+
+
+@pytest.mark.parametrize("method", ["auto", "max", "percentile", "kl", "mse"])
+def test_ranges_do_not_depend_on_how_many_values_there_were(plan, tools, method):
+    one = tools.count(np.random.default_rng(3).laplace(size=4000))
+    # a histogram is split into linear bins in whole counts: with more of them a little finer. The larger is 2**52 values
+    few, many = (
+        dict.fromkeys(("x", "conv", "pool", "cat_b"), replace(one, counts=one.counts * times, zeros=one.zeros * times))
+        for times in (2**20, 2**40)
+    )
+    first, second = (chosen(plan, each, CalibrationSettings(method=method)).entries["x"] for each in (few, many))
+    assert second.scale == pytest.approx(first.scale, rel=0.01)
+    assert (second.zero_point, second.clipped) == (first.zero_point, pytest.approx(first.clipped, abs=1e-3))
 
 
 def test_a_user_range_wins_and_is_marked(plan, tensors):
