@@ -152,6 +152,31 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
     return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
+def fault_of(tensor: onnx.TensorProto) -> str:
+    """Say what is wrong with how a tensor holds its values, such as fewer of them than its shape says; "" for nothing.
+
+    Types of which several values are in a byte, and text, are not counted.
+    """
+    if tensor.data_type == onnx.TensorProto.UNDEFINED or min(tensor.dims, default=0) < 0:
+        return "has no element type or a negative dimension"
+    if tensor.HasField("segment"):
+        return "is a part of a tensor, which nothing reads"
+    if tensor.data_type in _NOT_COUNTED:
+        return ""
+    if tensor.HasField("raw_data"):
+        held, expected, unit = len(tensor.raw_data), tensor_bytes(tensor), "bytes"
+    else:
+        held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
+        expected, unit = math.prod(tensor.dims), "values"
+    return f"has {held} of {expected} {unit}" if held != expected else ""
+
+
+_NOT_COUNTED = frozenset(
+    getattr(onnx.TensorProto, name, -1)
+    for name in ("STRING", "UINT4", "INT4", "FLOAT4E2M1", "UINT2", "INT2", "COMPLEX64", "COMPLEX128")
+)
+
+
 def texts(model: onnx.ModelProto) -> Iterator[tuple[str, str | bytes]]:
     """Walk over all text of a model: names of nodes, tensors and inputs, op types, metadata, documentation.
 

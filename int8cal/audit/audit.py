@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 from onnx.inliner import inline_local_functions
 
 from int8cal.audit.on_data import measure_on_data
@@ -17,7 +18,7 @@ from int8cal.errors import ConfigError, ModelError
 from int8cal.evaluation.fusion import audit_fusion, with_names
 from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
 from int8cal.evaluation.pixel_feeds import pixels_of_model
-from int8cal.graph.load import is_quantized, load_model, save_model
+from int8cal.graph.load import blaming, is_quantized, load_model, save_model
 from int8cal.graph.signature import signature_of
 from int8cal.io.paths import require_apart, require_free
 from int8cal.job import DEFAULT_TARGET
@@ -26,8 +27,6 @@ from int8cal.progress import track
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    import onnx
 
     from int8cal.audit.on_data import LayerOnData, OnData
     from int8cal.audit.worst_case import WorstCase
@@ -155,7 +154,11 @@ def audit_file(
     model = load_model(path)
     source: Path | onnx.ModelProto = path
     if model.functions:  # their nodes multiply too; inside functions nobody would see them
-        source = model = inline_local_functions(model)
+        try:
+            source = model = inline_local_functions(model)
+        except onnx.checker.ValidationError as error:
+            what = f"its functions cannot be inlined ({str(error).splitlines()[0]})"
+            raise ModelError(what, where=str(path), do="export it again") from error
     if not is_quantized(model):
         raise ModelError(
             "is a float model: nothing in it is multiplied on integers, so there is nothing to audit",
@@ -203,12 +206,13 @@ def _audit(
         fusion = audit_fusion(source, with_names(model), threads=threads)
     except ModelError as error:
         reason = f"the runtime could not write its optimized graph: {error.what}"
-    cases = worst_cases(model, target, fusion)
+    with blaming(source, str(path), reason):
+        cases = worst_cases(model, target, fusion)
+        layers = tuple(_audited(case) for case in cases)
     on_data = None
     if feeds is not None:
         found = measure_on_data(model, cases, target, track(feeds, feeds.count, "samples"), threads=threads)
         on_data = replace(found, skipped=len(feeds.skipped))
-    layers = tuple(_audited(case) for case in cases)
     return Audit(str(path), target, layers, saturation_of(target, cases), fusion, reason, on_data)
 
 
@@ -222,8 +226,11 @@ def _audited(case: WorstCase) -> AuditedLayer:
     by_output = values.swapaxes(0, 1).reshape(-1, values.shape[2])
     zeros = layer.weight.zero_point.reshape(-1)
     zeros = np.tile(zeros, values.shape[1]) if zeros.size > 1 else zeros
+    if zeros.size not in (1, len(by_output)):
+        what = f"node {layer.name!r} has {len(by_output)} output channels, and zero points for {zeros.size}"
+        raise ModelError(what, do="quantize the model again")
     bias = bias_codes(layer)
     span = (-128, 127) if layer.data.kind == "int8" else (0, 255)
-    added = 0 if bias is None or len(by_output) % bias.size else bias.reshape(-1)
+    added = bias.reshape(-1) if bias is not None and bias.size in (1, len(by_output)) else 0
     left = headroom(by_output, added, codes=span, zero_point=zero_point(layer), weight_zero_point=zeros)
     return AuditedLayer(case.result, codes, float(1 - left.min() / S32_MAX))

@@ -222,7 +222,8 @@ def choose_ranges(
     for group in plan.groups:
         for point in plan.members(group):
             if point.tensor not in tensors:
-                raise StatisticsError(f"tensor {point.tensor!r} was not calibrated", do="calibrate this model again")
+                where = f"tensor {point.tensor!r}"
+                raise StatisticsError("was not calibrated", where=where, do="calibrate this model again")
 
     def choose_group(group: str) -> tuple[Choice, dict[str, TensorEntry]]:
         members = plan.members(group)

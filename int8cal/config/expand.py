@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from int8cal.config.layers import Layer, layer_of, merge, nest, validate
 from int8cal.config.schema import ConfigFile, JobLayer
 from int8cal.errors import ConfigError
+from int8cal.io.paths import exists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -168,7 +169,7 @@ def _slug(path: str, index: int, value: object) -> str:
 
 def _models(document: YamlFile, layer: Layer, origins: Iterable[Loc]) -> list[str | None]:
     pattern = layer.get("model")
-    if pattern is None or Path(pattern).exists():
+    if pattern is None or exists(Path(pattern)):
         return [pattern]
     # Only what the file says is a pattern: its own directory may well be called "runs [old]".
     base = document.path.parent

@@ -292,6 +292,8 @@ def _number(path: Path) -> int:
 def _load_tensor(path: Path) -> onnx.TensorProto:
     import onnx
 
+    from int8cal.protos import fault_of
+
     name = path.as_posix()
     tensor = onnx.TensorProto()
     try:
@@ -303,4 +305,7 @@ def _load_tensor(path: Path) -> onnx.TensorProto:
         raise unreadable(name, "it is not an ONNX tensor")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise unreadable(name, "its values lie in another file")
+    fault = fault_of(tensor)
+    if fault:
+        raise unreadable(name, f"it {fault}")
     return tensor

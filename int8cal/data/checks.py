@@ -309,6 +309,8 @@ def _is_grey(values: Array, spec: TensorSpec) -> bool:
     channels = np.moveaxis(values, axis, 0).reshape(3, -1)
     step = max(channels.shape[1] // _PIXELS, 1)
     channels = channels[:, ::step].astype(np.float64)
+    if not np.isfinite(channels).all():
+        return False  # no image, and told as such by the pass over the samples
     channels -= channels.mean(axis=1, keepdims=True)
     power = np.sqrt(np.square(channels).sum(axis=1))
     if not power.all():

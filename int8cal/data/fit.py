@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Array, Feed
     from int8cal.graph.signature import Signature, TensorSpec
 
+_MOST_EMPTY = 1_000_000  # samples
 LABEL_KEYS = ("labels", "label")
 
 
@@ -136,7 +138,12 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
     if len(counts) > 1:
         text = ", ".join(f'"{name}" {count}' for name, count in rows.items())
         raise DataError(f"the inputs have different numbers of samples: {text}", where=where, do="give all the same")
-    return counts.pop()
+    count = counts.pop()
+    empty = next((name for name in rows if math.prod(headers[name].shape) == 0), None)
+    if count > _MOST_EMPTY and empty is not None:  # a header can claim any number of samples that take no bytes
+        what = f'input "{empty}" has shape {headers[empty].shape}: {count} samples without a value'
+        raise DataError(what, where=where, do="give samples that hold values", input=empty)
+    return count
 
 
 def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FILE_HEADINGS = ("file", "filename", "file_name", "path", "image", "name")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_id", "class_name", "target")
 _ROW = re.compile(r"\[\d+\]$")
+_DIGITS = 18  # of a class index, its sign included
 _FORM = "write one line file,label per sample"
 
 
@@ -239,8 +240,8 @@ def _numbers(rows: Sequence[_Row], found: Found, where: str) -> tuple[list[int],
         indices = class_indices(sorted(folders) if names <= folders else sorted(names))
         return [indices[row.label] for row in rows], _numbered(indices)
     for row, is_number in zip(rows, numeric, strict=True):
-        if not is_number or int(row.label) < 0:
+        if not is_number or len(row.label) > _DIGITS or int(row.label) < 0:
             what = "outside >= 0" if is_number else "not an integer like the others"
             do = "number the classes from 0, or give every label as a class name"
-            raise _row_error(row, f'label "{row.label}" is {what}', where, do)
+            raise _row_error(row, f'label "{row.label[:40]}" is {what}', where, do)
     return [int(row.label) for row in rows], ()

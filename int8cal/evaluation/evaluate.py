@@ -28,7 +28,7 @@ from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics,
 from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
-from int8cal.graph.load import external_files, load_model
+from int8cal.graph.load import data_files, load_model
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
@@ -344,7 +344,7 @@ def model_bytes(model: Path | onnx.ModelProto) -> int:
     if not isinstance(model, Path):
         return int(without_weights(model).ByteSize()) + weight_bytes(model)
     header = onnx.load(str(model), load_external_data=False)
-    return model.stat().st_size + sum((model.parent / name).stat().st_size for name in external_files(header))
+    return model.stat().st_size + sum(file.stat().st_size for file in data_files(header, model))
 
 
 def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 from onnx import helper, numpy_helper
 
+from int8cal.errors import ModelError
 from int8cal.protos import subgraphs
 
 if TYPE_CHECKING:
@@ -125,9 +126,16 @@ class Index:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """Return a node's attribute value, or the default."""
+    """Return a node's attribute value, or the default.
+
+    Raises:
+        ModelError: The value is that of a function's attribute, and the node is in no function.
+    """
     for item in node.attribute:
         if item.name == name:
+            if item.ref_attr_name:
+                what = f"attribute {name!r} of node {node.name!r} refers to a function, and the node is in none"
+                raise ModelError(what, do="export the model again")
             return helper.get_attribute_value(item)
     return default
 

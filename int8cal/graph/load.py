@@ -5,33 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onnx
 from onnx import external_data_helper
 
-from int8cal.errors import ModelError
+from int8cal.errors import Int8calError, ModelError
 from int8cal.graph.foreign import foreign_format
 from int8cal.graph.index import walk
 from int8cal.graph.ops import handles_codes
 from int8cal.io.atomic import atomic_path, atomic_write
 from int8cal.io.paths import require_readable
-from int8cal.protos import all_tensors, is_large, tensor_bytes, texts, without_weights, write_split
+from int8cal.protos import all_tensors, fault_of, graphs_within, is_large, texts, without_weights, write_split
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-_WHOLE_BYTES = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.INT8,
-        onnx.TensorProto.UINT8,
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.INT64,
-    }
-)
+_LONGEST_REASON = 200  # characters of what onnx says in a message
+_LONGEST_NAME = 60  # characters of a file name in a message
 
 
 def load_model(path: Path) -> onnx.ModelProto:
@@ -41,8 +34,8 @@ def load_model(path: Path) -> onnx.ModelProto:
         path: The .onnx file; external data is looked for beside it.
 
     Raises:
-        ModelError: the file is missing, not ONNX, truncated, empty, holds a tensor of no known type, or its external
-            data is missing.
+        ModelError: the file is missing, not ONNX, truncated, empty, holds a tensor of no known type or with another
+            number of values than its shape says, or its external data is missing or outside the model's folder.
     """
     require_readable(path, ModelError, "give the path of an .onnx file")
     try:
@@ -53,17 +46,17 @@ def load_model(path: Path) -> onnx.ModelProto:
         raise _unreadable(path, "holds no graph with nodes")
     require_text(model, str(path))
     _require_known_types(model, path)
-    names = sorted(external_files(model))
+    names = [file.name for file in data_files(model, path)]
     try:
         external_data_helper.load_external_data_for_model(model, str(path.parent))
-        _require_whole(model)  # older versions of onnx take a short file for whole
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        raise ModelError(
-            f"its external data cannot be read ({', '.join(names) or error})",
-            where=str(path),
-            do="put the whole data file beside the model",
-            path=path,
-        ) from error
+    except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
+        raise _unreadable_data(path, names, error) from error
+    try:
+        _require_whole(model)
+    except ValueError as error:
+        if names:  # older versions of onnx take a short file for whole
+            raise _unreadable_data(path, names, error) from error
+        raise ModelError(f"tensor {error}", where=str(path), do="export or download it again", path=path) from error
     return model
 
 
@@ -73,6 +66,21 @@ def _unreadable(path: Path, what: str) -> ModelError:
     if foreign is not None:
         return ModelError(f"is {foreign.what}, not an ONNX model", where=str(path), do=foreign.do, path=path)
     return ModelError(what, where=str(path), do="export or download it again", path=path)
+
+
+def _unreadable_data(path: Path, names: list[str], error: Exception) -> ModelError:
+    listed = ", ".join(map(_shortened, names[:3]))
+    linked = "link" in str(error)  # onnx says so of symbolic and of hard ones
+    return ModelError(
+        f"its external data cannot be read ({listed or error})",
+        where=str(path),
+        do=f"put the whole data file {'itself, not a link to it, ' if linked else ''}beside the model",
+        path=path,
+    )
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}..."
 
 
 def require_text(model: onnx.ModelProto, where: str) -> None:
@@ -90,25 +98,68 @@ def require_text(model: onnx.ModelProto, where: str) -> None:
 
 def _require_known_types(model: onnx.ModelProto, path: Path) -> None:
     known = set(onnx.TensorProto.DataType.values())
-    for tensor in all_tensors(model.graph):
-        if tensor.data_type not in known:
+    stored = ((tensor.name, tensor.data_type) for tensor in all_tensors(model.graph))
+    declared = (
+        (value.name, value.type.tensor_type.elem_type)
+        for graph in graphs_within(model.graph)
+        for value in (*graph.input, *graph.output, *graph.value_info)
+    )
+    for name, data_type in itertools.chain(stored, declared):
+        if data_type not in known:
             raise ModelError(
-                f"tensor {tensor.name!r} has element type {tensor.data_type}, which this version of onnx does not know",
+                f"tensor {name!r} has element type {data_type}, which this version of onnx does not know",
                 where=str(path),
                 do="export or download it again, or update onnx",
                 path=path,
-                tensor=tensor.name,
+                tensor=name,
             )
 
 
 def _require_whole(model: onnx.ModelProto) -> None:
-    for tensor in model.graph.initializer:
-        if (
-            tensor.data_type in _WHOLE_BYTES
-            and tensor.HasField("raw_data")
-            and len(tensor.raw_data) != tensor_bytes(tensor)
-        ):
-            raise ValueError(f"{tensor.name!r} has {len(tensor.raw_data)} of {tensor_bytes(tensor)} bytes")
+    """Refuse a tensor that holds another number of values than its shape and type say.
+
+    Raises:
+        ValueError: Says which tensor, and what is wrong with it.
+    """
+    for tensor in all_tensors(model.graph):
+        fault = fault_of(tensor)
+        if fault:
+            raise ValueError(f"{tensor.name!r} {fault}")
+
+
+@contextlib.contextmanager
+def blaming(source: Path | onnx.ModelProto, where: str, refusal: str = "") -> Iterator[None]:
+    """Tell a failure as the model's own where ONNX's checker or the runtime refuses it; any other passes as it is.
+
+    Models are not checked beforehand: the runtime runs many that the checker refuses.
+
+    Args:
+        source: The model that the block works on; checked only after a failure.
+        where: What messages call it.
+        refusal: What the runtime says against the model, where it was asked already.
+
+    Raises:
+        ModelError: In place of what the block raised; says what is wrong with the model.
+    """
+    try:
+        yield
+    except Int8calError as error:
+        error.where = error.where or where
+        raise
+    except Exception as error:
+        told = refusal or _refusal(source)
+        if not told:
+            raise
+        raise ModelError(f"is no sound ONNX model ({told})", where=where, do="export it again") from error
+
+
+def _refusal(source: Path | onnx.ModelProto) -> str:
+    """Return what ONNX's checker and strict shape inference say against a model; "" for nothing."""
+    try:
+        onnx.checker.check_model(source if isinstance(source, onnx.ModelProto) else str(source), full_check=True)
+    except Exception as error:  # noqa: BLE001 - the checker and shape inference raise families of their own
+        return " ".join(str(error).split())[:_LONGEST_REASON]
+    return ""
 
 
 def external_files(model: onnx.ModelProto) -> set[str]:
@@ -120,6 +171,37 @@ def external_files(model: onnx.ModelProto) -> set[str]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
+
+
+def data_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
+    """Return the files that hold a model's external tensors, in the order of their names.
+
+    Args:
+        model: Its external data need not be loaded.
+        path: Its file.
+
+    Raises:
+        ModelError: A file lies outside of the model's folder, there or by a link, or is no regular one: nobody reads
+            what a model was not shipped with.
+    """
+    folder, found = os.path.realpath(path.parent), []
+    for name in sorted(external_files(model)):
+        try:
+            file = path.parent / name
+            real = Path(os.path.realpath(file))
+            inside = not Path(name).is_absolute() and real.is_relative_to(folder)
+            sound = inside and (real.is_file() or not real.exists())
+        except (OSError, ValueError):  # a name that is too long, or with a zero byte
+            sound = False
+        if not sound:
+            raise ModelError(
+                f"its external data {_shortened(name)!r} is no file in the model's folder",
+                where=str(path),
+                do="put the data file itself, not a link to it, beside the model",
+                path=path,
+            )
+        found.append(file)
+    return tuple(found)
 
 
 def require_float(model: onnx.ModelProto, where: str) -> None:
@@ -145,10 +227,14 @@ def is_quantized(model: onnx.ModelProto) -> bool:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a model: the file's bytes, then those of its external data files in name order."""
+    """SHA-256 of a model: the file's bytes, then those of its external data files in name order.
+
+    Raises:
+        ModelError: See `data_files`.
+    """
     digest = hashlib.sha256()
     model = onnx.load(str(path), load_external_data=False)
-    for part in (path, *(path.parent / name for name in sorted(external_files(model)))):
+    for part in (path, *data_files(model, path)):
         with part.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -162,8 +248,7 @@ class Watched:
         """Look at a model's file and at the data files that it names; what cannot be read is told by who loads it."""
         self._path, self._files = path, [path]
         with contextlib.suppress(Exception):  # protobuf and onnx raise families of their own
-            names = external_files(onnx.load(str(path), load_external_data=False))
-            self._files += [path.parent / name for name in sorted(names)]
+            self._files += data_files(onnx.load(str(path), load_external_data=False), path)
         self._before = self._stamps()
 
     def require_same(self, sha256: str | None = None) -> None:

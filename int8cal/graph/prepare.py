@@ -6,6 +6,7 @@ import collections
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 from onnx import shape_inference
 
@@ -14,7 +15,7 @@ from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate, without_initialized_inputs
 from int8cal.graph.index import Index, walk
 from int8cal.graph.layers import SLOWER
-from int8cal.graph.load import Watched, file_sha256, load_model, model_sha256, require_float, require_text
+from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import fold_clips
@@ -80,7 +81,7 @@ def prepare(
         simplify: Folds constants and BatchNorm; `runtime.sessions.simplify`, since graph/ knows no runtime.
 
     Raises:
-        ModelError: It cannot be loaded, or is already quantized.
+        ModelError: It cannot be loaded, is already quantized, or is no sound ONNX model.
     """
     if isinstance(source, onnx.ModelProto):
         original, sha, name = source, model_sha256(source), source.graph.name or "model"
@@ -90,17 +91,19 @@ def prepare(
         watched = Watched(source)
         original, sha, name, where = load_model(source), file_sha256(source), source.name, str(source)
         watched.require_same()  # the hash is of what was loaded
-    signature = signature_of(original)
-    header = without_weights(original)
-    _require_tensors(original, where)
-    normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)
-    if metadata_of(normal, CONVERTED):
-        set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
-    del original  # a model of several GB should not stay in memory three times
-    simple = folded(normal, simplify)
-    del normal
-    model = _decided(finish(simple, header), header, simplify)
-    return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
+    # constants may be NaN of the kind that signals when it is converted: what becomes of them, each pass decides
+    with blaming(source, where), np.errstate(invalid="ignore"):
+        signature = signature_of(original)
+        header = without_weights(original)
+        _require_tensors(original, where)
+        normal = normalize(original, where, OPSET_OF_16_BITS if activations == "u16" else MIN_OPSET)
+        if metadata_of(normal, CONVERTED):
+            set_metadata(header, CONVERTED, str(metadata_of(normal, CONVERTED)))
+        del original  # a model of several GB should not stay in memory three times
+        simple = folded(normal, simplify)
+        del normal
+        model = _decided(finish(simple, header), header, simplify)
+        return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
 
 
 def _decided(

@@ -76,7 +76,7 @@ def signature_of(model: onnx.ModelProto) -> Signature:
     summed = {
         str(node.input[0]): weights[node.input[1]][-2:][0]
         for node in model.graph.node
-        if node.op_type == "MatMul" and weights.get(node.input[1])
+        if node.op_type == "MatMul" and len(node.input) > 1 and weights.get(node.input[1])
     }
     inputs = tuple(_specs(value for value in model.graph.input if value.name not in weights))
     vectors = {spec.name for spec in inputs if spec.shape is not None and len(spec.shape) == 1}

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.errors import TableError
+from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.index import Index, attribute
 from int8cal.interop.foreign import (
     Conversion,
@@ -171,7 +171,7 @@ def read_ncnn(content: bytes, where: str, layers: Sequence[NcnnLayer]) -> Foreig
     for name, inverse in parsed.inputs.items():
         if name in unknown:
             continue
-        affine, tensor = Affine(positive_scale(1 / inverse), 0, S8), by_name[name].input
+        affine, tensor = Affine(_scale(1 / inverse, name, where), 0, S8), by_name[name].input
         if tensors.get(tensor, affine) != affine:
             widened.add(tensor)
         tensors[tensor] = max(tensors.get(tensor, affine), affine, key=lambda each: each.scale)
@@ -209,9 +209,16 @@ def _scales(inverses: tuple[float, ...], layer: NcnnLayer, where: str) -> tuple[
             do="is this the table of this model?",
         )
     factor = WINOGRAD / S8.qmax if layer.winograd else 1.0
-    scales = [positive_scale(factor / inverse) for inverse in inverses]
+    scales = [_scale(factor / inverse, layer.name, where) for inverse in inverses]
     width = layer.channels // expected
     return tuple(scale for scale in scales for _ in range(width))
+
+
+def _scale(scale: float, name: str, where: str) -> float:
+    try:
+        return positive_scale(scale)
+    except NonFiniteError as error:
+        raise TableError(error.what, where=f"{where}: layer {name!r}", do="correct it") from error
 
 
 def _joined(values: list[float]) -> str:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 FORMAT = "int8cal/report"
 VERSION = 1
+# Beyond these no figure is, and arithmetic on what is read could overflow.
+_DIGITS = 300
+_LARGEST = 1e300
 STATIONS = ("prepare", "calibrate", "thresholds", "quantize", "evaluate")
 NO_REASON = "no reason was recorded"
 _NO_DECISION = "the values of this output are not known to be of a kind that has such a figure"
@@ -256,6 +259,33 @@ def document_from(content: object) -> Document:
 @functools.cache
 def _reader() -> TypeAdapter[Document]:
     return TypeAdapter(Document)
+
+
+def figures_from(text: str) -> Any:
+    """Parse JSON whose numbers are figures: finite, and of a size that arithmetic on them does not overflow.
+
+    Raises:
+        ValueError: It is no JSON, or has another number.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, parse_constant=_refuse_constant, parse_int=_integer, parse_float=_float)
+
+
+def _integer(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if abs(value) > _LARGEST:
+        raise ValueError(f"{text[:20]} is too large a number")
+    return value
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def as_json(part: object) -> Any:

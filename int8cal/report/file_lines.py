@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +16,7 @@ from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic r
 from int8cal.evaluation.result import Gate  # noqa: TC001 - likewise
 from int8cal.numerics.loglinear import linear_histogram
 from int8cal.report import wording
+from int8cal.report.document import figures_from
 from int8cal.report.reading import flat
 from int8cal.report.terminal import spread_lines
 
@@ -267,7 +267,7 @@ def load_batch_file(path: Path) -> Summary | JobRecord:
         ConfigError: It is damaged, or of a newer version.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = figures_from(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     kinds: dict[str, TypeAdapter[Summary | JobRecord]] = {SUMMARY: TypeAdapter(Summary), JOB: TypeAdapter(JobRecord)}

@@ -14,7 +14,7 @@ from int8cal.errors import ConfigError, OutputError
 from int8cal.evaluation.fastest import FIRST
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
-from int8cal.report.document import FORMAT, VERSION, document_from, report_to_json
+from int8cal.report.document import FORMAT, VERSION, document_from, figures_from, report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Metrics, Report
     from int8cal.report.document import Document, WeightScales
 
-# Beyond these no figure is, and arithmetic on what is read could overflow.
-_DIGITS = 300
-_LARGEST = 1e300
 # What pydantic calls a wrong type -> what was expected.
 _KINDS = {
     "dataclass_type": "dict",
@@ -90,12 +87,7 @@ def load_report(path: Path) -> Document:
     """
     require_readable(path, ConfigError, "check the path")
     try:
-        document = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_constant=_refuse_constant,
-            parse_int=_integer,
-            parse_float=_float,
-        )
+        document = figures_from(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise _error(path, f"is not valid JSON ({error})", "give the report.json that int8cal wrote") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -180,23 +172,6 @@ def _require_together(path: Path, place: str, values: Mapping[str, float | None]
 def _shown(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _integer(text: str) -> int:
-    if len(text) > _DIGITS:
-        raise ValueError(f"a whole number of {len(text)} digits")
-    return int(text)
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if abs(value) > _LARGEST:
-        raise ValueError(f"{text[:20]} is too large a number")
-    return value
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _error(path: Path, what: str, do: str) -> ConfigError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OPSET_OF_16_BITS, IR_OF_16_BITS = 21, 10  # QuantizeLinear to uint16
 MAX_OPSET = 27  # opset 28 has other QuantizeLinear and DequantizeLinear, which onnxruntime 1.32 has no kernel for
+
+_LARGEST = 2**31 - 1  # that onnx can be asked about
 
 
 def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> onnx.ModelProto:
@@ -43,9 +45,10 @@ def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> o
     if opset < 7:
         _rewrite(model, {"PRelu": _slopes_of_channels})
     try:
+        _require_sound(model, opset)
         raised = version_converter.convert_version(model, least)
     except Exception as error:  # noqa: BLE001 - the converter raises RuntimeError and ValidationError of several kinds
-        _refuse(opset, least, where, str(error).splitlines()[0][:200], error)
+        _refuse(opset, least, where, next(iter(str(error).strip().splitlines()), type(error).__name__)[:200], error)
     if least >= OPSET_OF_16_BITS:
         raised.ir_version = max(raised.ir_version, IR_OF_16_BITS)
     changed: dict[str, Write] = {"Hardmax": _flat_hardmax} if opset < 13 else {}
@@ -53,6 +56,30 @@ def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> o
         changed["Resize"] = _resize_as_before
     _rewrite(raised, changed)
     return raised
+
+
+def _require_sound(model: onnx.ModelProto, opset: int) -> None:
+    """Refuse what ends the process in the converter: inputs that are missing, attributes of another type.
+
+    Not by onnx's checker, which refuses much that runs, such as outputs without a shape.
+
+    Raises:
+        ValueError: Says what is wrong.
+    """
+    for node in walk(model.graph):
+        if node.domain not in STANDARD or not onnx.defs.has(node.op_type):
+            continue
+        try:
+            schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=opset)
+        except onnx.defs.SchemaError:  # an op of a later opset
+            continue
+        inputs, outputs = len(node.input), len(node.output)
+        if not (schema.min_input <= inputs <= schema.max_input and schema.min_output <= outputs <= schema.max_output):
+            raise ValueError(f"{node.op_type} {node.name!r} has {inputs} inputs and {outputs} outputs")
+        known: dict[str, Any] = dict(schema.attributes)
+        for item in node.attribute:
+            if item.name in known and item.type != int(known[item.name].type):
+                raise ValueError(f"attribute {item.name} of {node.op_type} {node.name!r} is of another type")
 
 
 def _refuse(opset: int, least: int, where: str, why: str, error: Exception | None = None) -> NoReturn:
@@ -163,8 +190,10 @@ def lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelPro
     """Return the model at MAX_OPSET; where none of its ops has changed since, it is only called so.
 
     Raises:
-        ModelError: An op has no counterpart there.
+        ModelError: An op has no counterpart there, or the opset is no number of one.
     """
+    if opset > _LARGEST:
+        raise ModelError(f"imports opset {opset}, which there is not", where=where, do="export it again")
     inside = (node for function in model.functions for node in function.node)
     ops = {node.op_type for node in (*walk(model.graph), *inside) if node.domain in STANDARD}
     changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)

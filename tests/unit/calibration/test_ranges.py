@@ -116,7 +116,7 @@ def test_symmetric_activations(plan, tensors):
 
 def test_an_uncalibrated_tensor_is_an_error_of_the_statistics(plan, tensors):
     del tensors["pool"]
-    with pytest.raises(StatisticsError, match="'pool' was not calibrated") as caught:
+    with pytest.raises(StatisticsError, match="tensor 'pool': was not calibrated") as caught:
         chosen(plan, tensors)
     assert caught.value.exit_code == 5
 
