@@ -21,6 +21,8 @@ sys.path.append(str(Path(__file__).parent))
 # no deadline: nothing is timed in tests; the same examples in every run of CI, new ones at every desk
 settings.register_profile("default", deadline=None, max_examples=60)
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
+# for a night: pytest tests/fuzz/test_graphs.py --hypothesis-profile deep
+settings.register_profile("deep", deadline=None, max_examples=5000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 ZOO = Path(os.environ.get("INT8CAL_ZOO", Path(__file__).parents[2] / "shared" / "zoo"))
