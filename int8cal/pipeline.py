@@ -246,7 +246,7 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
     prepared, plan = planned.prepared, planned.plan
-    elements = {name: each.count / max(statistics.samples, 1) for name, each in statistics.tensors.items()}
+    elements = statistics.elements
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
     scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads)

@@ -200,6 +200,11 @@ class Statistics:
     def __repr__(self) -> str:
         return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
 
+    @property
+    def elements(self) -> dict[str, float]:
+        """Values per sample of every tensor."""
+        return {name: each.count / max(self.samples, 1) for name, each in self.tensors.items()}
+
     def save(self, path: str | Path) -> None:
         """Write a .stats.npz, atomically; see calibration.statistics_file."""
         from int8cal.calibration.statistics_file import save_statistics

@@ -240,7 +240,7 @@ class GateSearch:
         for path, plan in result.plan.graphs.items():
             if path in found and path in tables:
                 own = found[path]
-                elements = {name: each.count / max(own.samples, 1) for name, each in own.tensors.items()}
+                elements = own.elements
                 runs = own.samples / max(statistics.samples, 1)
                 yield _Graph(path, models[path], plan, tables[path], elements, runs if path else 1.0)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from int8cal.numerics.pairs import Rows
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.probe.injection import ErrorSite
 from int8cal.probe.layer_inputs import read_rows
+from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import LayerProducts, Probe
 from int8cal.quantization.corrections.equalization import STEPS, scale_inputs
 from int8cal.quantization.layers import finite_weight, lay_out
@@ -67,7 +68,8 @@ Float32 = npt.NDArray[np.float32]
 ALPHAS = (0.25, 0.5, 0.75, 1.0)  # 1 leaves all range trouble to the weights
 SAMPLES = 8  # whose rows are enough to tell candidates apart
 FINALISTS = 2  # candidates whose error is followed to the model's outputs
-RUNS = 8  # with which it is
+RUNS, FEWEST_RUNS = 8, 2  # with which it is, at most and at least
+SECONDS = 8.0  # estimated, that it may take; fewer runs where more would take longer
 LEAST_GAIN_DB = 0.1  # a chain is left alone below it
 INSERTED_GAIN_DB = 1.0  # likewise, where a Mul is inserted: that takes time
 _OUTPUTS, _FEWEST = 64, 16  # output channels that stand for all
@@ -135,7 +137,9 @@ def measure_factors(
     probe = Probe(
         model, plan, signature, calibration.threads, behind_layers=True, shown=[layer.input for layer in layers]
     )
-    runs = probe.runs(samples[:RUNS])
+    trials = sum(len(candidates) + 1 for candidates in finalists if candidates)
+    run_s = run_seconds(model, plan, statistics.elements)
+    runs = probe.runs(samples[: max(sample_count(SECONDS, trials, run_s, RUNS), FEWEST_RUNS)])
     found = []
     for chain, candidates in zip(chains, finalists, strict=True):
         best = _least_added_error(search, probe, runs, chain, candidates)
@@ -151,9 +155,10 @@ def _least_added_error(
     if not candidates:
         return None
     products = LayerProducts(probe.model, threads=probe.threads)
+    exact = search.products_of(products, runs, chain)
     tried = (np.zeros(chain.channels), *(exponents for _, exponents in candidates))
     before, *after = (
-        probe.relative_noise(runs, search.errors_of(products, runs, chain, exponents)) for exponents in tried
+        probe.relative_noise(runs, search.errors_of(products, runs, chain, exponents, exact)) for exponents in tried
     )
     least = int(np.argmin(after))
     if not 0 < after[least] < before:
@@ -230,10 +235,25 @@ class _Search:
             best += [("as predicted", exponents)] if gain > 0 else []
         return best
 
+    def products_of(
+        self, products: LayerProducts, runs: Sequence[Run], chain: Chain
+    ) -> dict[str, list[npt.NDArray[Any]]]:
+        """Return what a chain's readers compute in float, by node, per run."""
+        found = {}
+        for layer in chain.readers:
+            weight = finite_weight(self.index, layer.weight, layer.node)
+            found[layer.node] = [products.product(layer, run.values[layer.input], weight) for run in runs]
+        return found
+
     def errors_of(
-        self, products: LayerProducts, runs: Sequence[Run], chain: Chain, exponents: Float64
+        self,
+        products: LayerProducts,
+        runs: Sequence[Run],
+        chain: Chain,
+        exponents: Float64,
+        exact: Mapping[str, Sequence[npt.NDArray[Any]]],
     ) -> list[dict[ErrorSite, Float32]]:
-        """Return per run what a chain's quantized input and weights add to what its readers compute."""
+        """Return per run what a chain's quantized input and weights add to what its readers compute in float."""
         affines, factor = self._affines(chain, exponents), np.exp2(exponents)
         errors: list[dict[ErrorSite, Float32]] = [{} for _ in runs]
         for layer in chain.readers:
@@ -241,10 +261,8 @@ class _Search:
             rounded = self._rounded(layer, scale_inputs(weight.astype(np.float64), layer, 1 / factor))
             shape = (-1, *[1] * (weight.ndim - 2)) if layer.op_type == "Conv" else (-1,)
             columns = factor.astype(np.float32).reshape(shape)
-            for run, added in zip(runs, errors, strict=True):
-                values = run.values[layer.input]
-                expected = products.product(layer, values, weight)
-                near = fake_quantized(values * columns, affines[layer.input])
+            for run, added, expected in zip(runs, errors, exact[layer.node], strict=True):
+                near = fake_quantized(run.values[layer.input] * columns, affines[layer.input])
                 added[ErrorSite(layer.node, "output")] = products.product(layer, near, rounded) - expected
         return errors
 

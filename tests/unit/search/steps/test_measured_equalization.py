@@ -19,6 +19,7 @@ from int8cal.quantization.corrections.equalization import Equalization, apply_fa
 from int8cal.quantization.derived_tables import without_layers
 from int8cal.quantization.table_file import load_table, save_table
 from int8cal.search.scorer import Scorer
+from int8cal.search.steps import measured_equalization
 from int8cal.search.steps.equalization import choose_factors
 from int8cal.search.steps.measured_equalization import measure_factors
 
@@ -132,6 +133,22 @@ def test_measuring_twice_chooses_the_same(bench):
     assert [item.chain.tensor for item in one] == [item.chain.tensor for item in other]
     for left, right in zip(one, other, strict=True):
         np.testing.assert_array_equal(left.exponents, right.exponents)
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(8.0, 8), (0.0, 2)], ids=["short ones", "long ones"])
+def test_candidates_are_followed_with_as_many_inferences_as_time_allows(bench, monkeypatch, seconds, runs):
+    prepared, plan = transformer(bench, BEHIND)
+    samples = bench.samples(prepared.model, 12)
+    statistics = bench.statistics(prepared, plan, samples)
+    monkeypatch.setattr(measured_equalization, "SECONDS", seconds)
+    taken = []
+    real = measured_equalization.Probe.runs
+    monkeypatch.setattr(
+        measured_equalization.Probe, "runs", lambda probe, given: taken.append(len(given)) or real(probe, given)
+    )
+    settings = (CalibrationSettings(), QuantizationSettings())
+    assert measure_factors(prepared.model, plan, statistics, prepared.signature, samples, *settings)
+    assert taken == [runs]
 
 
 def test_a_range_of_the_users_is_for_the_tensor_as_it_is(bench):
