@@ -32,8 +32,8 @@ LIMIT_S = 900
 HEAD = """# Which networks were run
 What became of networks and graphs that went through `int8cal calibrate` with its defaults. The figures are of one machine (x86-64
 with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
-Exports beside which the other tool was run were all measured on one version of the code; `real` files and the other rows while
-it was being made, so that later changes may have moved single figures there.
+*Tree* is the commit of the code that gave a row, or the first one after which the row is known: later ones may have moved single
+figures.
 
 ## Networks
 Exports of torchvision, timm, transformers, ultralytics and hand-written networks have random weights, with settled BatchNorm
@@ -75,6 +75,7 @@ def network_of(source: Path, code: int, said: str, out: Path) -> dict[str, Any]:
     kind, peer = source / "kind.txt", source / "peer.json"
     found: dict[str, Any] = {"name": source.name, "kind": kind.read_text().strip() if kind.is_file() else "others"}
     theirs = json.loads(peer.read_text()) if peer.is_file() else {}
+    found["tree"] = tree()
     found["peer"] = "fails" if "failed" in theirs else min(theirs.get("sqnr_db", {}).values(), default=None)
     found |= {"exit_code": code, "said": reason(said.strip().splitlines()[-1]) if code and said.strip() else ""}
     report = out / "report.json"
@@ -88,6 +89,12 @@ def network_of(source: Path, code: int, said: str, out: Path) -> dict[str, Any]:
         found["sqnr_db"] = document["metrics"]["sqnr_db"]
         found["size"] = document["size"]["int8_bytes"] / document["size"]["fp32_bytes"]
     return found
+
+
+def tree() -> str:
+    """Return the commit that is checked out, with a + where files differ from it."""
+    told = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    return subprocess.run(told, cwd=PAGE.parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def reason(said: str) -> str:
@@ -150,8 +157,8 @@ def page(results: dict[str, Any]) -> str:
     for kind in sorted({each["kind"] for each in networks}):
         lines += [
             f"\n### {kind[0].upper()}{kind[1:]}\n\n",
-            "| network | SQNR dB | other tool | layers | size |\n",
-            "|---|---:|---:|---:|---:|\n",
+            "| network | SQNR dB | other tool | layers | size | tree |\n",
+            "|---|---:|---:|---:|---:|---|\n",
         ]
         lines += [_row(each) for each in networks if each["kind"] == kind]
     lines += [GRAPHS, "| form | quantized | of them exact | refused |\n", "|---|---:|---:|---:|\n"]
@@ -175,9 +182,11 @@ def page(results: dict[str, Any]) -> str:
 def _row(each: dict[str, Any]) -> str:
     peer = each["peer"] if isinstance(each["peer"], str) else _figure(each["peer"])
     if each["exit_code"]:
-        return f"| `{each['name']}` | refused: {_cell(each['said'])} | {peer} | | |\n"
+        return f"| `{each['name']}` | refused: {_cell(each['said'])} | {peer} | | | {each['tree']} |\n"
     layers = "{} of {}".format(*each["layers"])
-    return f"| `{each['name']}` | {_figure(each['sqnr_db'])} | {peer} | {layers} | {each['size']:.2f} |\n"
+    return (
+        f"| `{each['name']}` | {_figure(each['sqnr_db'])} | {peer} | {layers} | {each['size']:.2f} | {each['tree']} |\n"
+    )
 
 
 def _figure(value: float | None) -> str:
