@@ -45,7 +45,14 @@ from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
-from int8cal.pipeline import Calibrated, after_calibration, before_calibration, calibrate_planned, plan_job
+from int8cal.pipeline import (
+    Calibrated,
+    after_calibration,
+    before_calibration,
+    calibrate_planned,
+    cluster_of,
+    plan_job,
+)
 from int8cal.progress import Clock, Exclusive, track
 from int8cal.progress import stage as open_stage
 from int8cal.quantization.corrections.uint8_input import Uint8Input
@@ -59,6 +66,7 @@ from int8cal.search.goals.budget import BestResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.data.checks import Finding
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Sample
@@ -149,8 +157,8 @@ def calibrate_job(
     beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
     origin = origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
-    with own as directory:
-        return _calibrate_into(directory, job, origin, exclusive, tell)
+    with own as directory, cluster_of(job) as cluster:
+        return _calibrate_into(directory, job, origin, exclusive, tell, cluster)
 
 
 def _calibrate_into(
@@ -159,6 +167,7 @@ def _calibrate_into(
     origin: Origin,
     exclusive: Exclusive,
     tell: Callable[[str], object] | None,
+    cluster: Cluster | None,
 ) -> CalibrationOutcome:
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
@@ -185,7 +194,13 @@ def _calibrate_into(
     error: BaseException | None = None  # waits until everything has been written
     try:
         calibrated = calibrate_planned(
-            job, planned, clock, best_result=best, exclusive=exclusive, record=job.evaluation.data is None
+            job,
+            planned,
+            clock,
+            cluster=cluster,
+            best_result=best,
+            exclusive=exclusive,
+            record=job.evaluation.data is None,
         )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:

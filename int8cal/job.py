@@ -150,13 +150,26 @@ class CalibrationSettings:
     engine: Annotated[
         Engine,
         Option(
-            "Where the pass over the data runs.",
+            'Where passes over the data run: "local" is this process, "ray" the workers of a Ray cluster, each with '
+            "`threads` threads (0 for one). Results are the same.",
             flag="--engine",
             group="Where it runs",
-            help="Where calibration runs (default {default}); ray (not in this version).",
+            help="Where passes over the data run: here, or in workers of a Ray cluster (default {default}).",
             api=(),
         ),
     ] = "local"
+    address: Annotated[
+        str | None,
+        Option(
+            "Of the Ray cluster, HOST:PORT; null for RAY_ADDRESS, or the one that runs on this machine, or a new one "
+            "of its CPUs.",
+            flag="--address",
+            group="Where it runs",
+            help="Ray cluster for --engine ray, HOST:PORT (default: RAY_ADDRESS, or this machine).",
+            metavar="HOST:PORT",
+            api=(),
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

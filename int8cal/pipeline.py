@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ import onnx
 
 from int8cal.calibration.body_samples import feed_bodies
 from int8cal.calibration.engines.local import Counting, uncounted, warm_up
+from int8cal.calibration.engines.parts import CountWork
+from int8cal.calibration.engines.ray import Cluster
 from int8cal.calibration.engines.stored import Stored
 from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
@@ -28,6 +30,7 @@ from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import make_taps
 from int8cal.progress import Clock, Exclusive, track
+from int8cal.protos import PackedModel
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input, with_raw_pixels
 from int8cal.quantization.table import StepResult, blank_table
@@ -40,7 +43,7 @@ from int8cal.search.scorer import Holdout, Scorer, split_samples
 from int8cal.search.search import Result, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
@@ -139,7 +142,8 @@ def calibrate_model(
     planned = plan_job(job, source, clock, stream, metric)
     findings.add(before_calibration(planned, job))
     findings.require_none()
-    calibrated = calibrate_planned(job, planned, clock, engine=engine)
+    with cluster_of(job) as cluster:
+        calibrated = calibrate_planned(job, planned, clock, engine=engine, cluster=cluster)
     findings.add(after_calibration(calibrated))
     findings.require_none()
     return replace(calibrated, findings=findings.found)
@@ -151,6 +155,7 @@ def calibrate_planned(
     clock: Clock,
     *,
     engine: Callable[..., Collected] | None = None,
+    cluster: Cluster | None = None,
     best_result: BestResult | None = None,
     exclusive: Exclusive = nullcontext,
     record: bool = False,
@@ -160,6 +165,7 @@ def calibrate_planned(
     Args:
         clock: Gets the seconds of every station.
         engine: Does the pass over the data, called as `collect` is; None for the one that the job asks for.
+        cluster: Where that is, if it is a cluster.
         best_result: Gets the table as soon as there is one, and better ones; None for memory alone.
         exclusive: Keeps other jobs from running while speed is measured.
         record: Whether the outputs of the float model are wanted.
@@ -169,7 +175,7 @@ def calibrate_planned(
     """
     best_result = best_result or BestResult()
     watch = SampleWatch("calibration", planned.prepared.signature)
-    feeds, uint8 = planned.feeds, planned.uint8
+    feeds, uint8, keep = planned.feeds, planned.uint8, kept_samples(job, RECIPES[job.quantization.recipe])
     # of an iterator, which gives its samples once, they are held where bodies are run on them too
     held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
@@ -177,15 +183,17 @@ def calibrate_planned(
     path = job.calibration.statistics
     known = None if path is None else load_statistics(path)
     with clock.station("calibrate"):
-        if engine is None:
+        if engine is not None:
+            prepared, sha256, threads = planned.prepared, planned.prepared.sha256, job.calibration.threads
+            how = {"model_sha256": sha256, "threads": threads, "keep": keep}
+            collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
+        elif cluster is None or known is not None:
             counting = _counting(job, planned, known, record=record)
             counting.extend(ahead)
             collected = counting.result()
         else:
-            prepared, keep = planned.prepared, kept_samples(job, RECIPES[job.quantization.recipe])
-            sha256, threads = prepared.sha256, job.calibration.threads
-            how = {"model_sha256": sha256, "threads": threads, "keep": keep}
-            collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
+            counts = cluster.added(_count_work(job, planned, keep), feeds, "samples")
+            watch, collected = counts.watch, counts.collected(feeds)
     bodies = _Bodies()
     inputs = _search_inputs(job, planned, collected)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
@@ -240,6 +248,27 @@ def _counting(
         return Counting(model, signature, taps, model_sha256=sha256, threads=threads, keep=keep, record=record)
     statistics = known.bodies.get(body) if body else known
     return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
+
+
+def _count_work(job: Job, planned: Planned, keep: int) -> CountWork:
+    """Say what workers of a cluster do with parts of the calibration data."""
+    prepared, pixels = planned.prepared, None if planned.uint8 is None else planned.uint8.pixels
+    model, ahead = PackedModel.of(prepared.model), job.calibration.batch_size
+    return CountWork(model, prepared.signature, planned.taps, prepared.sha256, keep, pixels, ahead)
+
+
+@contextmanager
+def cluster_of(job: Job) -> Iterator[Cluster | None]:
+    """Open the Ray cluster that a job asks for; None where it runs in this process.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster does not answer.
+    """
+    if job.calibration.engine == "local":
+        yield None
+        return
+    with Cluster(job.calibration.address, job.calibration.threads) as cluster:
+        yield cluster
 
 
 def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:

@@ -7,12 +7,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import numpy.typing as npt
 
 # Bytes of weights above which they leave the message; below 2 GiB, with room for the graph around them.
 LIMIT = 1_800_000_000
@@ -143,6 +146,40 @@ def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str) -> onnx.Te
     result.ClearField("raw_data")
     stream.write(content)
     return result
+
+
+@dataclass(frozen=True)
+class PackedModel:
+    """A model of any size that another process can be sent: pickled, its weights are buffers that nobody copies.
+
+    Attributes:
+        shell: The message without the initializers of its main graph.
+        tensors: Each of these without its values, and the values.
+    """
+
+    shell: bytes
+    tensors: tuple[tuple[bytes, npt.NDArray[np.uint8]], ...]
+
+    @staticmethod
+    def of(model: onnx.ModelProto) -> PackedModel:
+        """Pack a model, which is not changed."""
+        tensors = []
+        for tensor in model.graph.initializer:
+            head = onnx.TensorProto()
+            _copy_fields(tensor, head, leave_out="raw_data")
+            tensors.append((head.SerializeToString(), np.frombuffer(tensor.raw_data, np.uint8)))
+        return PackedModel(without_weights(model).SerializeToString(), tuple(tensors))
+
+    def model(self) -> onnx.ModelProto:
+        """Make the model again."""
+        result = onnx.ModelProto()
+        result.ParseFromString(self.shell)
+        for head, values in self.tensors:
+            tensor = result.graph.initializer.add()
+            tensor.ParseFromString(head)
+            if values.size:
+                tensor.raw_data = values.tobytes()
+        return result
 
 
 def tensor_bytes(tensor: onnx.TensorProto) -> int:

@@ -244,12 +244,14 @@ def require_available(job: Job) -> None:
         UsageError: A budget without a gate that it could be spent on, or beside optimize; a target that cannot have
             what is asked for.
     """
-    if job.calibration.engine != "local":
-        raise ConfigError(
-            f'calibration.engine "{job.calibration.engine}" is not available in this version',
-            do="use local",
-            key="calibration.engine",
-            value=job.calibration.engine,
+    if job.calibration.engine == "ray":
+        from int8cal.calibration.engines.ray import require_ray
+
+        require_ray()
+    elif job.calibration.address is not None:
+        raise UsageError(
+            "an address is that of a Ray cluster, and engine local uses none",
+            do="give engine ray, or leave address out",
         )
     _require_sense_of_target(job)
     if job.quantization.weights_only is True:

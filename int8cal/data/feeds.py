@@ -20,10 +20,11 @@ from int8cal.data.images import ImagePart, plan_images
 from int8cal.data.labels import find_labels
 from int8cal.data.padding import tally
 from int8cal.data.sample import Sample, row_name
+from int8cal.data.trimming import Trimmer
 from int8cal.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from int8cal.data.find import Found
     from int8cal.data.labels import Labels
@@ -78,6 +79,44 @@ class Feeds:
         samples = itertools.islice(stream.read([]), count)
         return [sample if self._trim is None else self._trim(sample) for sample in samples]
 
+    @property
+    def files(self) -> FileStream | None:
+        """The samples as files, which other processes can be sent; None where a function gives them."""
+        return self._stream if isinstance(self._stream, FileStream) else None
+
+    def sent_trim(self) -> Callable[[Sample], Sample]:
+        """Return what takes the padding off samples in another process, see `Trimmer.sent`."""
+        return self._trim.sent() if isinstance(self._trim, Trimmer) else _as_it_is
+
+    def at(self, places: Sequence[int]) -> list[Sample]:
+        """Read the samples at some places of the files, in this order.
+
+        Raises:
+            DataError: One cannot be read.
+        """
+        if self.files is None:
+            raise TypeError(self.name)
+        if not places:
+            return []
+        order = sorted(places)
+        read = dict(zip(order, self.files.only(order).read([]), strict=True))
+        return [read[place] if self._trim is None else self._trim(read[place]) for place in places]
+
+    def passed(self, skipped: Iterable[str], padding: tuple[Padding, ...], samples: int) -> None:
+        """Note what a pass over the files elsewhere found, as one here does.
+
+        Args:
+            skipped: Files that could not be read, in the order of the files.
+            padding: What padding there was.
+            samples: Their number.
+
+        Raises:
+            DataError: There were none.
+        """
+        self.skipped, self.padding = [*self._skipped_at_open, *skipped], padding
+        if not samples:
+            raise _all_skipped(self.name, self.skipped)
+
     def __iter__(self) -> Iterator[Sample]:
         skipped = list(self._skipped_at_open)
         self.skipped, self.padding = skipped, ()
@@ -117,19 +156,23 @@ class FileStream:
 
     def thinned(self, count: int) -> FileStream:
         """Return at most `count` of them, spread evenly."""
-        kept = np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist()
-        labels = None if self.labels is None else tuple(self.labels[index] for index in kept)
-        return replace(self, chosen=self.chosen[kept], labels=labels)
+        return self.only(np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist())
 
-    def between(self, first: int, last: int) -> FileStream:
-        """Return those from the place `first` on, below `last`, with the files that hold them alone."""
-        files, renumbered = np.unique(self.chosen[first:last, 0], return_inverse=True)
+    def only(self, places: Sequence[int]) -> FileStream:
+        """Return the samples at these places, ascending, with the files that hold them."""
+        chosen = self.chosen[list(places)]
+        files, renumbered = np.unique(chosen[:, 0], return_inverse=True)
         return replace(
             self,
             parts=tuple(self.parts[index] for index in files.tolist()),
-            chosen=np.stack([renumbered, self.chosen[first:last, 1]], axis=1),
-            labels=None if self.labels is None else self.labels[first:last],
+            chosen=np.stack([renumbered, chosen[:, 1]], axis=1),
+            labels=None if self.labels is None else tuple(self.labels[place] for place in places),
         )
+
+    def sample_name(self, place: int) -> str:
+        """Name one of the samples, for messages."""
+        index, row = self.chosen[place].tolist()
+        return row_name(self.parts[index].name, row, self.parts[index].rows)
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:
         """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
@@ -317,6 +360,10 @@ def _open_files(
         skipped=tuple(skipped),
         trim=trim,
     )
+
+
+def _as_it_is(sample: Sample) -> Sample:
+    return sample
 
 
 def _openers(

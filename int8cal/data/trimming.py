@@ -59,6 +59,16 @@ class _Verdict:
     digest: str = ""
 
 
+class UndecidedError(Exception):
+    """Padding that a `Trimmer` which opens no model meets for the first time.
+
+    Attributes:
+        place: Of the sample in the data, for whoever decides.
+    """
+
+    place: int = 0
+
+
 class Trimmer:
     """Trims samples to the positions that their masks keep, or notes which positions these are.
 
@@ -68,10 +78,10 @@ class Trimmer:
     Args:
         signature: Of the FP32 model.
         open_models: Opens what is run on the first padded sample: the FP32 model, and others that must take trimmed
-            samples too, whatever their outputs.
+            samples too, whatever their outputs; None to raise UndecidedError there, as one that is `sent` does.
     """
 
-    def __init__(self, signature: Signature, open_models: Callable[[], Sequence[Opened]]) -> None:
+    def __init__(self, signature: Signature, open_models: Callable[[], Sequence[Opened]] | None) -> None:
         self._signature, self._open = signature, open_models
         masks = [spec for spec in signature.inputs if len(spec.shape or ()) == 2 and spec.dtype.kind in "biuf"]
         masks = [spec for spec in masks if _named(spec) or not isinstance((spec.shape or ())[1], int)]
@@ -84,6 +94,12 @@ class Trimmer:
         for spec in self._masks:
             trimmed = self._without(trimmed, spec)
         return trimmed if trimmed.feed is sample.feed else replace(trimmed, mark=sample.fingerprint)
+
+    def sent(self) -> Trimmer:
+        """Return one for another process, which knows what was decided so far and decides nothing itself."""
+        known = Trimmer(self._signature, None)
+        known._verdicts |= self._verdicts
+        return known
 
     def _without(self, sample: Sample, spec: TensorSpec) -> Sample:
         mask = sample.feed[spec.name]
@@ -106,6 +122,8 @@ class Trimmer:
 
     def _decide(self, sample: Sample, spec: TensorSpec, kept: slice, side: Side) -> _Verdict:
         """Find out what becomes of padding: trimmed where that is sound, or else masked, or else kept."""
+        if self._open is None:
+            raise UndecidedError
         if not self._ways(sample, spec):
             return _Verdict("kept", "no other input has its length")
         try:

@@ -182,12 +182,11 @@ BAD = {
         'jobs "a" and "b" would both write to out',
         'write "dir: results/{name}"',
     ),
-    # what is missing, or not there yet
+    # what is missing
     "no model": ("data: d\n", 1, "model is missing", 'add "model: model.onnx"'),
     "no model in a job": ("defaults: {data: d}\njobs:\n- {name: a}\n", 3, "model is missing", 'add "model:'),
     "no data": ("model: m\n", 1, "data is missing", 'add "data: photos/train"'),
     "no path of the data": ("model: m\ndata: {samples: 3}\n", 1, "data.path is missing", 'add "path: photos/train"'),
-    "a choice of later versions": (JOB + "calibration:\n  engine: ray\n", 4, "is not available", "use local"),
 }
 
 

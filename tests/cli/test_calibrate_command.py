@@ -1,6 +1,7 @@
 """`int8cal calibrate`."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -131,10 +132,12 @@ def test_gates_that_hold_end_with_0(here, pipeline, gated):
     assert here("calibrate", "m.onnx", "--data", "d").code == 0
 
 
-def test_an_engine_that_is_not_built_yet_ends_with_2_and_names_what_is(here, pipeline):
+def test_an_engine_that_is_not_installed_ends_with_2_and_says_what_to_install(here, pipeline, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
     done = here("calibrate", "m.onnx", "--data", "d", "--engine", "ray")
     assert (done.code, pipeline.calls) == (2, [])
-    assert '"ray" is not available in this version; use local' in done.message
+    assert "usage: engine ray needs ray, which is not installed; pip install" in done.message
+    assert len(done.message.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

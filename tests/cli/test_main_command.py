@@ -291,10 +291,6 @@ def test_a_path_need_not_exist_and_a_callable_is_one(here, pipeline):
     assert (job.data.path, job.evaluation.data.path) == ("package.module:function", "gone/*.npy")
 
 
-def test_a_choice_that_is_refused_is_marked_in_the_help(here):
-    assert "ray (not in this version)" in " ".join(here("calibrate", "--help-all").out.split())
-
-
 def test_gates_lists_every_name_with_unit_range_and_meaning(call):
     text = " ".join(call("gates").out.split())
     assert "agreement * Samples for which both models choose the same class (fraction of 1, from 0 to 1)" in text

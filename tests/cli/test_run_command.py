@@ -145,7 +145,7 @@ def test_overwrite_lets_every_job_replace_what_something_else_made(here, pipelin
     ("second", "message"),
     [
         ("model: x.onnx\ndata: d\nqiet: true\n", 'second.yaml:3:1: qiet: unknown key "qiet"; did you mean "quiet"?'),
-        ("model: x.onnx\ndata: d\ncalibration: {engine: ray}\n", '"ray" is not available'),
+        ("model: x.onnx\ndata: d\ncalibration: {address: 'head:6379'}\n", "engine local uses none"),
         ("model: x.onnx\ndata: d\noutput: {dir: a-int8}\n", "would both write to a-int8"),
     ],
 )

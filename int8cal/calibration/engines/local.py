@@ -147,6 +147,10 @@ class KeptSamples:
         """Return where the kept samples are, in the order of `samples`."""
         return tuple(each.at for each in sorted(self._heap, reverse=True))
 
+    def marks(self) -> tuple[int, ...]:
+        """Return the fingerprints of the kept samples, in the order of `samples`."""
+        return tuple(-each.order for each in sorted(self._heap, reverse=True))
+
 
 @dataclass(frozen=True)
 class Counted:

@@ -7,7 +7,7 @@ import pytest
 
 from int8cal.config.layers import merge, nest
 from int8cal.config.load import job_from_options, load_jobs, require_available
-from int8cal.errors import ConfigError
+from int8cal.errors import ConfigError, UsageError
 from int8cal.job import CalibrationSettings, DataSettings, Job
 from int8cal.preprocess import SETS, Preprocess
 
@@ -173,8 +173,10 @@ def test_the_defaults_are_available():
     require_available(JOB)
 
 
-def test_what_is_not_built_is_refused_with_what_is():
-    with pytest.raises(ConfigError) as caught:
-        require_available(replace(JOB, calibration=CalibrationSettings(engine="ray")))
-    assert str(caught.value) == 'config: calibration.engine "ray" is not available in this version; use local'
+def test_an_address_of_no_cluster_is_refused():
+    with pytest.raises(UsageError) as caught:
+        require_available(replace(JOB, calibration=CalibrationSettings(address="head:6379")))
+    assert str(caught.value) == (
+        "usage: an address is that of a Ray cluster, and engine local uses none; give engine ray, or leave address out"
+    )
     assert caught.value.exit_code == 2

@@ -1,0 +1,305 @@
+"""The engine that spreads parts of the data over a Ray cluster: the only file that imports ray.
+
+A worker is a Ray actor with a session of its own. It takes a part of the data when it is free, small ones towards the
+end, and reads their samples itself. What it finds stays in the cluster, where other calls of workers add it up as a
+tree. A part whose worker is lost is run again, and so are the parts behind a result that was lost with its node. As
+results add exactly, none of this can be seen in them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import math
+import operator
+import os
+import socket
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding
+from int8cal.errors import UsageError
+from int8cal.extras import extra_hint
+from int8cal.progress import tell_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from int8cal.calibration.engines.parts import DataPart, Work
+    from int8cal.data.feeds import Feeds
+
+T = TypeVar("T")
+
+THREADS = 1  # of a worker: runs side by side share nothing, so they take less time than threads that share one run
+FAN_IN = 8  # results that one call adds
+MOST_FAILED = 3  # workers that do not start, one after the other
+_ANSWER_S = 10.0
+_LOOK_S = 5.0  # between looks at which nodes there are
+_SAME = ("int8cal", "onnxruntime", "numpy")  # packages that must have one version everywhere
+
+
+def require_ray() -> Any:
+    """Import ray.
+
+    Raises:
+        UsageError: It is not installed.
+    """
+    # no report of its use to anybody, no remark about GPUs that nobody asked for
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("engine ray needs ray, which is not installed", do=extra_hint("ray")) from error
+    return ray
+
+
+def versions() -> dict[str, str]:
+    """Return the versions on which results depend."""
+    return {name: importlib.metadata.version(name) for name in _SAME}
+
+
+def _require_answer(address: str | None) -> None:
+    """Look whether anybody answers at HOST:PORT; Ray itself tries for more than a minute.
+
+    Raises:
+        OSError: Nobody does.
+    """
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a call; its result, if any, stays in the cluster.
+
+    Attributes:
+        samples: How many were run.
+        seconds: That it took.
+        error: What was raised.
+        warnings: What libraries said, a line each.
+    """
+
+    samples: int = 0
+    seconds: float = 0.0
+    error: Exception | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class _Worker:
+    """A process in the cluster; Ray makes an actor of it.
+
+    Args:
+        work: Where the work is, in a list: Ray would read it anew for every call.
+        threads: Of the runtime.
+        folder: What paths of the data start from.
+    """
+
+    def __init__(self, work: Sequence[Any], threads: int, folder: str) -> None:
+        self._work, self._threads = work, threads
+        self._run: Callable[[DataPart], Any] | None = None
+        self._told: list[str] = []
+        tell_warnings(self._told.append)
+        if Path(folder).is_dir():
+            os.chdir(folder)
+
+    def ready(self, file: str) -> tuple[str, int, dict[str, str], bool]:
+        """Return the address of the node, the process, versions, and whether a file is there."""
+        ray = require_ray()
+        return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or Path(file).exists()
+
+    def run(self, part: DataPart) -> tuple[Outcome, Any]:
+        """Do the work with a part."""
+        try:
+            self._run = self._run or require_ray().get(self._work[0]).open(self._threads)
+            began = time.monotonic()
+            result = self._run(part)
+        except Exception as error:  # noqa: BLE001 - raised where the run was asked for
+            return self._outcome(error=error), None
+        return self._outcome(samples=part.stream.count, seconds=time.monotonic() - began), result
+
+    def add(self, *results: Any) -> tuple[Outcome, Any]:
+        """Add results."""
+        try:
+            return Outcome(), functools.reduce(operator.add, results)
+        except Exception as error:  # noqa: BLE001 - likewise
+            return Outcome(error=error), None
+
+    def _outcome(self, **found: Any) -> Outcome:
+        lines, self._told[:] = tuple(self._told), []
+        return Outcome(**found, warnings=lines)
+
+
+@dataclass(eq=False)
+class Hired:
+    """A worker as the driver sees it; `rate` is in samples a second, None before its first part."""
+
+    actor: Any
+    node: str = ""
+    process: int = 0
+    rate: float | None = None
+
+
+class Cluster:
+    """A Ray cluster, whose workers are there as long as a pass over data; open it with `with`.
+
+    Args:
+        address: Of the cluster; None for RAY_ADDRESS, or the one that runs on this machine, or a new one of its CPUs.
+        threads: Of a worker's session, and CPUs that it takes; 0 for THREADS.
+    """
+
+    def __init__(self, address: str | None = None, threads: int = 0) -> None:
+        self._address, self.threads = address, threads or THREADS
+        self.ray = require_ray()
+        self._own = False
+        self.idle: list[Hired] = []
+        self.busy: set[Hired] = set()
+        self.coming: dict[Any, Hired] = {}  # by what says that they are there
+        self._looked, self._wanted, self._never = -math.inf, 0, 0
+        self._work: list[Any] = []
+        self._probe = ""
+
+    def __enter__(self) -> Self:
+        ray = self.ray
+        if not ray.is_initialized():
+            address = self._address or os.environ.get("RAY_ADDRESS")
+            how = {"logging_level": "ERROR", "log_to_driver": False}
+            try:
+                _require_answer(address)
+                ray.init(address=address, **how)
+            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+                raise UsageError(
+                    f"no Ray cluster answers at {address or 'this machine'}",
+                    do='start one with "ray start --head", or leave --address out',
+                ) from error
+            self._own = True
+        self._actor = ray.remote(_Worker)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._own:
+            self.ray.shutdown()
+
+    @property
+    def workers(self) -> int:
+        """How many there are, busy or not."""
+        return len(self.idle) + len(self.busy)
+
+    def added(self, work: Work[T], feeds: Feeds, name: str) -> Any:
+        """Do work with all samples, and add up what it gives.
+
+        Args:
+            work: What is done with each part; its results add.
+            feeds: The samples, of files.
+            name: Of the stage, for whoever follows the run.
+
+        Raises:
+            Int8calError: Of the first sample that failed, or of a cluster that does not work.
+        """
+        with Run(self, work, feeds, name) as run:
+            done = list[Call]()
+            while True:
+                for call in run.ended():
+                    done.append(call)
+                    same = [each for each in done if each.level == call.level]
+                    if len(same) == FAN_IN:
+                        done = [each for each in done if each.level != call.level]
+                        run.submit(adding(same))
+                if len(done) == 1:
+                    for found in run.fetch(done.pop()):
+                        return found
+                for start in range(0, len(done), FAN_IN):
+                    run.submit(adding(done[start : start + FAN_IN]))
+                done = []
+
+    def in_order(self, work: Work[T], feeds: Feeds, name: str) -> Iterator[T]:
+        """Do work with all samples, and give what each part gives, in the order of the parts.
+
+        Args:
+            work, feeds, name: As for `added`; results need not add.
+
+        Raises:
+            Int8calError: As `added`.
+        """
+        with Run(self, work, feeds, name, ahead=True) as run:
+            waiting: dict[int, Call] = {}
+            while run.given < run.total:
+                for call in run.ended():
+                    waiting[call.first] = call
+                    while run.given in waiting:
+                        own = waiting.pop(run.given)
+                        for found in run.fetch(own):
+                            run.given = own.ranges[-1][1]
+                            yield found
+
+    def begin(self, work: object, feeds: Feeds) -> None:
+        """Put work where every node finds it, and note a file of the data, which every worker must see."""
+        self._work = [self.ray.put(work)]
+        self._probe = feeds.files.parts[0].name if feeds.files else ""
+        self._looked = -math.inf
+
+    def release(self) -> None:
+        """End the workers, for whoever else uses the cluster."""
+        for each in (*self.idle, *self.busy, *self.coming.values()):
+            self.ray.kill(each.actor)
+        self.idle, self.busy, self.coming, self._work = [], set(), {}, []
+
+    def hire(self) -> None:
+        """Ask for as many workers as the cluster has room for."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK_S:
+            cpus = [int(each["Resources"].get("CPU", 0)) for each in self.ray.nodes() if each["Alive"]]
+            self._looked, self._wanted = now, sum(each // self.threads for each in cpus)
+            if not self._wanted and not self.workers:
+                raise UsageError(
+                    f"no node of the Ray cluster has {self.threads} CPUs, which a worker takes",
+                    do="give fewer --threads, or add nodes",
+                )
+        while self.workers + len(self.coming) < self._wanted:
+            options = {"num_cpus": self.threads, "scheduling_strategy": "SPREAD"}
+            actor = self._actor.options(**options).remote(self._work, self.threads, str(Path.cwd()))
+            self.coming[actor.ready.remote(self._probe)] = Hired(actor)
+
+    def arrived(self, ref: Any) -> None:
+        """Take a worker that has come, or a sign that it will not.
+
+        Raises:
+            UsageError: It has other versions, does not see the data, or no worker can be started.
+        """
+        worker = self.coming.pop(ref)
+        try:
+            worker.node, worker.process, found, sees = self.ray.get(ref)
+        except self.ray.exceptions.RayError as error:
+            self._never += 1
+            if self._never > MOST_FAILED and not self.workers:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                why = next((line for line in reversed(lines) if "Error" in line), lines[0])
+                raise UsageError(
+                    f"no worker can be started in the Ray cluster: {why}",
+                    do="install int8cal with its extra ray on every node",
+                ) from error
+            return
+        self._never = 0
+        for name, own in versions().items():
+            if found[name] != own:
+                raise UsageError(
+                    f"node {worker.node} of the Ray cluster has {name} {found[name]}, this machine has {own}",
+                    do="install the same version on every node: results would depend on which of them a sample meets",
+                )
+        if not sees:
+            raise UsageError(
+                f"node {worker.node} of the Ray cluster has no {self._probe}",
+                do="put the data where every node has it under the same path, or give a URL",
+            )
+        self.idle.append(worker)
+
+    def lost(self, worker: Hired, what: str) -> None:
+        """Note that a worker is gone; another one is asked for."""
+        self.busy.discard(worker)
+        self._looked = -math.inf
+        text = f"ray: a worker on node {worker.node} is lost (process {worker.process}); {what}"
+        warnings.warn(text, ClusterWarning, stacklevel=2)
