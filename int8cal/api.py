@@ -45,6 +45,7 @@ def calibrate(
     data: Data,
     *,
     samples: int | None = None,
+    columns: Sequence[str] = (),
     preprocess: str | Mapping[str, object] | None = None,
     skip_bad: bool = False,
     seed: int = 0,
@@ -84,8 +85,9 @@ def calibrate(
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
-        data: A path as on the command line ("package.module:function" too), an iterable of feeds {input name: array},
-            or a function that returns one. An array of the model's rank is a batch, of one rank less a sample.
+        data: A path as on the command line ("datasets:NAME" and "package.module:function" too), an iterable of feeds
+            {input name: array}, or a function that returns one. An array of the model's rank is a batch, of one rank
+            less a sample.
         progress: Called with every change of where the run is, see `int8cal.progress.Event`.
 
     Returns:
@@ -131,6 +133,7 @@ def evaluate(
     data: Data,
     *,
     samples: int | None = None,
+    columns: Sequence[str] = (),
     preprocess: str | Mapping[str, object] | None = None,
     skip_bad: bool = False,
     seed: int = 0,

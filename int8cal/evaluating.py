@@ -15,6 +15,7 @@ from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
+from int8cal.data.preprocessing import flat
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
@@ -172,7 +173,8 @@ def evaluate_models(
         )
     trim = trimmer(signature, reference.run, int8, threads=threads)
     header = _header(int8)
-    stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None)
+    beside = fp32.parent if isinstance(fp32, Path) else Path()
+    stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None, beside)
     feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
     used = _used(data, feeds, stored)
     if tell is not None:
@@ -236,29 +238,37 @@ def evaluate_models(
 
 def _used(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[str, ...]:
     """Say which stored preprocessing is used, where it is."""
-    if stored is None or data.preprocess is not None or not feeds.images:
+    if stored is None or data.preprocess is not None or feeds.preprocess is None:
         return ()
-    defaults = asdict(Preprocess())
-    keys = {key: value for key, value in asdict(stored.preprocess).items() if value != defaults[key]}
-    shown = ", ".join(f"{key} {_shown(value)}" for key, value in keys.items())
+    defaults = flat(Preprocess())
+    keys = {key: value for key, value in flat(feeds.preprocess).items() if value != defaults.get(key)}
+    if feeds.preprocess.text is not None:
+        keys["text.tokenizer"] = feeds.preprocess.text.tokenizer
+    shown = ", ".join(f"{key} {_shown(value)}" for key, value in keys.items() if value not in (None, {}))
     return (f"preprocessing from {stored.source}: {shown or 'none'}",)
 
 
 def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[Finding, ...]:
-    """Say that images are preprocessed in another way than those that the int8 model was calibrated on."""
-    if stored is None or not feeds.images or data.preprocess in (None, stored.preprocess):
+    """Say that samples are preprocessed in another way than those that the int8 model was calibrated on."""
+    if stored is None or not feeds.prepared or data.preprocess in (None, stored.preprocess):
         return ()
-    given, known = asdict(data.preprocess or Preprocess()), asdict(stored.preprocess)
-    keys = [key for key in given if given[key] != known[key]]
+    given, known = flat(data.preprocess), flat(stored.preprocess)
+    keys = [key for key in {**known, **given} if given.get(key) != known.get(key)]
     # a color or layout that one of them leaves to the model's input is none that differs
     keys = [key for key in keys if key not in {"color", "layout"} or None not in (given[key], known[key])]
     if not keys:
         return ()
-    told = ", ".join(f"{key} {_shown(given[key])} and not {_shown(known[key])}" for key in keys)
+    told = ", ".join(
+        "another tokenizer"
+        if key == "text.tokenizer"
+        else f"{key} {_shown(given.get(key))} and not {_shown(known.get(key))}"
+        for key in keys
+    )
     return (
         Finding(
             "other-preprocess",
-            f"images are preprocessed otherwise than for calibration ({stored.source}): {told}",
+            f"{'images' if feeds.images else 'samples'} are preprocessed otherwise than for calibration "
+            f"({stored.source}): {told}",
             "leave data.preprocess out, so that the stored one is used",
         ),
     )

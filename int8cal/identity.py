@@ -12,11 +12,13 @@ import hashlib
 import importlib.metadata
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 import int8cal
+from int8cal.data.preprocessing import located
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import save_model
 from int8cal.preprocess import Preprocess
@@ -25,7 +27,6 @@ from int8cal.quantization.table_file import table_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     import onnx
 
@@ -51,7 +52,7 @@ def identified(table: CalibrationTable) -> CalibrationTable:
 
 
 def stamp(model: onnx.ModelProto, table: CalibrationTable) -> None:
-    """Write the identity of a table's run, and how images become inputs, into the int8 model that was built of it."""
+    """Write the identity of a table's run, and how samples become inputs, into the int8 model that was built of it."""
     if table.run:
         set_metadata(model, RUN_KEY, table.run)
     preprocess = table.settings.recorded.get("preprocess")
@@ -82,18 +83,19 @@ def run_of(model: onnx.ModelProto) -> str:
 
 @dataclass(frozen=True)
 class StoredPreprocess:
-    """How images became inputs when an int8 model was calibrated, and which file says so."""
+    """How samples became inputs when an int8 model was calibrated, and which file says so."""
 
     preprocess: Preprocess
     source: str
 
 
-def stored_preprocess(int8: onnx.ModelProto, path: Path | None) -> StoredPreprocess | None:
+def stored_preprocess(int8: onnx.ModelProto, path: Path | None, beside: Path | None = None) -> StoredPreprocess | None:
     """Find the preprocessing that an int8 model was calibrated with.
 
     Args:
         int8: The model; its weights need not be loaded.
         path: Its file, beside which its table may lie; None for a model in memory.
+        beside: The FP32 model's directory, from which the place of a tokenizer is told; None for the working directory.
 
     Returns:
         That of its metadata, or of the table of the same run beside it; None where neither says any.
@@ -105,7 +107,8 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None) -> StoredPreproc
     text = metadata_of(int8, PREPROCESS_KEY)
     if text is not None:
         try:
-            return StoredPreprocess(_preprocess(json.loads(text)), "the int8 model" if path is None else path.name)
+            found = _preprocess(json.loads(text), beside)
+            return StoredPreprocess(found, "the int8 model" if path is None else path.name)
         except ValueError as error:
             what = f'its metadata "{PREPROCESS_KEY}" is no preprocessing'
             raise ModelError(what, do="quantize the model again, or declare data.preprocess") from error
@@ -118,16 +121,16 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None) -> StoredPreproc
     if stored is None:
         return None
     try:
-        return StoredPreprocess(_preprocess(stored), table.name)
+        return StoredPreprocess(_preprocess(stored, beside), table.name)
     except ValueError as error:
         do = "correct it, or declare data.preprocess"
         raise TableError("settings.preprocess is no preprocessing", where=str(table), do=do) from error
 
 
-def _preprocess(stored: object) -> Preprocess:
+def _preprocess(stored: object, beside: Path | None) -> Preprocess:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(Preprocess).validate_python(stored)
+    return located(TypeAdapter(Preprocess).validate_python(stored), beside or Path())
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,12 @@ class DataSettings:
     path: Annotated[
         Source,
         Option(
-            'Directory, file, glob, or "package.module:function".',
+            'Directory, file, glob, "datasets:NAME[/config][:split]" or "package.module:function".',
             flag="--data",
             group="Data",
             first=True,
-            help="Samples: a directory, file or glob of images, .npy, .npz or input_*.pb, or package.module:function.",
+            help="Samples: images, sound, text or arrays as a directory, file or glob; datasets:NAME; or "
+            "package.module:function.",
             metavar="PATH",
             api=(),
         ),
@@ -51,18 +52,35 @@ class DataSettings:
             api=("calibrate", "evaluate"),
         ),
     ] = None
+    columns: Annotated[
+        tuple[str, ...],
+        Option(
+            "Columns that are read of .csv, .tsv, .jsonl and datasets, two of them for pairs of texts. Empty for the "
+            "only one that fits, or usual names such as text, sentence, image, audio; a column that is called like an "
+            "input of numbers feeds it.",
+            flag="--column",
+            group="Data",
+            help="Read this column of .csv, .tsv, .jsonl or a dataset; twice for pairs of texts.",
+            metavar="NAME",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = ()
     preprocess: Annotated[
         Preprocess | None,
         Option(
-            "Image preprocessing, or the name of a set; null when none is declared (the model then gets pixel values "
-            "0..255).",
+            "What is done to images, text and sound, or the name of a set for images; null when none is declared (the "
+            "model then gets pixel values 0..255).",
             api=("calibrate", "evaluate"),
             recorded="always",
         ),
     ] = None
     labels: Annotated[
         Labels | None,
-        Option('"folders", a CSV path, or null (told by the data: labels.csv if present, class folders else).', api=()),
+        Option(
+            '"folders", a CSV path, "column:NAME", or null (told by the data: a column label or labels, labels.csv if '
+            "present, class folders else).",
+            api=(),
+        ),
     ] = None
     skip_bad: Annotated[
         bool,
@@ -352,11 +370,11 @@ class EvaluationSettings:
         Annotated[
             Labels | None,
             Option(
-                '"folders" or a CSV of file,label, for the samples that the model is judged on.',
+                '"folders", a CSV of file,label, or "column:NAME", for the samples that the model is judged on.',
                 flag="--labels",
                 group="Data",
                 first=True,
-                help='CSV of file,label, or "folders" for class folders.',
+                help='CSV of file,label; "folders" for class folders; or column:NAME.',
                 metavar="FILE",
                 api=("evaluate",),
             ),

@@ -1,9 +1,9 @@
-"""How images become a model's input: the settings, and sets of them that have a name."""
+"""How images, text and sound become a model's inputs: the settings, and sets of them that have a name."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from int8cal.setting import Nonzero, Option, Size
+from int8cal.setting import Form, Nonzero, Option, Size, Values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,8 +12,95 @@ SetName = Literal["imagenet", "clip", "vit", "tf", "caffe", "yolo"]
 
 
 @dataclass(frozen=True)
+class TextPreprocess:
+    """How text becomes tokens."""
+
+    tokenizer: Annotated[
+        str,
+        Form("file"),
+        Option(
+            "A tokenizer.json of Hugging Face, or a directory that holds one.",
+            flag="--tokenizer",
+            group="Data",
+            help="tokenizer.json (or its directory) that makes tokens of text.",
+            metavar="FILE",
+        ),
+    ] = ""
+    tokenizer_sha256: Annotated[
+        str | None, Option("SHA-256 that the tokenizer's file must have; null for any. Tables hold it.")
+    ] = None
+    max_length: Annotated[
+        int | None,
+        Option(
+            "Most tokens of a sample, with those that the tokenizer adds; what is longer is cut. null for the model's "
+            "fixed length, or else what the tokenizer's file says, or else no limit.",
+            flag="--max-length",
+            group="Data",
+            help="Cut text at N tokens (default: the model's fixed length, or what the tokenizer's file says).",
+            ge=1,
+        ),
+    ] = None
+    padding: Annotated[
+        Literal["longest", "max_length"] | None,
+        Option(
+            '"longest" leaves each sample its own length, because samples run one by one; "max_length" pads to '
+            "`max_length`. null pads to the model's length where that is fixed, and not at all where it is not.",
+        ),
+    ] = None
+    pad_token: Annotated[
+        str | None,
+        Option("Token that pads; null for that of the tokenizer's file, or else its [PAD] or <pad>."),
+    ] = None
+    inputs: Annotated[
+        dict[str, str],
+        Option(
+            "The model's names for input_ids, attention_mask, token_type_ids and position_ids, where it calls them "
+            "otherwise."
+        ),
+    ] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AudioPreprocess:
+    """How a sound becomes a float tensor of frames in -1..1; applied in this order."""
+
+    rate: Annotated[
+        int | None,
+        Option(
+            "Frames per second that the model was trained with; a file of another rate is refused.",
+            flag="--sample-rate",
+            group="Data",
+            help="Frames per second that the model takes; sounds of another rate are refused.",
+            metavar="HZ",
+            ge=1,
+        ),
+    ] = None
+    resample: Annotated[bool, Option("Bring files of another rate to `rate`.")] = False
+    channels: Annotated[
+        Literal["mean", "first"] | None,
+        Option("What becomes of several channels where the model takes one; null refuses such files."),
+    ] = None
+    scale: Annotated[Nonzero, Option("Factor applied to the values -1..1; 32768 for those of 16-bit integers.")] = 1.0
+    length: Annotated[
+        int | None,
+        Option("Frames of a sample; null for the model's fixed length, or else whole files.", ge=1),
+    ] = None
+    hop: Annotated[
+        int | None,
+        Option("Frames from the beginning of a sample to that of the next in its file; null for `length`.", ge=1),
+    ] = None
+    pad: Annotated[
+        bool,
+        Option("Fill the end of a file that is no whole sample with zeros, instead of leaving it out."),
+    ] = False
+    input: Annotated[
+        str | None, Option("The model's input that takes the sound; null for the only one that nothing else feeds.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class Preprocess:
-    """How an image file becomes a float tensor; applied in this order."""
+    """How an image file becomes a float tensor, applied in this order; then text, sound and other inputs."""
 
     # A key, but no field: `with_set` puts what the set says in its place.
     set: ClassVar[
@@ -98,6 +185,19 @@ class Preprocess:
             group="Data",
         ),
     ] = ()
+    text: Annotated[TextPreprocess | None, Option("How text becomes tokens; null where there is no text.")] = None
+    audio: Annotated[AudioPreprocess | None, Option("How a sound becomes frames; null where there is no sound.")] = None
+    fill: Annotated[
+        Values,
+        Option(
+            "Input -> number that all of it holds in every sample, for inputs that the data does not have: states "
+            "that begin with 0, a sample rate.",
+            flag="--fill",
+            group="Data",
+            help="Feed an input that the data does not have this number, such as state=0. Repeatable.",
+            metavar="INPUT=NUMBER",
+        ),
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,21 @@ class Form:
     """What a value must look like beyond its type; `config.schema` has a check for each name."""
 
     name: Literal[
-        "file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric", "nodes"
+        "file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric", "nodes", "values"
     ]
 
 
 File = Annotated[Path, Form("file")]
 Directory = Annotated[Path, Form("directory")]
-Source = Annotated[str, Form("source")]  # a path, or package.module:function
-Labels = Annotated[str, Form("labels")]  # a path, or "folders"
+Source = Annotated[str, Form("source")]  # a path, package.module:function, or datasets:NAME
+Labels = Annotated[str, Form("labels")]  # a path, "folders", or "column:NAME"
 Name = Annotated[str, Form("name")]
 Gate = Annotated[str, Form("gate")]
 MetricName = Annotated[str, Form("metric")]  # package.module:function, or the name of an installed one
 Nonzero = Annotated[float, Form("nonzero")]
 Size = Annotated[int | tuple[int, int], Form("size")]
 Range = Annotated[tuple[float, float], Form("range")]
+Values = Annotated[dict[str, float], Form("values")]  # name -> number
 Nodes = Annotated[bool | tuple[str, ...], Form("nodes")]  # patterns, or true for all
 
 

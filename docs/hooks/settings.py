@@ -15,6 +15,8 @@ _TITLES = {
     "": "A job",
     "data": "data",
     "data.preprocess": "data.preprocess",
+    "data.preprocess.text": "data.preprocess.text",
+    "data.preprocess.audio": "data.preprocess.audio",
     "calibration": "calibration",
     "quantization": "quantization",
     "evaluation": "evaluation",

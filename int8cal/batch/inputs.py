@@ -20,11 +20,15 @@ from pydantic import JsonValue, NonNegativeInt  # noqa: TC002 - the record's rea
 
 from int8cal.batch.jobs import flatten, setting_text
 from int8cal.data.callables import is_callable_path
-from int8cal.data.find import find
+from int8cal.data.find import LABELS, find
+from int8cal.data.hub import dataset_path, is_dataset, open_dataset
+from int8cal.data.labels import labels_file
+from int8cal.data.text import meaning, tokenizer_file
 from int8cal.errors import Int8calError
 from int8cal.evaluating import versions
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import file_sha256
+from int8cal.preprocess import TextPreprocess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +111,7 @@ def inputs_of(job: Job, files: FileCache) -> JobInputs:
         data=files.source(job.data.path, job.data.labels),
         evaluation=None if evaluation is None else files.source(evaluation.path, evaluation.labels),
         settings=_settings(job),
-        versions={**versions(job.evaluation.runtimes), "pillow": importlib.metadata.version("pillow")},
+        versions={**versions(job.evaluation.runtimes), **_decoders(job)},
     )
 
 
@@ -150,6 +154,9 @@ def has_function(inputs: JobInputs) -> bool:
 
 def _source_of(data_path: str, labels: str | None) -> Source:
     """List the files of a data path, without reading them; a function has none."""
+    if is_dataset(data_path):
+        dataset = open_dataset(data_path)
+        return Source(len(dataset.table), 0, dataset.fingerprint)
     if is_callable_path(data_path):
         return Source(0, 0, "")
     listing = xxhash.xxh3_128()
@@ -165,7 +172,7 @@ def _source_of(data_path: str, labels: str | None) -> Source:
 
 def _content_of(data_path: str, labels: str | None, source: Source) -> str:
     """Hash the bytes of all files of a data path; "" for a function, and for more than `CONTENT_LIMIT` bytes."""
-    if not source.listing or source.size > CONTENT_LIMIT:
+    if not source.listing or source.size > CONTENT_LIMIT or is_dataset(data_path):
         return ""
     content = xxhash.xxh3_128()
     for place, path in _entries(find(data_path), labels):
@@ -180,6 +187,14 @@ def _content_of(data_path: str, labels: str | None, source: Source) -> str:
 
 def paths_of(data: DataSettings) -> Iterator[Path]:
     """Name what a data path reads, as far as that can be found: the path itself, its files, and their labels."""
+    if data.preprocess is not None and data.preprocess.text is not None:
+        with contextlib.suppress(Int8calError):
+            yield tokenizer_file(data.preprocess.text.tokenizer)
+    if is_dataset(data.path):
+        local = dataset_path(data.path)
+        if local is not None:
+            yield local
+        return
     if is_callable_path(data.path):
         return
     yield Path(data.path)
@@ -195,11 +210,15 @@ def file_digest(path: Path) -> str:
 
 
 def _entries(found: Found, labels: str | None) -> Iterator[tuple[str, Path | None]]:
-    """Name the folders right under the root, where a class without samples still counts, and all files."""
-    with os.scandir(found.root) as entries:
-        folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    for folder in folders:
-        yield f"{folder}/", None
+    """Name the folders right under the root, where a class without samples still counts, and all files.
+
+    Where a file lies in no folder, folders are no classes, and may be results of this very job.
+    """
+    if all("/" in found.place(file) for file in found.files):
+        with os.scandir(found.root) as entries:
+            folders = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        for folder in folders:
+            yield f"{folder}/", None
     yield from _files(found, labels)
 
 
@@ -207,11 +226,11 @@ def _files(found: Found, labels: str | None) -> Iterator[tuple[str, Path]]:
     """Name the files of samples and the file of labels, each with its place under the root."""
     for file in found.files:
         yield found.place(file), file
-    beside = found.root / "labels.csv"
+    beside, given = found.root / LABELS, labels_file(labels)
     if labels is None and beside.is_file():
-        yield "labels.csv", beside
-    elif labels not in (None, "folders"):
-        yield "/labels", Path(str(labels)).expanduser()
+        yield LABELS, beside
+    elif given is not None:
+        yield "/labels", given
 
 
 def _place_bytes(place: str) -> bytes:
@@ -233,13 +252,32 @@ def _settings(job: Job) -> dict[str, JsonValue]:
     for data in filter(None, (settings["data"], settings["evaluation"]["data"])):
         del data["path"]
         # the rows of a CSV are part of the source
-        data["labels"] = data["labels"] if data["labels"] in (None, "folders") else "CSV"
+        data["labels"] = data["labels"] if labels_file(data["labels"]) is None else "CSV"
+        if data["preprocess"] is not None and data["preprocess"]["text"] is not None:
+            data["preprocess"]["text"] = meaning(TextPreprocess(**data["preprocess"]["text"]))
     statistics = settings["calibration"].pop("statistics")
     plain = json.loads(json.dumps({key: value for key, value in settings.items() if key not in _LEFT_OUT}))
     flat = {key: value for key, value in flatten(plain, whole=("ranges",)) if key not in _LEFT_OUT}
     if job.evaluation.metric is not None:
         flat["evaluation.metric file"] = _metric_digest(job.evaluation.metric)
     return flat | {"calibration.statistics": None if statistics is None else file_digest(statistics)}
+
+
+def _decoders(job: Job) -> dict[str, str]:
+    """Return the versions of what makes arrays of the samples."""
+    names = ["pillow"]
+    for data in filter(None, (job.data, job.evaluation.data)):
+        chosen = data.preprocess
+        names += [] if chosen is None or chosen.text is None else ["tokenizers"]
+        names += [] if chosen is None or chosen.audio is None else ["soundfile", "soxr"]
+    installed = {name: _version(name) for name in names}
+    return {name: version for name, version in installed.items() if version}
+
+
+def _version(library: str) -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(library)
+    return ""
 
 
 def _metric_digest(metric: str) -> str:

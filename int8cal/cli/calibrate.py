@@ -18,6 +18,8 @@ from int8cal.cli.progress_line import shown_progress
 @options.settings(
     "data.path",
     "data.preprocess.set",
+    "data.preprocess.text.*",
+    "data.preprocess.audio.*",
     "data.preprocess.*",
     "output.dir",
     "calibration.method",

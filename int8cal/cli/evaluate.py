@@ -29,7 +29,14 @@ _NO_DATA = "Missing option '--data'; give it, or evaluation.data (or data) in th
 @click.command("evaluate", cls=GroupedCommand)
 @click.argument("fp32", type=options.PATH, metavar="FP32")
 @click.argument("int8", type=options.PATH, metavar="INT8")
-@options.settings("evaluation.data.path", "evaluation.data.preprocess.set", "evaluation.data.preprocess.*")
+@options.settings(
+    "evaluation.data.path",
+    "evaluation.data.columns",
+    "evaluation.data.preprocess.set",
+    "evaluation.data.preprocess.text.*",
+    "evaluation.data.preprocess.audio.*",
+    "evaluation.data.preprocess.*",
+)
 @click.option(
     "-o",
     "--output",

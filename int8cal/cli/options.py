@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
@@ -25,6 +26,26 @@ _META = "int8cal.settings"
 PATH = click.Path(readable=False)
 
 
+class _NumberOf(click.ParamType[tuple[str, float]]):
+    """NAME=NUMBER."""
+
+    name = "NAME=NUMBER"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Split at the last sign of equality."""
+        name, _, number = str(value).rpartition("=")
+        try:
+            found = float(number)
+        except ValueError:
+            found = math.nan
+        if not name or math.isnan(found):
+            self.fail(f"expected NAME=NUMBER, got {value!r}", param, ctx)
+        return name, found
+
+
+NUMBER_OF = _NumberOf()
+
+
 class Setting(GroupedOption):
     """An option that stands for a key of the YAML.
 
@@ -44,7 +65,8 @@ class Setting(GroupedOption):
         """Remember the value under its key when the user gave it; defaults are those of `int8cal.job`."""
         value, args = super().handle_parse_result(ctx, opts, args)
         if self.name and ctx.get_parameter_source(self.name) is ParameterSource.COMMANDLINE:
-            value = list(value) if self.multiple else value
+            if self.multiple:
+                value = dict(value) if self.type is NUMBER_OF else list(value)
             ctx.meta.setdefault(_META, {})[self.key] = (not value) if self.negated else value
         return value, args
 
@@ -112,6 +134,8 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     how: dict[str, Any]
     if kind is bool or setting.form == "nodes":
         how = {"is_flag": True, "negated": setting.default is True}
+    elif setting.form == "values":
+        how = {"type": NUMBER_OF}
     elif get_origin(kind) is Literal:
         how = {"type": click.Choice(get_args(kind))}
     elif setting.form == "size":
@@ -127,7 +151,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         cls=Setting,
         key=setting.path if setting.section is None else f"{setting.path}.path",
         expose_value=False,
-        multiple=several and not numbers,
+        multiple=(several and not numbers) or setting.form == "values",
         group=option.group,
         first=option.first,
         metavar=option.metavar or ("N" if kind is int else None),

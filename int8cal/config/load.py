@@ -27,8 +27,8 @@ from int8cal.runtime.targets import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# Evaluation images go through the same preprocessing as calibration images unless they say otherwise.
-_INHERITED_BY_EVALUATION = ("preprocess", "skip_bad", "seed")
+# Evaluation samples are read and preprocessed as calibration samples are unless they say otherwise.
+_INHERITED_BY_EVALUATION = ("preprocess", "columns", "skip_bad", "seed")
 _COMMAND_LINE = "command line"
 _RECORDED = "(recorded)"  # until it is known where, the path of data that other models of the chain give
 _GATES = "evaluation.gates"

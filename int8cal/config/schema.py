@@ -202,6 +202,7 @@ _FORMS: dict[str, Any] = {
     "size": _Size,
     "range": _Range,
     "nodes": bool | list[str],
+    "values": dict[str, float],
 }
 
 

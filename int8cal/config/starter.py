@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from int8cal.data.images import plan_images
+from int8cal.data.text import inputs_of_text
 from int8cal.errors import Int8calError, printable
 from int8cal.evaluation.evaluate import model_bytes
 from int8cal.graph.prepare import Prepared, prepare, require_layers
@@ -31,6 +32,12 @@ _NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "
 _COLUMN = 26  # where comments begin
 _MOST_CLASSES = 100_000
 _SAMPLES = f"{'  # samples: 512':<{_COLUMN}} # at most so many; a few hundred are enough"
+_SOUND = re.compile(r"audio|wave?($|form|_)|speech|sound|pcm|signal|input_values", re.IGNORECASE)
+_RATES = ("sr", "sample_rate", "sampling_rate")
+_BESIDE_SOUND = re.compile(
+    rf"{'|'.join(_RATES)}|(?:.*_)?(?:state|cache)(?:_?\w{{1,4}})?|[hc]_?\d?|h[nx]|c[nx]", re.IGNORECASE
+)
+_FEWEST_FRAMES = 160
 _SHOWN = 6  # entries of a list that may be long
 _KINDS = 12  # of nodes in a line
 
@@ -105,6 +112,12 @@ def _data(signature: Signature) -> list[str]:
     image = _image(signature)
     if image is not None:
         return _images(image)
+    tokens = inputs_of_text(signature, None)
+    if "input_ids" in tokens and len(tokens) == len(signature.inputs):
+        return _texts(signature)
+    sound = _sound(signature)
+    if sound is not None:
+        return _sounds(sound, signature)
     one = signature.inputs[0]
     lines = ["data:"]
     if len(signature.inputs) == 1 and one.dtype.kind == "f":
@@ -163,6 +176,61 @@ def _images(image: ImagePlan) -> list[str]:
         f"    # mean: {'[0.5]' if gray else '[0.485, 0.456, 0.406]'}  # subtracted after scale",
         f"    # std: {'[0.5]' if gray else '[0.229, 0.224, 0.225]'}  # divided by",
     ]
+
+
+def _texts(signature: Signature) -> list[str]:
+    length = (signature.inputs[0].shape or (None,))[-1]
+    lines = [
+        "data:",
+        _line("  path: texts.txt", "a sample in each line; or .csv, .tsv, .jsonl with columns, or datasets:NAME"),
+        _line("  # columns: [text]", "of .csv, .tsv, .jsonl and datasets; two of them for pairs of texts"),
+        _SAMPLES,
+        "  # For .npz files of tokens, with the keys " + ", ".join(_comment(each.name) for each in signature.inputs),
+        "  # (one row for each sample), remove preprocess.",
+        "  preprocess:",
+        "    text:",
+        _line("      tokenizer: tokenizer.json", "the model's own; a path from this file"),
+    ]
+    if isinstance(length, int):
+        return [*lines, f"      # Samples have {length} tokens: longer text is cut, shorter text is padded."]
+    return [*lines, _line("      # max_length: 128", "longer text is cut; samples keep their own length below")]
+
+
+def _sound(signature: Signature) -> TensorSpec | None:
+    """Tell which input takes sound: by its name, or beside a state or a sample rate; None where none does."""
+    others = [spec for spec in signature.inputs if _BESIDE_SOUND.fullmatch(spec.name)]
+    rest = [spec for spec in signature.inputs if spec not in others]
+    if len(rest) != 1 or rest[0].dtype.kind != "f" or rest[0].shape is None or len(rest[0].shape) not in (2, 3):
+        return None
+    frames = rest[0].shape[-1]
+    if isinstance(frames, int) and frames < _FEWEST_FRAMES:
+        return None
+    return rest[0] if others or _SOUND.search(rest[0].name) else None
+
+
+def _sounds(sound: TensorSpec, signature: Signature) -> list[str]:
+    frames = (sound.shape or (None,))[-1]
+    others = [spec for spec in signature.inputs if spec is not sound]
+    lines = [
+        "data:",
+        _line("  path: sounds", ".wav, .flac or .ogg, flat or in one folder per class"),
+        _SAMPLES,
+        f"  # The input {_comment(sound.name)} looks like frames of sound, in -1..1.",
+        "  # For arrays (.npz) that are prepared already, remove preprocess.",
+        "  preprocess:",
+        "    audio:",
+        _line("      rate: 16000", "frames per second that the model was trained with; others are refused"),
+        _line("      # resample: true", "bring files of another rate to it"),
+        _line("      # channels: mean", "of files with several channels; or first"),
+    ]
+    if isinstance(frames, int):
+        lines.append(_line(f"      # hop: {frames}", f"frames from one sample to the next; each has {frames}"))
+    else:
+        lines.append(_line("      # length: 16000", "cut files into samples of so many frames"))
+    if others:
+        lines.append(_line("    fill:", "inputs that hold one number"))
+        lines += [f"      {_text(spec.name)}: {16000 if spec.name in _RATES else 0}" for spec in others]
+    return lines
 
 
 def _quantization(signature: Signature) -> list[str]:

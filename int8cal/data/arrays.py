@@ -56,17 +56,20 @@ class ArrayPart:
         """The file, for messages."""
         return self.path.as_posix()
 
+    def where(self, row: int) -> str:
+        """Name a sample: the file, with its row where it holds several."""
+        return row_name(self.name, row, self.rows)
+
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Load an .npz once, or the rows of an .npy one by one, and give the feeds of these rows."""
         if self.path.suffix.lower() == ".npz":
             arrays = self._load()
             for row in rows:
-                yield take_row(arrays, row, self.signature, row_name(self.name, row, self.rows))
+                yield take_row(arrays, row, self.signature, self.where(row))
             return
         name = self.signature.inputs[0].name
         for row, first, array in self._each(rows):
-            where = row_name(self.name, row, self.rows)
-            yield take_row({name: array}, row, self.signature, where, first=first)
+            yield take_row({name: array}, row, self.signature, self.where(row), first=first)
 
     def _load(self) -> dict[str, Array]:
         names = [spec.name for spec in self.signature.inputs]
@@ -222,6 +225,10 @@ class OnnxDataPart:
     signature: Signature
     labels: None = None
 
+    def where(self, row: int) -> str:
+        """Name a sample: the set, with its row where it holds several."""
+        return row_name(self.name, row, self.rows)
+
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Load the set once and give the feeds of these rows."""
         from int8cal.graph.passes.float32 import array_of
@@ -233,7 +240,7 @@ class OnnxDataPart:
             except (ValueError, TypeError, RuntimeError) as error:
                 raise unreadable(path.as_posix(), str(error)) from error
         for row in rows:
-            yield take_row(arrays, row, self.signature, row_name(self.name, row, self.rows))
+            yield take_row(arrays, row, self.signature, self.where(row))
 
 
 def open_test_data(files: Sequence[Path], signature: Signature) -> OnnxDataPart:

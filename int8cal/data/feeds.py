@@ -14,26 +14,32 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from int8cal.data.arrays import open_npy, open_npz, open_test_data
+from int8cal.data.audio import open_audio, plan_audio
 from int8cal.data.callables import CallStream, is_callable_path, open_callable
-from int8cal.data.find import find
+from int8cal.data.columns import one_of, plan_rows, require_fed
+from int8cal.data.find import TEXTS, find
+from int8cal.data.hub import is_dataset, open_dataset, part_of
 from int8cal.data.images import ImagePart, plan_images
-from int8cal.data.labels import find_labels
+from int8cal.data.labels import COLUMN, find_labels, own_labels
+from int8cal.data.lines import LinesPart, columns_of, open_lines
 from int8cal.data.padding import tally
-from int8cal.data.sample import Sample, row_name
+from int8cal.data.preprocessing import filled, of_images
+from int8cal.data.sample import Sample
 from int8cal.data.trimming import Trimmer
 from int8cal.errors import DataError, ModelError
+from int8cal.preprocess import Preprocess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from int8cal.data.find import Found
     from int8cal.data.labels import Labels
     from int8cal.data.padding import Padding
-    from int8cal.data.sample import Part
+    from int8cal.data.sample import Feed, Part
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
     from int8cal.numerics import Int64
-    from int8cal.preprocess import Preprocess
 
 T = TypeVar("T")
 
@@ -48,8 +54,9 @@ class Feeds:
         count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
         labelled: Whether samples carry labels.
         labels: Those of files, known before any is read; None without, and of a function.
-        images: Whether the samples are image files.
-        preprocess: How images become feeds; None for pixel values as they are, and for what is no image.
+        images: Whether the samples are images.
+        prepared: Whether they are made of images, text or sound, and not arrays.
+        preprocess: How they become feeds; None for pixel values as they are, and for arrays as they are.
         skipped: Files left out by skip_bad, those of the last pass included.
         padding: What padding the samples of the last pass had.
     """
@@ -61,12 +68,13 @@ class Feeds:
         labelled: bool,
         labels: Labels | None = None,
         images: bool = False,
+        prepared: bool = False,
         preprocess: Preprocess | None = None,
         skipped: tuple[str, ...] = (),
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
         self.count, self.labelled, self.labels = stream.count, labelled, labels
-        self.images, self.preprocess, self.name = images, preprocess, stream.name
+        self.images, self.prepared, self.preprocess, self.name = images, prepared, preprocess, stream.name
         self.skipped = list(skipped)
         self.padding: tuple[Padding, ...] = ()
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
@@ -141,6 +149,7 @@ class FileStream:
         chosen: (file, row) of each sample, ascending: int64 (samples, 2), since there may be millions of them.
         labels: Label of each chosen sample.
         skip_bad: Leave out files that cannot be read, instead of stopping.
+        filled: Feeds of inputs that are the same in every sample.
     """
 
     name: str
@@ -148,6 +157,7 @@ class FileStream:
     chosen: Int64
     labels: tuple[int, ...] | None
     skip_bad: bool
+    filled: Feed
 
     @property
     def count(self) -> int:
@@ -172,7 +182,7 @@ class FileStream:
     def sample_name(self, place: int) -> str:
         """Name one of the samples, for messages."""
         index, row = self.chosen[place].tolist()
-        return row_name(self.parts[index].name, row, self.parts[index].rows)
+        return self.parts[index].where(row)
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:
         """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
@@ -198,7 +208,7 @@ class FileStream:
                         raise
                     skipped.append(part.name)
                     break
-                yield place, Sample(feed, row_name(part.name, row, part.rows), label)
+                yield place, Sample({**feed, **self.filled} if self.filled else feed, part.where(row), label)
 
 
 def open_feeds(
@@ -217,7 +227,7 @@ def open_feeds(
         signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
         require_labels: Whether missing labels are an error.
         trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
-        stored: Preprocessing of images where the settings declare none.
+        stored: Preprocessing where the settings declare none.
 
     Returns:
         Feeds. The headers of all .npy and .npz files have been read and fit the model, and the first feed of a
@@ -230,7 +240,9 @@ def open_feeds(
     """
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
-    if is_callable_path(settings.path):
+    if is_dataset(settings.path):
+        feeds = _open_dataset(settings, signature, trim, stored)
+    elif is_callable_path(settings.path):
         feeds = _open_callable(settings, signature, trim)
     else:
         feeds = _open_files(settings, signature, trim, stored)
@@ -238,7 +250,7 @@ def open_feeds(
         raise DataError(
             "has no labels, without which there is no top-1 and no top-5",
             where=settings.path,
-            do="use one folder per class, add a labels.csv (file,label), or give --labels FILE",
+            do="use one folder per class, add a labels.csv (file,label), or give --labels FILE or column:NAME",
         )
     return feeds
 
@@ -302,7 +314,10 @@ def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
 
 
 def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:
-    _refuse_preprocess(settings, "a function yields finished feeds")
+    if settings.preprocess is not None:
+        raise _no_preprocess(settings, "data.preprocess", "a function yields finished feeds")
+    if settings.columns:
+        raise _no_columns(settings)
     if settings.labels is not None:
         raise DataError(
             f'labels "{settings.labels}" cannot be matched with a function',
@@ -322,40 +337,34 @@ def _open_files(
     stored: Preprocess | None = None,
 ) -> Feeds:
     found = find(settings.path)
-    images = found.kind == "image"
-    if images and settings.preprocess is None:
-        settings = replace(settings, preprocess=stored)
+    prepared = found.kind in TEXTS or found.kind in ("image", "audio")
+    if settings.preprocess is None and stored is not None and (prepared or stored.fill):
+        settings = replace(settings, preprocess=stored if prepared else Preprocess(fill=stored.fill))
+    rest, constant = filled(signature, settings.preprocess)
     skipped: list[str] = []
     parts: list[tuple[str, Part]] = []
-    for name, place, opener in _openers(found, settings, signature):
+    for name, place, opener in _openers(found, settings, rest):
         try:
-            parts.append((place, opener()))
+            part = opener()
         except DataError as error:
             if not (settings.skip_bad and error.fields.get("unreadable")):
                 raise
             skipped.append(name)
+            continue
+        parts.append((place, part))
+        if isinstance(part, LinesPart):
+            skipped += part.left_out
     if not parts:
         raise _all_skipped(settings.path, skipped)
-    rows = np.array([part.rows for _, part in parts])
-    places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
-    places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
-    if not len(places):
-        raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
+    _require_rows([part for _, part in parts], settings, skipped)
     labels = find_labels(found, parts, settings.labels)
-    if settings.samples is not None and settings.samples < len(places):
-        # RandomState's stream is frozen for good, so the choice outlives numpy versions
-        order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
-        kept = np.sort(order[: settings.samples])
-        places = places[kept]
-        labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
-    opened = tuple(part for _, part in parts)
-    values = None if labels is None else labels.values
-    stream = FileStream(settings.path, opened, places, values, settings.skip_bad)
+    stream, labels = _chosen(settings, [part for _, part in parts], labels, constant)
     return Feeds(
         stream,
         labelled=labels is not None,
         labels=labels,
-        images=images,
+        images=found.kind == "image",
+        prepared=prepared,
         preprocess=settings.preprocess,
         skipped=tuple(skipped),
         trim=trim,
@@ -366,33 +375,125 @@ def _as_it_is(sample: Sample) -> Sample:
     return sample
 
 
+def _open_dataset(
+    settings: DataSettings,
+    signature: Signature,
+    trim: Callable[[Sample], Sample] | None,
+    stored: Preprocess | None = None,
+) -> Feeds:
+    column = settings.labels is not None and settings.labels.startswith(COLUMN)
+    if settings.labels is not None and not column:
+        raise DataError(
+            f'labels "{settings.labels}" cannot be matched with a dataset',
+            where=settings.path,
+            do="name the column that holds them: --labels column:NAME",
+        )
+    if settings.preprocess is None:
+        settings = replace(settings, preprocess=stored)
+    rest, constant = filled(signature, settings.preprocess)
+    dataset = open_dataset(settings.path)
+    plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
+    part = part_of(dataset, plan)
+    labels = None if part.labels is None else own_labels([part], declared=column)
+    stream, labels = _chosen(settings, [part], labels, constant)
+    return Feeds(
+        stream,
+        labelled=labels is not None,
+        labels=labels,
+        images=plan.image is not None,
+        prepared=True,
+        preprocess=settings.preprocess,
+        trim=trim,
+    )
+
+
+def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[str]) -> None:
+    if any(part.rows for part in parts):
+        return
+    if skipped:
+        raise _all_skipped(settings.path, skipped)
+    raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
+
+
+def _chosen(
+    settings: DataSettings, parts: Sequence[Part], labels: Labels | None, constant: Feed
+) -> tuple[FileStream, Labels | None]:
+    """Choose as many samples as are asked for; all where there are no more."""
+    rows = np.array([part.rows for part in parts])
+    places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
+    places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
+    if settings.samples is not None and settings.samples < len(places):
+        # RandomState's stream is frozen for good, so the choice outlives numpy versions
+        order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
+        kept = np.sort(order[: settings.samples])
+        places = places[kept]
+        labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
+    values = None if labels is None else labels.values
+    return FileStream(settings.path, tuple(parts), places, values, settings.skip_bad, constant), labels
+
+
 def _openers(
     found: Found, settings: DataSettings, signature: Signature
 ) -> Iterator[tuple[str, str, Callable[[], Part]]]:
     """For each file (or test data set): its name, its place under the root, and how to open it."""
-    if found.kind == "image":
-        plan = plan_images(signature, settings.preprocess, settings.path)
-        for file in found.files:
-            yield file.as_posix(), found.place(file), partial(ImagePart, file, plan)
-        return
-    _refuse_preprocess(settings, f"{found.kind} files are fed as they are")
+    _require_preprocess_of(found, settings)
     if found.kind == "input_*.pb":
         for folder, group in groupby(found.files, key=lambda file: found.place(file.parent)):
             files = tuple(group)
             yield files[0].as_posix(), folder, partial(open_test_data, files, signature)
         return
-    open_one = open_npy if found.kind == ".npy" else open_npz
+    open_one: Callable[[Path], Part]
+    if found.kind in TEXTS:
+        kinds = columns_of(found.files, skip_bad=settings.skip_bad)
+        rows = plan_rows(kinds, signature, settings, settings.preprocess)
+        open_one = partial(open_lines, plan=rows, skip_bad=settings.skip_bad)
+    elif found.kind == "audio":
+        audio = settings.preprocess.audio if settings.preprocess is not None else None
+        one, rest = one_of(signature, audio.input if audio is not None else None, settings.path)
+        require_fed(rest, "sounds", settings.path)
+        open_one = partial(open_audio, plan=plan_audio(one, audio, settings.path))
+    elif found.kind == "image":
+        open_one = partial(ImagePart, plan=plan_images(signature, settings.preprocess, settings.path))
+    else:
+        open_one = partial(open_npy if found.kind == ".npy" else open_npz, signature=signature)
     for file in found.files:
-        yield file.as_posix(), found.place(file), partial(open_one, file, signature)
+        yield file.as_posix(), found.place(file), partial(open_one, file)
 
 
-def _refuse_preprocess(settings: DataSettings, why: str) -> None:
-    if settings.preprocess is not None:
-        raise DataError(
-            f"data.preprocess applies to images; {why}",
-            where=settings.path,
-            do="remove data.preprocess, and preprocess where the arrays are made",
-        )
+def _require_preprocess_of(found: Found, settings: DataSettings) -> None:
+    """Refuse what is declared of another kind of samples."""
+    if settings.columns and found.kind not in TEXTS:
+        raise _no_columns(settings)
+    chosen = settings.preprocess
+    if chosen is None:
+        return
+    if found.kind not in TEXTS and found.kind not in ("image", "audio"):
+        declared = of_images(chosen) or chosen.text is not None or chosen.audio is not None
+        if declared or not chosen.fill:
+            raise _no_preprocess(settings, "data.preprocess", f"{found.kind} files are fed as they are")
+        return
+    kind = "text" if found.kind in TEXTS else found.kind
+    given = {"image": of_images(chosen), "text": chosen.text is not None, "audio": chosen.audio is not None}
+    other = next((name for name, declared in given.items() if declared and name != kind), None)
+    if other is not None:
+        key = "data.preprocess" if other == "image" else f"data.preprocess.{other}"
+        raise _no_preprocess(settings, key, f"{found.kind} files are none", f"{other}s")
+
+
+def _no_preprocess(settings: DataSettings, key: str, why: str, what: str = "images, text and sound") -> DataError:
+    return DataError(
+        f"{key} applies to {what}; {why}",
+        where=settings.path,
+        do=f"remove {key}, and preprocess where the arrays are made" if key == "data.preprocess" else f"remove {key}",
+    )
+
+
+def _no_columns(settings: DataSettings) -> DataError:
+    return DataError(
+        f'column "{settings.columns[0]}": only .csv, .tsv, .jsonl and datasets have columns',
+        where=settings.path,
+        do="remove columns",
+    )
 
 
 def _all_skipped(name: str, skipped: list[str]) -> DataError:

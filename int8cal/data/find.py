@@ -15,7 +15,7 @@ from int8cal.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Kind = Literal["image", ".npy", ".npz", "input_*.pb"]
+Kind = Literal["image", "audio", ".npy", ".npz", "input_*.pb", ".txt", ".csv", ".tsv", ".jsonl"]
 
 _KINDS: dict[str, Kind] = {
     ".jpg": "image",
@@ -25,9 +25,19 @@ _KINDS: dict[str, Kind] = {
     ".webp": "image",
     ".npy": ".npy",
     ".npz": ".npz",
+    ".wav": "audio",
+    ".flac": "audio",
+    ".ogg": "audio",
+    ".txt": ".txt",
+    ".csv": ".csv",
+    ".tsv": ".tsv",
+    ".jsonl": ".jsonl",
 }
+# Beside samples of other kinds they are lists, labels and notes
+TEXTS: frozenset[Kind] = frozenset({".txt", ".csv", ".tsv", ".jsonl"})
+LABELS = "labels.csv"  # of the samples that it lies beside
 INPUT_FILE = re.compile(r"input_(\d+)\.pb")
-_ACCEPTED = ".jpg, .jpeg, .png, .bmp, .webp, .npy, .npz, test_data_set_*/input_*.pb"
+_ACCEPTED = f"{', '.join(_KINDS)}, test_data_set_*/input_*.pb"
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,12 @@ def find(text: str) -> Found:
             "does not exist", where=text, do="give a directory, a file, a glob or package.module:function", path=text
         )
     kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
+    if not file:
+        others = not TEXTS.issuperset(kinds.values())
+        kinds = {path: kind for path, kind in kinds.items() if path.name != LABELS and not (others and kind in TEXTS)}
     if not kinds:
-        others = f" ({len(paths)} other files)" if paths else ""
-        raise DataError(f"holds nothing usable{others}", where=text, do=f"accepted are {_ACCEPTED}", path=text)
+        unused = f" ({len(paths)} other files)" if paths else ""
+        raise DataError(f"holds nothing usable{unused}", where=text, do=f"accepted are {_ACCEPTED}", path=text)
     counts = Counter(kinds.values())
     if len(counts) > 1:
         listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))

@@ -6,7 +6,7 @@ Decoding is Pillow's; the preprocessing follows in its documented order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -196,23 +196,42 @@ class ImagePart:
         """The file, for messages."""
         return self.path.as_posix()
 
+    def where(self, _row: int) -> str:
+        """Name its one sample."""
+        return self.name
+
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Decode the image and give its feed, once per entry of `rows`."""
-        pixels = _pixels(_sized(decode(self.path), self.plan, self.name), self.plan)
-        feed = {self.plan.spec.name: pixels}
-        try:
-            count_rows({self.plan.spec.name: Header(pixels.dtype, pixels.shape)}, self.plan.signature, self.name)
-        except DataError as error:
-            raise DataError(error.what, where=self.name, do=self.plan.size_advice(), **error.fields) from error
+        feed = feed_of(self.path, self.plan, self.name)
         for _ in rows:
             yield feed
 
 
-def decode(path: Path) -> Image:
-    """Decode a file to 8-bit RGB or greyscale pixels, upright.
+def feed_of(source: Path | IO[bytes], plan: ImagePlan, name: str) -> Feed:
+    """Decode an image, and make the feed of it.
 
     Args:
-        path: JPEG, PNG, BMP or WebP; the first frame of an animation. The content counts, not the extension.
+        source: See `decode`.
+        plan: What to do with its pixels.
+        name: For messages.
+
+    Raises:
+        DataError: It is no image, or does not get the model's shape.
+    """
+    pixels = _pixels(_sized(decode(source, name), plan, name), plan)
+    try:
+        count_rows({plan.spec.name: Header(pixels.dtype, pixels.shape)}, plan.signature, name)
+    except DataError as error:
+        raise DataError(error.what, where=name, do=plan.size_advice(), **error.fields) from error
+    return {plan.spec.name: pixels}
+
+
+def decode(source: Path | IO[bytes], name: str) -> Image:
+    """Decode an image to 8-bit RGB or greyscale pixels, upright.
+
+    Args:
+        source: JPEG, PNG, BMP or WebP; the first frame of an animation. The content counts, not the extension.
+        name: For messages.
 
     Returns:
         Image of mode "RGB" or "L": the EXIF orientation is applied, palettes and CMYK become RGB, alpha is dropped,
@@ -223,10 +242,9 @@ def decode(path: Path) -> Image:
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
-    name = path.as_posix()
     reading = READING.set(name)
     try:
-        with Image.open(path, formats=_FORMATS) as file:
+        with Image.open(source, formats=_FORMATS) as file:
             file.load()
             image = ImageOps.exif_transpose(file)
             if image.mode.startswith("I"):

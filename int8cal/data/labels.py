@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from int8cal.data.find import holds, visible_files
+from int8cal.data.find import LABELS, holds, visible_files
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FILE_HEADINGS = ("file", "filename", "file_name", "path", "image", "name")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_id", "class_name", "target")
+COLUMN = "column:"  # of labels that are a column's
+_FRACTION = re.compile(r"([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)?")  # or nothing: both are no class's name
 _ROW = re.compile(r"\[\d+\]$")
 _DIGITS = 18  # of a class index, its sign included
 _FORM = "write one line file,label per sample"
@@ -39,6 +41,12 @@ class Labels:
     names: tuple[str, ...] = ()
 
 
+def labels_file(setting: str | None) -> Path | None:
+    """Return the CSV that a setting names; None for "folders", a column, or nothing."""
+    named = setting is None or setting == "folders" or setting.startswith(COLUMN)
+    return None if named else Path(str(setting)).expanduser()
+
+
 @dataclass(frozen=True)
 class _Row:
     line: int
@@ -52,8 +60,9 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
     Args:
         found: Where the files lie.
         parts: (place under the root, file), in order.
-        setting: "folders", a CSV path, or None. None takes what is there: labels in the .npz files, else
-            labels.csv beside the data, else class folders for images (a lone folder that is not a number is no class).
+        setting: "folders", a CSV path, "column:NAME", or None. None takes what is there: labels in the files, else
+            labels.csv beside the data, else class folders for images and sounds (a lone folder that is not a number is
+            no class).
 
     Returns:
         One class index >= 0 per sample; None when there are no labels.
@@ -63,6 +72,15 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
     """
     if setting == "folders":
         return _from_folders(found, parts)
+    if setting is not None and setting.startswith(COLUMN):
+        own = [part for _, part in parts if part.labels is not None]
+        if len(own) < len(parts):
+            raise DataError(
+                f'labels "{setting}": only .csv, .tsv, .jsonl and datasets have columns',
+                where=found.root.as_posix(),
+                do="use a CSV of file,label, or class folders",
+            )
+        return own_labels(own, declared=True)
     if setting is not None:
         return _from_csv(Path(setting).expanduser(), found, parts)
     own = [part for _, part in parts if part.labels is not None]
@@ -72,14 +90,51 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
             raise DataError(
                 f'has no key "labels", {own[0].name} has', where=bare.name, do="store labels in every file or in none"
             )
-        return Labels(tuple(label for part in own for label in part.labels or ()))
-    beside = found.root / "labels.csv"
+        return own_labels(own, declared=False)
+    beside = found.root / LABELS
     if beside.is_file():
         return _from_csv(beside, found, parts)
-    if found.kind != "image" or not all("/" in relative for relative, _ in parts):
+    if found.kind not in ("image", "audio") or not all("/" in relative for relative, _ in parts):
         return None
     folders = _class_folders(found)
     return _from_folders(found, parts) if len(folders) > 1 or _is_number(folders[0]) else None
+
+
+def own_labels(parts: Sequence[Part], *, declared: bool) -> Labels | None:
+    """Make labels of those that files carry: numbers as they are, names by their sorted order.
+
+    Args:
+        parts: All of them carry labels.
+        declared: Whether labels were asked for; else a column that holds no classes is none of labels.
+
+    Returns:
+        One class index per sample; None where the column holds no classes.
+
+    Raises:
+        DataError: A declared column holds something else; names the sample.
+    """
+    values = [value for part in parts for value in part.labels or ()]
+    numbers = [_number(value) for value in values]
+    names = [value for value in values if isinstance(value, str) and _FRACTION.fullmatch(value.strip()) is None]
+    if None not in numbers:
+        return Labels(tuple(number for number in numbers if number is not None))
+    if len(names) == len(values) and not any(number is not None for number in numbers):
+        order = sorted(set(names))
+        indices = {name: index for index, name in enumerate(order)}
+        return Labels(tuple(indices[name] for name in names), tuple(order))
+    if not declared:
+        return None
+    place = numbers.index(None)
+    where = [part.where(row) for part in parts for row in range(part.rows)][place]
+    what = f"label {values[place]!r} is no class: neither an integer of at least 0, nor a name among names"
+    raise DataError(what, where=where, do="correct it, or leave labels out")
+
+
+def _number(value: object) -> int | None:
+    """Read a class index; None for what is none."""
+    if isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def label_values(array: Array, rows: int, where: str) -> tuple[int, ...]:

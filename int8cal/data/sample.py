@@ -60,8 +60,11 @@ class Part(Protocol):
         """How many samples it holds."""
 
     @property
-    def labels(self) -> tuple[int, ...] | None:
-        """One label per sample when the file itself carries them."""
+    def labels(self) -> tuple[object, ...] | None:
+        """One label per sample when the file itself carries them: class indices, or as a column has them."""
+
+    def where(self, row: int) -> str:
+        """Name a sample, for messages."""
 
     def read(self, rows: Sequence[int]) -> Iterator[Feed]:
         """Load the file once and give the feeds of these rows, in this order."""

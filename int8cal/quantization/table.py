@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from int8cal.data.padding import record
+from int8cal.data.preprocessing import recorded
 from int8cal.declared import declared
 from int8cal.errors import TableError
 from int8cal.graph.bodies import full_name
@@ -356,18 +357,18 @@ def _recorded(job: Job) -> dict[str, Any]:
     for section in (job.calibration, job.quantization, job.data):
         kind: type = type(section)
         for setting in declared(kind):
-            value, recorded = _plain(getattr(section, setting.name)), setting.option.recorded
-            if recorded == "always":
+            value, when = _plain(getattr(section, setting.name), job.model), setting.option.recorded
+            if when == "always":
                 always[setting.name] = value
-            elif recorded and getattr(section, recorded) is not None:
+            elif when and getattr(section, when) is not None:
                 given[setting.name] = value
     return always | given
 
 
-def _plain(value: Any) -> Any:
-    """Write a value as JSON has it."""
+def _plain(value: Any, model: Path) -> Any:
+    """Write a value as JSON has it; the tokenizer's place is told from the model's."""
     if isinstance(value, Preprocess):
-        return asdict(value)
+        return recorded(value, model)
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(each, model) for key, each in value.items()}
     return list(value) if isinstance(value, tuple) else value

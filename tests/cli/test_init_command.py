@@ -64,14 +64,23 @@ def test_it_says_what_it_wrote_and_the_job_runs_once_there_is_data(written, tmp_
     assert (tmp_path / "net-int8/net.int8.onnx").is_file()
 
 
-def test_tokens_are_advised_as_npz_with_the_right_keys(written, tmp_path):
+def test_tokens_without_their_tokenizer_are_advised_as_npz_with_the_right_keys(written, tmp_path):
     text, job = written(transformer())
-    assert "#   input_ids: int64 (sequence,) per sample" in text
-    assert "np.savez('calib/0.npz', input_ids=..., attention_mask=...)" in text
+    assert "For .npz files of tokens, with the keys input_ids, attention_mask" in text
     assert "Named dimensions (batch, sequence)" in text
-    assert job.data.preprocess is None
-    save_tokens(tmp_path / "calib", 2, seed=0)
+    assert job.data.preprocess.text.tokenizer.endswith("tokenizer.json")
+    save_tokens(tmp_path / "texts", 2, seed=0)
+    bare = [line for line in text.split("\n") if line.strip().split(":")[0] not in ("preprocess", "text", "tokenizer")]
+    (tmp_path / "net.yaml").write_text("\n".join(bare).replace("path: texts.txt", "path: texts"))
     assert main(["run", "net.yaml", "--dry-run"]) == 0
+
+
+def test_integers_that_are_no_tokens_are_advised_as_npz_with_the_right_keys(written):
+    inputs = [("x", TensorProto.FLOAT, ["n", 8]), ("kind", TensorProto.INT64, ["n", "sequence"])]
+    text, job = written(layer(inputs))
+    assert "#   kind: int64 (sequence,) per sample" in text
+    assert "np.savez('calib/0.npz', x=..., kind=...)" in text
+    assert job.data.preprocess is None
 
 
 def test_several_inputs_need_npz(written):

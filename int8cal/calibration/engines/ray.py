@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding
+from int8cal.data.hub import is_dataset
 from int8cal.errors import UsageError
 from int8cal.extras import extra_hint
 from int8cal.progress import tell_warnings
@@ -239,7 +240,8 @@ class Cluster:
     def begin(self, work: object, feeds: Feeds) -> None:
         """Put work where every node finds it, and note a file of the data, which every worker must see."""
         self._work = [self.ray.put(work)]
-        self._probe = feeds.files.parts[0].name if feeds.files else ""
+        first = feeds.files.parts[0].name if feeds.files else ""
+        self._probe = "" if is_dataset(first) else first  # which the library finds
         self._looked = -math.inf
 
     def release(self) -> None:

@@ -93,3 +93,10 @@ def test_beyond_the_limit_times_alone_decide(job, monkeypatch):
 def test_a_function_is_never_the_same(job):
     other = replace(job, data=DataSettings("package.module:function"))
     assert taken(other).data.listing == ""
+
+
+def test_a_folder_beside_a_single_file_does_not_count(job, tmp_path):
+    single = replace(job, data=DataSettings(str(next(path for path in (tmp_path / "d").rglob("*") if path.is_file()))))
+    before = taken(single)
+    (Path(single.data.path).parent / "results").mkdir()
+    assert changed(before, single) == ()

@@ -143,7 +143,7 @@ def test_a_named_set_replaces_what_an_earlier_layer_says_and_later_keys_win_over
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_named_set_says_everything_but_the_layout(name):
-    assert set(SETS[name].keys) == {each.name for each in fields(Preprocess)} - {"layout"}
+    assert set(SETS[name].keys) == {each.name for each in fields(Preprocess)} - {"layout", "text", "audio", "fill"}
 
 
 def test_merging_keeps_both_layers_unchanged_and_replaces_lists():

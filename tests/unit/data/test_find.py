@@ -43,9 +43,9 @@ def test_directory_of_mixed_kinds_names_them_and_asks_for_a_glob(tmp_path):
 
 
 def test_directory_with_nothing_usable_lists_what_is_accepted(tmp_path):
-    _touch(tmp_path, "notes.txt")
+    _touch(tmp_path, "notes.md")
     with pytest.raises(
-        DataError, match=r"holds nothing usable \(1 other files\); accepted are \.jpg, .*\.npz, test_data"
+        DataError, match=r"holds nothing usable \(1 other files\); accepted are \.jpg, .*\.npz, .*test_data"
     ):
         find(str(tmp_path))
 
@@ -63,9 +63,23 @@ def test_single_file(tmp_path):
 
 
 def test_single_file_of_another_kind_is_an_error(tmp_path):
-    _touch(tmp_path, "a.csv")
+    _touch(tmp_path, "a.xls")
     with pytest.raises(DataError, match="accepted are"):
-        find(str(tmp_path / "a.csv"))
+        find(str(tmp_path / "a.xls"))
+
+
+@pytest.mark.parametrize("other", ["a.png", "a.npz", "a.wav", "test_data_set_0/input_0.pb"])
+def test_text_beside_samples_of_other_kinds_is_left_alone(tmp_path, other):
+    _touch(tmp_path, other, "README.txt", "labels.csv", "metadata.jsonl")
+    assert [file.name for file in find(str(tmp_path)).files] == [other.rpartition("/")[2]]
+
+
+def test_a_directory_of_text_is_one_and_its_labels_csv_is_none(tmp_path):
+    _touch(tmp_path, "a.csv", "b/c.csv", "labels.csv")
+    assert [file.name for file in find(str(tmp_path)).files] == ["a.csv", "c.csv"]
+    _touch(tmp_path, "notes.txt")
+    with pytest.raises(DataError, match=r"mixes kinds of samples: 2 .csv, 1 .txt"):
+        find(str(tmp_path))
 
 
 def test_missing_path_says_what_can_be_given(tmp_path):

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from int8cal.data.images import decode
+from int8cal.data.images import decode as decode_named
 from int8cal.errors import ConfigError, DataError
 from int8cal.preprocess import Preprocess
 from int8cal.progress import tell_warnings
+
+
+def decode(path):
+    return decode_named(path, path.as_posix())
 
 
 def _one(opened):
