@@ -36,6 +36,7 @@ from int8cal.evaluation.gates import (
     require_outputs,
     with_standing,
 )
+from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.recalled import UnlikeError
 from int8cal.evaluation.result import Evaluation, Report
@@ -213,7 +214,10 @@ def _calibrate_into(
     def evaluate(known: Mapping[int, Arrays]) -> tuple[Evaluation, SampleWatch]:
         watch = SampleWatch("evaluation", signature)
         samples = track(watch.watch(feeds), feeds.count, "outputs")
-        return _evaluate(job, int8, samples, table, exclusive, known), watch
+        if cluster is None or further(job.evaluation.runtimes) or resolve(job.evaluation.providers) != (CPU,):
+            return _evaluate(job, int8, samples, table, exclusive, known), watch
+        outputs = ClusterOutputs(cluster, feeds, watch)
+        return _evaluate(job, int8, (), table, exclusive, {}, outputs), outputs.watch
 
     watch = SampleWatch("evaluation", signature)
     unreported: BaseException | None = None
@@ -281,6 +285,7 @@ def _evaluate(
     table: CalibrationTable,
     exclusive: Exclusive,
     known: Mapping[int, Arrays],
+    elsewhere: ClusterOutputs | None = None,
 ) -> Evaluation:
     return evaluate_pair(
         job.model,
@@ -295,6 +300,7 @@ def _evaluate(
         metric=metric_of(job.evaluation.metric),
         clipped={name: entry.clipped for name, entry in table.every_tensor.items()},
         known=known,
+        elsewhere=elsewhere,
         exclusive=exclusive,
     )
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from int8cal.progress import Exclusive
     from int8cal.runtime.batching import Arrays
 
+    Outputs = tuple[Sample, Arrays, Arrays]
+
 # To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples whose interval counts
 LAYER_DB, LEAST_LAYERWISE = 1.0, 8
 
@@ -68,6 +70,7 @@ def evaluate_pair(
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
     known: Mapping[int, Arrays] | None = None,
+    elsewhere: Callable[[onnx.ModelProto, onnx.ModelProto, int], Iterable[Outputs]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -88,6 +91,8 @@ def evaluate_pair(
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
         metric: The user's own, called with the outputs of all samples; None for none.
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
+        elsewhere: Runs both models in place of this process, given these and how many of the first samples must come
+            with their feeds: gives every sample with the outputs of both, in order. `samples` are not read then.
         known: Outputs of the FP32 model by fingerprint of the sample, which it is not run for again; a few are checked.
         exclusive: Keeps other jobs from running while speed is measured.
 
@@ -137,9 +142,11 @@ def evaluate_pair(
         second, unwritten = _open_written(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
-        kept = _compare(
-            (first, second), models, samples, comparison, own, others, parts, keep=max(layerwise_samples, 1)
-        )
+        fed = max(layerwise_samples, 1)
+        if elsewhere is None:
+            kept = _compare((first, second), models, samples, comparison, own, others, parts, keep=fed)
+        else:
+            kept = _compare_outputs(elsewhere(*models, fed), comparison, own, keep=fed)
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
@@ -336,6 +343,20 @@ def _compare(
                 continue
             others.remove(other)
             del elsewhere[other.name]
+    return kept
+
+
+def _compare_outputs(
+    outputs: Iterable[Outputs], comparison: OutputComparison, own: MetricRun | None, *, keep: int
+) -> list[Sample]:
+    """Compare what both models have given elsewhere; returns the first `keep` samples."""
+    kept: list[Sample] = []
+    for sample, expected, actual in outputs:
+        comparison.add(sample, expected, actual)
+        if own is not None:
+            own.add(sample, expected, actual)
+        if len(kept) < keep:
+            kept.append(sample)
     return kept
 
 
