@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +16,7 @@ from int8cal.data.arrays import open_npy, open_npz, open_test_data
 from int8cal.data.audio import open_audio, plan_audio
 from int8cal.data.callables import CallStream, is_callable_path, open_callable
 from int8cal.data.columns import one_of, plan_rows, require_fed
+from int8cal.data.file_stream import FileStream
 from int8cal.data.find import TEXTS, find
 from int8cal.data.hub import is_dataset, open_dataset, part_of
 from int8cal.data.images import ImagePart, plan_images
@@ -24,7 +24,6 @@ from int8cal.data.labels import COLUMN, find_labels, own_labels
 from int8cal.data.lines import LinesPart, columns_of, open_lines
 from int8cal.data.padding import tally
 from int8cal.data.preprocessing import filled, of_images
-from int8cal.data.sample import Sample
 from int8cal.data.trimming import Trimmer
 from int8cal.errors import DataError, ModelError
 from int8cal.preprocess import Preprocess
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
     from int8cal.data.find import Found
     from int8cal.data.labels import Labels
     from int8cal.data.padding import Padding
-    from int8cal.data.sample import Feed, Part
+    from int8cal.data.sample import Feed, Part, Sample
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
-    from int8cal.numerics import Int64
 
 T = TypeVar("T")
 
@@ -137,78 +135,6 @@ class Feeds:
             yield sample
         if empty:
             raise _all_skipped(self._stream.name, skipped)
-
-
-@dataclass(frozen=True)
-class FileStream:
-    """The chosen samples of a list of files.
-
-    Attributes:
-        name: The source, for messages.
-        parts: The files, in order.
-        chosen: (file, row) of each sample, ascending: int64 (samples, 2), since there may be millions of them.
-        labels: Label of each chosen sample.
-        skip_bad: Leave out files that cannot be read, instead of stopping.
-        filled: Feeds of inputs that are the same in every sample.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
-    chosen: Int64
-    labels: tuple[int, ...] | None
-    skip_bad: bool
-    filled: Feed
-
-    @property
-    def count(self) -> int:
-        """Number of samples."""
-        return len(self.chosen)
-
-    def thinned(self, count: int) -> FileStream:
-        """Return at most `count` of them, spread evenly."""
-        return self.only(np.unique(np.linspace(0, self.count - 1, min(count, self.count)).astype(int)).tolist())
-
-    def only(self, places: Sequence[int]) -> FileStream:
-        """Return the samples at these places, ascending, with the files that hold them."""
-        chosen = self.chosen[list(places)]
-        files, renumbered = np.unique(chosen[:, 0], return_inverse=True)
-        return replace(
-            self,
-            parts=tuple(self.parts[index] for index in files.tolist()),
-            chosen=np.stack([renumbered, chosen[:, 1]], axis=1),
-            labels=None if self.labels is None else tuple(self.labels[place] for place in places),
-        )
-
-    def sample_name(self, place: int) -> str:
-        """Name one of the samples, for messages."""
-        index, row = self.chosen[place].tolist()
-        return self.parts[index].where(row)
-
-    def read(self, skipped: list[str]) -> Iterator[Sample]:
-        """Load file after file and give the chosen samples; append the name of each file left out to `skipped`."""
-        return (sample for _, sample in self.numbered(skipped))
-
-    def _files(self) -> list[int]:
-        """Return the places at which another file begins, and the number of samples."""
-        changes = np.flatnonzero(np.diff(self.chosen[:, 0])) + 1
-        return [0, *changes.tolist(), self.count]
-
-    def numbered(self, skipped: list[str]) -> Iterator[tuple[int, Sample]]:
-        """Give the samples as `read` does, each with its place among the chosen ones."""
-        for first, last in itertools.pairwise(self._files()):
-            part = self.parts[self.chosen[first, 0]]
-            rows = array("q", self.chosen[first:last, 1].tobytes())  # whose items are Python's own integers
-            feeds = part.read(rows)
-            for place, row in enumerate(rows, first):
-                label = None if self.labels is None else self.labels[place]
-                try:
-                    feed = next(feeds)
-                except DataError as error:
-                    if not (self.skip_bad and error.fields.get("unreadable")):
-                        raise
-                    skipped.append(part.name)
-                    break
-                yield place, Sample({**feed, **self.filled} if self.filled else feed, part.where(row), label)
 
 
 def open_feeds(

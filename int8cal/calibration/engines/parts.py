@@ -15,7 +15,8 @@ from int8cal.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from int8cal.data.feeds import Feeds, FileStream
+    from int8cal.data.feeds import Feeds
+    from int8cal.data.file_stream import FileStream
     from int8cal.data.pixels import Pixels
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
