@@ -52,6 +52,29 @@ def test_a_page_opens_without_the_network_and_without_complaints(visit, address)
     assert broken == []
 
 
+@pytest.mark.parametrize(
+    ("address", "shown", "copied"),
+    [
+        ("tutorial/from-photos-to-a-gate.html", "would be quantized", "int8cal inspect sample_data/model.onnx"),
+        ("tutorial/from-photos-to-a-gate.html", "digits-int8", "int8cal run digits.yaml\necho $?"),
+        (
+            "index.html",
+            "pip install .",
+            "pip install .\nint8cal calibrate sample_data/model.onnx --data sample_data/calib",
+        ),
+    ],
+)
+def test_the_copy_button_takes_commands_without_prompts_and_output(visit, address, shown, copied):
+    page = visit(address)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block = page.locator(".highlight").filter(has_text=shown).filter(has_text=copied.partition("\n")[0]).first
+    block.hover()
+    block.locator("button[data-md-type=copy], button.md-clipboard, button.md-code__button").first.click()
+    page.wait_for_function("navigator.clipboard.readText().then(text => text.length > 0)")
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert [line for line in lines if line] == copied.splitlines()
+
+
 def test_the_search_finds_words_when_pages_are_files(visit):
     page = visit("index.html?q=VPMADDUBSW")
     page.wait_for_selector(".md-search-result__link")

@@ -113,6 +113,13 @@ def test_a_planted_class_is_found():
     }
 
 
+@pytest.mark.parametrize("path", shipped_texts(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_blocks_with_prompts_are_marked_as_sessions(path):
+    """The site's copy button leaves prompts and output of these out."""
+    fences = re.findall(r"^```([^\n]*)\n(.*?)^```$", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert [text[:60] for info, text in fences if re.search(r"^\$ ", text, re.MULTILINE) and info != "console"] == []
+
+
 def test_the_readme_shows_every_command():
     assert COMMANDS.keys() - commands_in((ROOT / "README.md").read_text(encoding="utf-8")) == set()
 
