@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
 _INDEX_OPS = frozenset({"ArgMax", "ArgMin"})
-NOT_QUANTIZED = "not quantized"
+NOT_QUANTIZED = "what it reads and writes is float"
 WEIGHT_ONLY = "only its weights are quantized"
 
 

@@ -164,9 +164,10 @@ class Document(Measurements):
 
     @property
     def other_warnings(self) -> tuple[str, ...]:
-        """Warnings without the findings, which lead them, and without the faults of outputs."""
-        faults = {line for output in self.outputs.values() for line in output.faults}
-        return tuple(line for line in self.warnings[len(self.findings) :] if line not in faults)
+        """Warnings without the findings, which lead them, and without what stands elsewhere: faults, budgets."""
+        told = {line for output in self.outputs.values() for line in output.faults}
+        told |= {self.mixed_precision.outcome} if self.mixed_precision else set()
+        return tuple(line for line in self.warnings[len(self.findings) :] if line not in told)
 
     def why(self, path: str) -> str:
         """Find the reason for a null by its dotted path ("layers.3.clipped")."""

@@ -10,6 +10,7 @@ import hashlib
 import importlib.resources
 import inspect
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import printable
@@ -132,7 +133,7 @@ _SAFETY = "Can saturate"
 
 def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
     """Sort the headline figures by the question that they answer."""
-    figures = reading.headlines(document)
+    figures = [_short(item) if item.label == "Fastest here" else item for item in reading.headlines(document)]
     safety = [item for item in figures if item.label == _SAFETY]
     cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
     return [
@@ -140,6 +141,12 @@ def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
         ("Is it faster and smaller?", cost),
         ("Where to look", [tables.worst_layer(document), _on_integers(document), *safety]),
     ]
+
+
+def _short(fastest: Headline) -> Headline:
+    """Leave the runtime's name alone in large letters."""
+    runtime, _, times = fastest.text.partition(": ")
+    return replace(fastest, text=runtime, aside=", ".join(filter(None, (times, fastest.aside))))
 
 
 def _on_integers(document: Document) -> Headline:

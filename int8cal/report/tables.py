@@ -216,6 +216,20 @@ def step_rows(document: Document) -> list[tuple[str, str, str]]:
     return rows
 
 
+# What lines end with, or hold, that tell of something that was looked at and not kept.
+_NOT_KEPT = (" dropped: ", " and was dropped, ", ": more than --latency-allowance leaves", ": too little to be tried")
+
+
+def decision_groups(document: Document) -> list[tuple[str, list[str]]]:
+    """Sort the decisions by what a reader wants to know first: what was done, what was not kept, what stays float."""
+    groups: dict[str, list[str]] = {"done": [], "Tried or looked at, and not kept": [], "Stays in float, and why": []}
+    done, rejected, floats = groups.values()
+    for line in document.decisions:
+        found = floats if "not quantized: " in line else rejected if any(each in line for each in _NOT_KEPT) else done
+        found.append(line)
+    return [(title, lines) for title, lines in groups.items() if lines]
+
+
 def foreign_ops(nodes: Sequence[FloatNode]) -> list[str]:
     """Explain the ops of float nodes that the user's model does not have: merged by the runtime or added."""
     lines = []

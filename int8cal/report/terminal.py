@@ -248,10 +248,10 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
     if not screen.sort:
         shown.sort(key=lambda row: -row[4] / row[2])
     order = {"order": "in the file's order", "name": "by name"}.get(screen.sort, "most uneven first")
-    head = f"{'max/min':>9}  {'scales':{screen.bar_width}}  {'median':>10}  weight, {order}"
+    head = f"{'max/min':>11}  {'scales':{screen.bar_width}}  {'median':>10}  weight, {order}"
     lines = [
-        f"{f'×{top / bottom:.3g}':>9}  {screen.part(place(bottom), place(top), middle=place(middle))}  "  # noqa: RUF001
-        f"{middle:10.4g}  {screen.name(name, 27 + screen.bar_width + len(kind))}  {kind}"
+        f"{wording.ratio(top / bottom):>11}  {screen.part(place(bottom), place(top), middle=place(middle))}  "
+        f"{middle:10.4g}  {screen.name(name, 29 + screen.bar_width + len(kind))}  {kind}"
         for name, kind, bottom, middle, top in shown
     ]
     return [head, *screen.cut(lines, "weight")]

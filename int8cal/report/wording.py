@@ -122,6 +122,19 @@ def counted(kinds: Counter[str], most: int) -> str:
     return ", ".join(shown) + (", …" if len(kinds) > len(shown) else "")
 
 
+def ratio(value: float) -> str:
+    """Show how many times one value is another, three significant digits and no exponent."""
+    if value > 1e6:
+        return ">×1,000,000"  # noqa: RUF001 (a factor)
+    return f"×{value:.3g}" if value < 1000 else f"×{float(f'{value:.3g}'):,.0f}"  # noqa: RUF001 (likewise)
+
+
+def headed(head: str) -> str:
+    """Begin the head of a column with a capital, but for names as they are written elsewhere."""
+    named = head.startswith(("int8", "float32")) or not {"_", "<", ">", "="}.isdisjoint(head)
+    return head if named else head[:1].upper() + head[1:]
+
+
 def shortened(name: str, most: int = 48) -> str:
     """Cut a long name in its middle, most of what is left from its end: graph names differ there."""
     if len(name) <= most:

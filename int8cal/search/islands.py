@@ -28,6 +28,9 @@ LEAST_DB = 3.0  # by which the score has to rise
 MOST_BYTES = 0.25  # of the layers' weights in float: more than this is not added, whatever the allowance
 MORE_BYTES = 3  # per weight that is float32 and not int8
 
+# What became of something that takes time: verdicts in the lines about it.
+TRIED, BEYOND = "tried", "more than --latency-allowance leaves"
+
 
 def choose_islands(
     model: onnx.ModelProto,
@@ -72,14 +75,15 @@ def choose_islands(
             taken.append(each)
             left_us, left_bytes, rest = left_us - each.us, left_bytes - each.bytes, rest - each.gain
         lines.append(
-            f"{each.what}: {100 * each.gain:.0f} % of the noise for an estimated {100 * each.us / whole_us:.1f} % of "
-            f"time and {100 * each.bytes / whole_bytes:.1f} % of bytes: {'taken' if fits else 'beyond the allowance'}"
+            f"{each.what} would take away {100 * each.gain:.0f} % of the noise, for an estimated "
+            f"{100 * each.us / whole_us:.1f} % more time and {100 * each.bytes / whole_bytes:.1f} % more bytes: "
+            f"{TRIED if fits else BEYOND}"
         )
     if math.fsum(each.gain for each in taken) < LEAST_NOISE:
         # in a deep network no few islands hold much: nothing is said of these
-        return {}, tuple(line for line in lines if seen >= LEAST_NOISE and not line.endswith("taken"))
+        return {}, tuple(line for line in lines if seen >= LEAST_NOISE and not line.endswith(TRIED))
     left = {
-        layer.node: f"{each.what} takes away {each.gain:.0%} of the noise"
+        layer.node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise"
         for each in taken
         for layer in each.island.layers
     }

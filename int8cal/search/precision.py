@@ -26,6 +26,7 @@ from int8cal.probe.probe import Probe
 from int8cal.progress import track
 from int8cal.quantization.corrections.channel_copies import can_have_copies
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
+from int8cal.search.islands import BEYOND, TRIED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -330,16 +331,17 @@ class Precision:
             if before is not None:
                 gain, us = gain - before.gain, us - before.us
             if gain < LEAST_GAIN:
-                verdict = "too little"
+                verdict = "too little to be tried"
             elif us > left:
-                verdict = "beyond the allowance"
+                verdict = BEYOND
             else:
-                verdict = "taken"
+                verdict = TRIED
                 left -= us
                 taken = [*(one for one in taken if one is not before), each]
             percent = 100 * us / whole
             lines.append(
-                f"{each.what}: {100 * gain:.0f} % of the noise for an estimated {percent:.1f} % of time: {verdict}"
+                f"{each.what} would take away {100 * gain:.0f} % of the noise, for an estimated {percent:.1f} % more "
+                f"time: {verdict}"
             )
         return tuple(taken), tuple(lines)
 
@@ -350,13 +352,13 @@ class Precision:
             if ErrorSite(tensor, "others") in self.probe.sites:
                 continue  # these would read the first codes alone, with their wider range
             gain = sweep.groups[groups[tensor]] * (1 - RESIDUAL_LEAVES)
-            result.append(Upgrade(f"second plane for {tensor}", each.nodes, (), gain, each.us, tensor))
+            result.append(Upgrade(f"residual codes for {tensor}", each.nodes, (), gain, each.us, tensor))
             layers = [layer for layer in self.plan.layers if layer.input == tensor]
             channels, part = self._outlying(layers)
             share = len(channels) / layers[0].channels
             us = sum(fine_channels_us(layer, self.elements[tensor], share) for layer in layers)
             if channels and us < each.us:
-                what = f"second plane for {len(channels)} channels of {tensor}"
+                what = f"residual codes for {len(channels)} channel{'s' if len(channels) > 1 else ''} of {tensor}"
                 result.append(Upgrade(what, (), (), gain * part, us, tensor, dict.fromkeys(each.nodes, channels)))
         for region, gain in sweep.floats.items():
             if not self._avoidable(region):

@@ -73,6 +73,11 @@ class Gain:
     mean_margin_db: float
 
     @property
+    def mean(self) -> tuple[float, float]:
+        """The mean of the differences, and its margin."""
+        return self.mean_db, self.mean_margin_db
+
+    @property
     def sure(self) -> bool:
         """Whether it is outside the noise of the samples: one of the two surely rises, and the other does not fall."""
         least = min(self.db, self.mean_db)

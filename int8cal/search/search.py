@@ -288,12 +288,16 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     gain = gain_of(before, after)
     kept = gain.sure and gain.db > proposal.least_db
     verdict = "kept" if kept else "dropped"
-    noise = f"{gain.db:+.2f} ± {gain.margin_db:.2f}, mean {gain.mean_db:+.2f} ± {gain.mean_margin_db:.2f}"
-    if gain.margin_db == math.inf:
-        noise = "one sample cannot tell a gain from noise"
-    figures = f"{before.db:.2f} dB without, {after.db:.2f} dB with, on the holdout ({noise})"
+    noise = "one validation sample cannot tell a gain from noise"
+    if gain.margin_db < math.inf:
+        # rounded to -0.00, a gain has no sign
+        told = [f"{round(db, 2) or 0.0:+.2f} ± {of:.2f}" for db, of in ((gain.db, gain.margin_db), gain.mean)]
+        why = "sure" if gain.sure else "not sure"
+        noise = f"the gain of {told[0]} dB, {told[1]} dB in the mean, is {why}"
+        noise += "" if kept or not gain.sure else f" and less than the {proposal.least_db:g} dB asked for"
+    figures = f"SQNR on the validation samples {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:
-        figures = "nothing on the holdout has a signal to score by"
+        figures = "no validation sample has a signal to score by"
     notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
     results = (*state.results, StepResult(proposal.name, before.db, after.db, kept))
     if not kept:

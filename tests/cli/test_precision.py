@@ -71,8 +71,10 @@ def test_with_an_allowance_inputs_get_second_planes_and_the_report_says_so(call,
     assert table["settings"]["latency_allowance"] == 1000
     assert table["corrections"]["remainder"] == {"Gemm_h": 16, "Gemm_y": 16}
     decisions = json.loads((generous / "report.json").read_text(encoding="utf-8"))["decisions"]
-    assert any(line.startswith("second plane for x: ") and line.endswith(": taken") for line in decisions)
-    assert any(line.startswith("second planes of inputs kept") for line in decisions)
+    assert any(
+        line.startswith("residual codes for x would take away ") and line.endswith(": tried") for line in decisions
+    )
+    assert any(line.startswith("residual codes of inputs kept: SQNR on the validation samples ") for line in decisions)
     assert call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx").code == 0
     assert (here / "again.onnx").read_bytes() == (generous / "net.int8.onnx").read_bytes()
     audited = call("audit", "out/net.int8.onnx")

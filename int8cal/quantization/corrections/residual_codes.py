@@ -47,7 +47,7 @@ class ResidualCodes(OfNodes[int]):
     """Layers whose inputs come in two planes, and by how much the second one's step is smaller; by node."""
 
     key = "remainder"
-    lost = "second planes of inputs are left out: the other runtime has one code per value"
+    lost = "residual codes of inputs are left out: the other runtime has one code per value"
 
     @classmethod
     def _read_value(cls, value: Any, place: str) -> int:

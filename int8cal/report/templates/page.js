@@ -48,7 +48,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
 }
 for (const input of document.querySelectorAll("input.filter")) {
   const rows = [...document.getElementById(input.getAttribute("aria-controls")).tBodies[0].rows];
-  const texts = rows.map((row) => row.textContent.toLowerCase());
+  // of a long name the title has all
+  const whole = (row) => [row.textContent, ...[...row.querySelectorAll("td.name [title]")].map((part) => part.title)].join(" ");
+  const texts = rows.map((row) => whole(row).toLowerCase());
   const count = document.getElementById("layer-count");
   input.parentElement.hidden = false;
   const filter = () => {

@@ -63,7 +63,9 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             if split.gain_db >= LEAST_PROMISED_DB:
                 extra = tuple(np.repeat(np.arange(chain.channels), 2**split.halvings - 1).tolist())
                 copies |= {layer.node: extra for layer in chain.readers}
-                how = f"{len(extra)} copies of {np.count_nonzero(split.halvings)} channels, predicted"
+                of = np.count_nonzero(split.halvings)
+                copied = f"{of} channel{'s' if of > 1 else ''}"
+                how = f"{len(extra)} {'copies' if extra[1:] else 'copy'} of {copied}, predicted"
                 found = RescaledChain(chain, split.exponents, split.gain_db, how)
         if found.exponents.any():
             chosen.append(found)

@@ -65,7 +65,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             before, after = score.db, found.db
             if before - after <= LOSS_DB or after >= ENOUGH_DB:
                 chosen, state = [*chosen, *trial], replace(offered, score=found)
-                figures = f"; {after:.2f} dB at the outputs, {before:.2f} dB with float tables, on the holdout"
+                told = f"{after:.2f} dB at the outputs, {before:.2f} dB with float tables"
+                figures = f"; {told}, on the validation samples"
             else:
                 why = f"its codes cost too much, {after:.2f} dB at the outputs instead of {before:.2f}"
                 reasons |= {offer.embedding.node: why for offer in trial}

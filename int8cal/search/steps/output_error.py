@@ -70,10 +70,12 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if residual or fine:
         table = with_fine_channels(with_residual_codes(state.table, state.plan, residual), state.plan, fine)
         table = rounded_again(state, inputs, table)
-        state = yield Proposal("second planes of inputs", table)
+        state = yield Proposal("residual codes of inputs", table)
         if state.results[-1].kept:
             spent_us += math.fsum(each.us for each in taken if each.tensor)
-    left = {node: f"{each.what} takes away {each.gain:.0%} of the noise" for each in taken for node in each.floats}
+    left = {
+        node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise" for each in taken for node in each.floats
+    }
     if left and (proposal := _floats(state, inputs, left)) is not None:
         state = yield proposal
         if state.results[-1].kept:

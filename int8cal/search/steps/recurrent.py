@@ -76,7 +76,7 @@ def choose_forms(
                     kernels, best = [*kernels, node], score
                 else:
                     reasons[node] = f"its kernel costs too much, {score:.2f} dB at the outputs instead of {plain:.2f}"
-        figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on the holdout"
+        figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on the validation samples"
     chosen = _with_forms(table, plan, kernels)
     ranges = {node: each.range for node, each in quantize_recurrent(prepared, plan, chosen).items()}
     notes = []

@@ -3,7 +3,7 @@ import onnx
 import pytest
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.fusion import audit_fusion, audit_graph
+from int8cal.evaluation.fusion import NOT_QUANTIZED, audit_fusion, audit_graph
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
 
@@ -108,7 +108,7 @@ def test_a_product_that_writes_float_counts_as_integer_and_what_follows_as_float
     )
     fusion = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0)}, weights=("G",)))
     assert fusion.integer == 1
-    assert [(node.node, node.reason) for node in fusion.nodes] == [("Tanh_1", "not quantized")]
+    assert [(node.node, node.reason) for node in fusion.nodes] == [("Tanh_1", NOT_QUANTIZED)]
 
 
 def test_a_relu_that_the_range_absorbs_disappears(tools):
@@ -122,7 +122,7 @@ def test_every_compute_node_of_a_float_model_counts_and_its_flatten_does_not(fp3
     fusion = audit_fusion(fp32)
     assert (fusion.integer, fusion.float_) == (0, 3)
     assert [node.node for node in fusion.nodes] == ["Conv_0", "GlobalAveragePool_2", "Gemm_4"]
-    assert {node.reason for node in fusion.nodes} == {"not quantized"}
+    assert {node.reason for node in fusion.nodes} == {NOT_QUANTIZED}
 
 
 def test_convolutions_far_from_the_one_quantized_layer_count(tools):
@@ -144,7 +144,7 @@ def test_convolutions_far_from_the_one_quantized_layer_count(tools):
     named = {node.node: node.reason for node in fusion.nodes}
     assert fusion.integer == 1
     assert fusion.float_ == len(named)
-    assert (named["Conv_0"], named["Conv_2"]) == ("not quantized", "not quantized")
+    assert (named["Conv_0"], named["Conv_2"]) == (NOT_QUANTIZED, NOT_QUANTIZED)
     assert not [text for text in (*named, *named.values()) if "token" in text or "nchwc" in text]
 
 
@@ -181,7 +181,7 @@ def test_a_scale_made_of_shapes_alone_does_not_count(tools):
 @pytest.mark.parametrize("op", ["Softmax", "Sigmoid", "Exp", "Relu"])
 def test_any_op_with_float_outputs_counts(tools, op):
     fusion = audit_fusion(tools.model(f"g (float[2,4] x) => (float[2,4] y) {{ y = {op}(x) }}"))
-    assert [(node.node, node.reason) for node in fusion.nodes] == [(f"{op}_0", "not quantized")]
+    assert [(node.node, node.reason) for node in fusion.nodes] == [(f"{op}_0", NOT_QUANTIZED)]
 
 
 def test_comparisons_and_indices_are_not_float(tools):
@@ -202,7 +202,7 @@ def test_a_float_input_that_the_runtime_renamed_is_told_by_its_own_name(tools):
         **{name: rng.normal(size=(16, 16, 3, 3)).astype(np.float32) for name in ("W", "V")},
     )
     nodes = audit_fusion(tools.quantize(model, {"y": (-8.0, 8.0)})).nodes
-    assert [(node.node, node.reason) for node in nodes] == [("Conv_0", "not quantized"), ("Conv_2", "input b is float")]
+    assert [(node.node, node.reason) for node in nodes] == [("Conv_0", NOT_QUANTIZED), ("Conv_2", "input b is float")]
 
 
 def test_a_missing_file_is_a_model_error(tmp_path):

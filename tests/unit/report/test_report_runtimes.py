@@ -124,8 +124,9 @@ def test_the_fastest_runtime_and_its_gain_are_one_line(timed):
     report = timed(gain_ci95=(1.05, 1.09))
     said = "OpenVINO: 2.250 ms against 2.411 ms in onnxruntime"
     assert line_of(report) == f"{said} (1.07x, 95 % interval 1.05x to 1.09x)"
+    assert said in report_to_markdown(report)
+    assert said.partition(": ")[2] in report_to_html(report)  # beside the runtime's name in large letters
     for text in (report_to_markdown(report), report_to_html(report)):
-        assert said in text
         assert "1.05x to 1.09x" in text
         assert "Speed by runtime" in text
         assert "1.90x to 2.20x" in text

@@ -30,11 +30,11 @@ def chosen(planned, noise=NOISE, allowance=0.1, **settings):
 def test_those_that_hold_most_of_the_noise_are_taken_and_no_further_one(planned):
     left, lines = chosen(planned)
     assert left == FRONT_END
-    assert [line.partition(" between float nodes: ")[0] for line in lines] == [
+    assert [line.partition(" between float nodes would take away ")[0] for line in lines] == [
         "float for MatMul_m",
         "float for MatMul_f",
     ]
-    assert all(line.endswith(" of bytes: taken") for line in lines)
+    assert all(line.endswith(" more bytes: tried") for line in lines)
 
 
 def test_one_behind_another_is_taken_where_it_holds_half_of_what_is_left(planned):
@@ -51,7 +51,7 @@ def test_the_allowance_of_time_is_not_exceeded(planned):
     whole = inference_us(*planned, ELEMENTS)
     left, lines = chosen(planned, spent_us=0.1 * whole)
     assert left == set()
-    assert all(line.endswith("beyond the allowance") for line in lines)
+    assert all(line.endswith("more than --latency-allowance leaves") for line in lines)
     assert len(lines) == 2
     assert chosen(planned, allowance=0.0)[0] == set()
 
