@@ -64,7 +64,7 @@ def test_both_stages_look_for_compiled_loops_in_the_same_place():
     assert variables[0] == variables[1] != set()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_its_commands_compile_the_loops_once(tmp_path):
     """Run the stage's RUN lines in a folder, with this Python for the one that they would install."""
     bin_folder = tmp_path / "opt" / "bin"
