@@ -306,7 +306,7 @@ class QuantizationSettings:
     latency_allowance: Annotated[
         float,
         Option(
-            "Percent of the int8 model's estimated time that may be spent on accuracy: second planes of inputs, float "
+            "Percent of the int8 model's estimated time that may be spent on accuracy: residual codes of inputs, float "
             "in nodes between the layers, and float in few layers between float nodes, whose bytes it bounds likewise.",
             flag="--latency-allowance",
             group="Accuracy",
@@ -339,11 +339,11 @@ class QuantizationSettings:
     fallback: Annotated[
         Fallback,
         Option(
-            "What such layers become: float, or first int8 with a second plane of their input's codes.",
+            "What such layers become: float, or first int8 with residual codes of their input.",
             flag="--fallback",
             group="Accuracy",
-            help="With --budget: float, or first a second plane of codes for layers whose input exists as float "
-            "(default {default}).",
+            help="With --budget: float, or first residual codes (a second code for each value) for layers whose input "
+            "exists as float (default {default}).",
             recorded="budget",
         ),
     ] = "float"

@@ -68,7 +68,7 @@ def detection_heads(parts: Sequence[Part], planned: Planned) -> str:
     if joined:
         shared, apart = "where the parts share one scale", "so that each part keeps its own values"
         told.append(f"of the Concats, {_split(joined, planned, shared, apart)}")
-        told.append("where the search scores a model, the parts of a Concat at an output count apart")
+        told.append("where a recipe scores a model, the parts of a Concat at an output count apart")
     if others:
         told.append(f"of the rest, {_split(others, planned, 'with a scale of its own', 'unrounded')}")
     return ". ".join(each[0].upper() + each[1:] for each in told)
@@ -97,8 +97,8 @@ def norms(parts: Sequence[Part], planned: Planned) -> str:
     told = f"the norm stays float, and {len(quantized)} of {len(ends)} outputs get codes for the products behind"
     return (
         f"{told}. At {rescaled} of these large channels can be made smaller, and their weights larger: tried by every "
-        "recipe, measured by balanced and accurate, kept where the holdout is surely better. A second plane of codes "
-        "is another way, within --latency-allowance"
+        "recipe, measured by balanced and accurate, kept where validation samples are surely better. Residual codes "
+        "are another way, within --latency-allowance"
     )
 
 
@@ -106,10 +106,11 @@ def depthwise(parts: Sequence[Part], planned: Planned) -> str:
     """Tell of depthwise layers: the activation behind may be rescaled where a chain crosses it."""
     layers = planned.on_integers(parts)
     rescaled = planned.rescaled([part.tensors[-1] for part in parts])
+    become = "it becomes" if layers == len(parts) == 1 else f"{_of(layers, len(parts))} become"
     return (
-        f"{layers} of {len(parts)} become int8, with a scale for each channel's weights and one for all "
-        f"activations. At {rescaled} the channels behind can be brought to one size, kept where the holdout is surely "
-        "better; a Clip or a swish behind rules it out. --recipe accurate rounds the weights by what the layers read"
+        f"{become} int8, with a scale for each channel's weights and one for all activations. At {rescaled or 'none'} "
+        "the channels behind can be brought to one size, kept where validation samples are surely better; a Clip or a "
+        "swish behind rules it out. --recipe accurate rounds the weights by what the layers read"
     )
 
 
@@ -169,7 +170,10 @@ def recurrent(parts: Sequence[Part], planned: Planned) -> str:
     cells = {each.node: each for each in planned.plan.recurrent}
     found = [cells[part.node] for part in parts if part.node in cells]
     able = sum(not each.no_kernel for each in found)
-    told = f"the weights of {len(found)} of {len(parts)} become int8" if found else "their weights stay float"
+    whose = "its weights" if len(parts) == 1 else "their weights"
+    told = f"{whose} become int8" if len(found) == len(parts) else f"{whose} stay float"
+    if 0 < len(found) < len(parts):
+        told = f"the weights of {len(found)} of {len(parts)} become int8"
     if able:
         told += (
             f"; {able} could multiply integers, which is kept where it costs less than 0.5 dB or leaves 40 dB; inputs "

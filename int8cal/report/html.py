@@ -17,6 +17,7 @@ from int8cal.errors import printable
 from int8cal.report import advice, charts, plots, reading, tables, wording
 from int8cal.report.document import document_of
 from int8cal.report.reading import Headline
+from int8cal.report.words import WORDS
 
 if TYPE_CHECKING:
     import jinja2
@@ -105,6 +106,7 @@ def _environment() -> jinja2.Environment:
     environment.filters |= dict(inspect.getmembers(wording, inspect.isfunction))
     for module in (advice, charts, plots, reading, tables):
         environment.globals |= dict(inspect.getmembers(module, inspect.isfunction))
+    environment.globals["WORDS"] = WORDS
     environment.globals |= {
         name: getattr(tables, name) for name in ("HEADS", "SPEED_HEADS", "GROUP_HEADS", "DECISION_HEADS")
     }

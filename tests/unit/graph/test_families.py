@@ -180,13 +180,13 @@ TREATED = {
     "decoder of queries": "all 2 stay in float",
     "attention masks": "it stays in float, so that no range holds a mask",
     "normalization in front of products": "1 of 1 outputs get codes for the products behind. At 1 of these",
-    "depthwise convolutions": "1 of 1 become int8",
+    "depthwise convolutions": "it becomes int8",
     "squeeze and excite": "in float",
     "swish": "it stays in float",  # it is behind a convolution of an image
     "vocoder": "all 2 stay in float, 2 of them because the runtime of this target has no integer kernel",
     "embedding tables": "1 table of 0.1 MB stays float, exact",
     "embedding output": "it stays in float",
-    "recurrent cells": "the weights of 1 of 1 become int8",
+    "recurrent cells": "its weights become int8",
     "skip connections": "it runs on integers, with one scale over all that they join",
 }
 

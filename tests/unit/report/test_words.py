@@ -1,6 +1,7 @@
 """How reports put things: names that fit, ratios without exponents, decisions in the order of a reader's questions."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.tables import decision_groups
 from int8cal.report.wording import headed, ratio, shortened
+from int8cal.report.words import WORDS
 
 LONG = "/model/encoder/layers.11/self_attn/rotary_embedding/first_half/Unsqueeze_output_0"
 
@@ -76,3 +78,16 @@ def test_what_a_budget_came_to_is_no_warning_beside_its_own_line(report):
     )
     whole = document_of(replace(report, mixed=mixed, warnings=("a budget of 5 % does not suffice", "other")))
     assert whole.other_warnings == ("other",)
+
+
+def test_the_glossary_has_every_word_of_the_page_in_the_same_words():
+    glossary = Path(__file__).parents[3] / "docs/reference/glossary.md"
+    rows = [line.split(" | ") for line in glossary.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    known = {row[0].removeprefix("| ").partition(" (`")[0]: row[1] for row in rows}
+    assert WORDS.items() <= known.items()
+
+
+def test_a_page_explains_its_words_where_they_stand_and_at_its_end(report):
+    page = report_to_html(report)
+    assert '<abbr title="signal power over the power of the difference' in page
+    assert page.count("What the words on this page mean") == 1
