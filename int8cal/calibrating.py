@@ -13,6 +13,8 @@ from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.statistics_file import save_statistics
 from int8cal.data.checks import SampleWatch, classes_of
 from int8cal.data.feeds import open_feeds
+from int8cal.data.shards import Shard
+from int8cal.errors import OutputError, reason_of
 from int8cal.evaluating import (
     class_count,
     data_settings,
@@ -52,6 +54,8 @@ from int8cal.pipeline import (
     before_calibration,
     calibrate_planned,
     cluster_of,
+    count_planned,
+    fed_wrong,
     plan_job,
 )
 from int8cal.progress import Clock, Exclusive, track
@@ -125,6 +129,52 @@ def require_writable(job: Job) -> None:
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     require_outputs(gates, lambda: output_names(job.model))
     require_classes(gates, lambda: class_count(job.model))
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """The file with the statistics of a shard, and how many samples they are of."""
+
+    path: Path
+    samples: int
+
+
+def shard_file(job: Job) -> Path:
+    """Say where the statistics of a job's shard go; those of all shards lie in one directory."""
+    stem = job.model.name.removesuffix(".onnx")
+    shard = Shard.parse(str(job.calibration.shard))
+    return (job.output.dir or Path(f"{stem}-shards")) / f"{stem}.{shard.stem}{STATISTICS}"
+
+
+def count_shard(job: Job, *, tell: Callable[[str], object] | None = None) -> ShardOutcome:
+    """Count a shard of the data, and write its statistics; other shards may be counted into the directory meanwhile.
+
+    Args:
+        job: Of which only the data, what is quantized, and how the data is counted matter.
+        tell: Gets what is found about the data before the work, line by line.
+
+    Raises:
+        OutputError: The file exists without `overwrite`, or cannot be written.
+        Int8calError: Of the model, the data or the network.
+    """
+    path = shard_file(job)
+    require_free(path.parent, overwrite=True, directory=True)
+    require_apart((path,), (job.model,))
+    require_apart((path.parent,), (Path(job.data.path),))
+    if path.exists():
+        require_free(path, overwrite=job.output.overwrite)
+    planned = plan_job(job, job.model, Clock())
+    findings = Findings(tell, strict=job.evaluation.strict)
+    findings.add(fed_wrong(planned, job))
+    findings.require_none()
+    statistics = count_planned(job, planned)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"its directory cannot be made ({reason_of(error)})"
+        raise OutputError(what, where=str(path), do="give another output directory") from error
+    save_statistics(statistics, path, frozenset({Shard.parse(str(job.calibration.shard))}))
+    return ShardOutcome(path, statistics.samples)
 
 
 def calibrate_job(

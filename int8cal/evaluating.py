@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from int8cal.data.padding import Padding
+    from int8cal.data.shards import Shard
     from int8cal.evaluation.user_metric import Metric
     from int8cal.graph.signature import Signature
     from int8cal.identity import StoredPreprocess
@@ -320,12 +321,13 @@ def open_samples(
     *,
     require_labels: bool = False,
     stored: StoredPreprocess | None = None,
+    shard: Shard | None = None,
 ) -> Feeds:
     """Open the samples of a path, or of a stream of feed dicts in its place; see `open_feeds`."""
     if stream is None:
         known = None if stored is None else stored.preprocess
-        return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known)
-    return feeds_of(stream, signature, data.samples, trim)
+        return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known, shard=shard)
+    return feeds_of(stream, signature, data.samples, trim, shard)
 
 
 def trimmer(

@@ -8,8 +8,11 @@ these dataclasses, which `int8cal.declared` reads. Types and limits are checked 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from int8cal.preprocess import Preprocess
-from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Option, Range, Source
+from int8cal.data_settings import DataSettings
+from int8cal.setting import Directory, File, Gate, Labels, MetricName, Name, Nodes, Option, Range, ShardName
+
+# declared in a file of its own, and found here with the others
+__all__ = ("DataSettings",)
 
 Method = Literal["auto", "kl", "percentile", "mse", "max"]
 RecipeName = Literal["fast", "balanced", "accurate"]
@@ -21,88 +24,6 @@ Goal = Literal["latency"]
 Fallback = Literal["float", "planes"]
 Runtime = Literal["onnxruntime", "openvino"]
 Engine = Literal["local", "ray"]
-
-
-@dataclass(frozen=True)
-class DataSettings:
-    """Where samples come from."""
-
-    path: Annotated[
-        Source,
-        Option(
-            'Directory, file, glob, "datasets:NAME[/config][:split]" or "package.module:function".',
-            flag="--data",
-            group="Data",
-            first=True,
-            help="Samples: images, sound, text or arrays as a directory, file or glob; datasets:NAME; or "
-            "package.module:function.",
-            metavar="PATH",
-            api=(),
-        ),
-    ]
-    samples: Annotated[
-        int | None,
-        Option(
-            "At most this many samples; null for all.",
-            flag="--samples",
-            group="Data",
-            first=True,
-            help="Use at most N samples.",
-            ge=1,
-            api=("calibrate", "evaluate"),
-        ),
-    ] = None
-    columns: Annotated[
-        tuple[str, ...],
-        Option(
-            "Columns that are read of .csv, .tsv, .jsonl and datasets, two of them for pairs of texts. Empty for the "
-            "only one that fits, or usual names such as text, sentence, image, audio; a column that is called like an "
-            "input of numbers feeds it.",
-            flag="--column",
-            group="Data",
-            help="Read this column of .csv, .tsv, .jsonl or a dataset; twice for pairs of texts.",
-            metavar="NAME",
-            api=("calibrate", "evaluate"),
-        ),
-    ] = ()
-    preprocess: Annotated[
-        Preprocess | None,
-        Option(
-            "What is done to images, text and sound, or the name of a set for images; null when none is declared (the "
-            "model then gets pixel values 0..255).",
-            api=("calibrate", "evaluate"),
-            recorded="always",
-        ),
-    ] = None
-    labels: Annotated[
-        Labels | None,
-        Option(
-            '"folders", a CSV path, "column:NAME", or null (told by the data: a column label or labels, labels.csv if '
-            "present, class folders else).",
-            api=(),
-        ),
-    ] = None
-    skip_bad: Annotated[
-        bool,
-        Option(
-            "Count and skip unreadable files instead of stopping at the first.",
-            flag="--skip-bad",
-            group="Data",
-            help="Count and skip unreadable files, not stop.",
-            api=("calibrate", "evaluate"),
-        ),
-    ] = False
-    seed: Annotated[
-        int,
-        Option(
-            "Chooses which samples are taken when `samples` is smaller than the set.",
-            flag="--seed",
-            group="Data",
-            help="Choose which N samples (default {default}).",
-            ge=0,
-            api=("calibrate", "evaluate"),
-        ),
-    ] = 0
 
 
 @dataclass(frozen=True)
@@ -163,6 +84,18 @@ class CalibrationSettings:
             group="Data",
             help="Statistics counted before, such as merged shards; the data is then only judged on.",
             metavar="FILE",
+        ),
+    ] = None
+    shard: Annotated[
+        ShardName | None,
+        Option(
+            'The part of the data that is counted, "3/16" for the third of sixteen: only its statistics are written, '
+            "for `int8cal merge`. null for a whole job.",
+            flag="--shard",
+            help="Count only the K-th of N parts of the data, and write only its statistics; int8cal merge adds them.",
+            metavar="K/N",
+            group="Data",
+            api=(),
         ),
     ] = None
     engine: Annotated[

@@ -18,6 +18,7 @@ from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
+from int8cal.data.shards import Shard
 from int8cal.errors import DataError
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
@@ -106,16 +107,22 @@ def plan_job(
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
-        feeds = open_samples(job.data, prepared.signature, stream, trim)
+        shard = None if job.calibration.shard is None else Shard.parse(job.calibration.shard)
+        feeds = open_samples(job.data, prepared.signature, stream, trim, shard=shard)
     return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric)
 
 
 def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
     """Say what is known of the calibration data before the pass over it."""
     few = one_sample(planned.feeds.count) if job.calibration.statistics is None else ()
+    return (*few, *fed_wrong(planned, job))
+
+
+def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
+    """Say what some samples tell of how the model is fed."""
     if planned.stream is not None:  # an iterator in memory may give its samples only once
-        return few
-    return (*few, *fed(planned.prepared.model, planned.feeds, threads=job.calibration.threads))
+        return ()
+    return fed(planned.prepared.model, planned.feeds, threads=job.calibration.threads)
 
 
 def after_calibration(calibrated: Calibrated) -> tuple[Finding, ...]:
@@ -147,6 +154,23 @@ def calibrate_model(
     findings.add(after_calibration(calibrated))
     findings.require_none()
     return replace(calibrated, findings=findings.found)
+
+
+def count_planned(job: Job, planned: Planned) -> Statistics:
+    """Count what the job's part of the data gives, bodies of If, Loop and Scan too, and nothing else.
+
+    Raises:
+        Int8calError: Of the data or the network.
+    """
+    feeds, uint8 = planned.feeds, planned.uint8
+    held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
+    samples = held if uint8 is None else uint8.pixels.checked(held)
+    counting = _counting(job, planned, None, keep=0)
+    counting.extend(track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples"))
+    statistics = counting.result().statistics
+    parts = _count_bodies(job, planned, held, None, keep=0)
+    counted = {path: part.counting.result().statistics for path, part in parts.items() if part.counting.seen}
+    return replace(statistics, bodies=counted)
 
 
 def calibrate_planned(
@@ -188,7 +212,7 @@ def calibrate_planned(
             how = {"model_sha256": sha256, "threads": threads, "keep": keep}
             collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
         elif cluster is None or known is not None:
-            counting = _counting(job, planned, known, record=record)
+            counting = _counting(job, planned, known, keep=keep, record=record)
             counting.extend(ahead)
             collected = counting.result()
         else:
@@ -237,11 +261,10 @@ def _with_bodies(result: Result, bodies: dict[str, Result]) -> Result:
 
 
 def _counting(
-    job: Job, planned: Planned, known: Statistics | None, body: str = "", *, record: bool = False
+    job: Job, planned: Planned, known: Statistics | None, body: str = "", *, keep: int, record: bool = False
 ) -> Counting | Stored:
     """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
-    prepared, taps = planned.prepared, planned.taps
-    sha256, keep = prepared.sha256, kept_samples(job, RECIPES[job.quantization.recipe])
+    prepared, taps, sha256 = planned.prepared, planned.taps, planned.prepared.sha256
     if known is None:
         threads = job.calibration.threads
         model, signature = prepared.model, prepared.signature
@@ -313,16 +336,21 @@ class _Bodies:
     notes: list[str] = field(default_factory=list)
 
 
-def _calibrate_bodies(
-    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], known: Statistics | None
-) -> _Bodies:
-    """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
+@dataclass(frozen=True)
+class _BodyPart:
+    """A body as a job of its own, and its pass over the runs."""
+
+    job: Job
+    planned: Planned
+    counting: Counting | Stored
+
+
+def _count_bodies(
+    job: Job, planned: Planned, samples: Iterable[Sample], known: Statistics | None, *, keep: int
+) -> dict[str, _BodyPart]:
+    """Run every body on what samples give it, and count; by path."""
     prepared, threads = planned.prepared, job.calibration.threads
-    unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
-    for path, each in reversed(planned.plan.bodies.items()):  # one inside another comes behind it
-        if each.plan.unranged or path in unranged:
-            unranged |= {path, each.body.parent}
-    parts: dict[str, tuple[Job, Planned, Counting | Stored]] = {}
+    parts: dict[str, _BodyPart] = {}
     for path, each in planned.plan.bodies.items():
         body = each.body
         inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
@@ -330,22 +358,36 @@ def _calibrate_bodies(
         own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
         quantization = replace(job.quantization, uint8_input=False, ranges=_ranges_of(each.plan, job))
         inner = replace(job, quantization=quantization)
-        parts[path] = inner, own, _counting(inner, own, known, path)
+        parts[path] = _BodyPart(inner, own, _counting(inner, own, known, path, keep=keep))
+
+    def take(runs: BodyRuns) -> None:
+        parts[runs.body.path].counting.extend(runs)
+
     bodies = [each.body for each in planned.plan.bodies.values()]
+    feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
+    return parts
+
+
+def _calibrate_bodies(
+    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], known: Statistics | None
+) -> _Bodies:
+    """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
+    unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
+    for path, each in reversed(planned.plan.bodies.items()):  # one inside another comes behind it
+        if each.plan.unranged or path in unranged:
+            unranged |= {path, each.body.parent}
     with clock.station("calibrate"):
-
-        def take(runs: BodyRuns) -> None:
-            parts[runs.body.path][2].extend(runs)
-
-        feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
+        keep = kept_samples(job, RECIPES[job.quantization.recipe])
+        parts = _count_bodies(job, planned, samples, known, keep=keep)
     found = _Bodies()
-    for path, (inner, own, counting) in parts.items():
+    for path, part in parts.items():
+        inner, own, counting = part.job, part.planned, part.counting
         if not counting.seen:
             found.runs[path] = 0
             if path not in unranged:
                 continue
         # weights alone need no run
-        collected = counting.result() if counting.seen else uncounted(own.taps, prepared.sha256)
+        collected = counting.result() if counting.seen else uncounted(own.taps, planned.prepared.sha256)
         inputs = _search_inputs(inner, own, collected)
         result = run_recipe(inputs, clock)
         found.runs[path] = collected.statistics.samples

@@ -12,7 +12,19 @@ class Form:
     """What a value must look like beyond its type; `config.schema` has a check for each name."""
 
     name: Literal[
-        "file", "directory", "source", "labels", "name", "gate", "nonzero", "size", "range", "metric", "nodes", "values"
+        "file",
+        "directory",
+        "source",
+        "labels",
+        "name",
+        "gate",
+        "nonzero",
+        "size",
+        "range",
+        "metric",
+        "nodes",
+        "values",
+        "shard",
     ]
 
 
@@ -27,6 +39,7 @@ Nonzero = Annotated[float, Form("nonzero")]
 Size = Annotated[int | tuple[int, int], Form("size")]
 Range = Annotated[tuple[float, float], Form("range")]
 Values = Annotated[dict[str, float], Form("values")]  # name -> number
+ShardName = Annotated[str, Form("shard")]  # "K/N"
 Nodes = Annotated[bool | tuple[str, ...], Form("nodes")]  # patterns, or true for all
 
 

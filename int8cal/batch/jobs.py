@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from int8cal.config.expand import require_distinct_outputs
 from int8cal.config.load import PATTERN_KEYS, load_jobs, require_available
-from int8cal.errors import Int8calError, UsageError
+from int8cal.errors import ConfigError, Int8calError, UsageError
 from int8cal.evaluation.gates import gates_of, require_measurable
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def load_tasks(configs: Sequence[str], overrides: Mapping[str, object], flags: M
             tasks.append(Task(located.job, Path(config), places=places, chain=located.chain))
             with _placed(located, overrides):
                 require_available(located.job)
+                _require_whole(located.job)
                 gates = gates_of(located.job.evaluation)
                 require_measurable(gates, latency=located.job.evaluation.latency)
     require_distinct_outputs([task.job for task in tasks], [str(task.config) for task in tasks])
@@ -145,6 +146,16 @@ def setting_text(value: object) -> str:
     if isinstance(value, str | Path):
         return str(value)
     return "none" if value is None else json.dumps(value, default=str)
+
+
+def _require_whole(job: Job) -> None:
+    if job.calibration.shard is not None:
+        raise ConfigError(
+            "a shard gives statistics alone, which is no job of a batch",
+            where=job.name,
+            key="calibration.shard",
+            do="use int8cal calibrate --config FILE --shard K/N, and int8cal merge",
+        )
 
 
 @contextmanager

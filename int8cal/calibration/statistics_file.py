@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
 from int8cal.data.padding import record, recorded
+from int8cal.data.shards import Shard
 from int8cal.errors import StatisticsError
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart, require_free, require_readable
@@ -29,15 +30,21 @@ ARRAYS = ("bins", "counts")
 CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
 _COARSE_INFINITY = 0x7F800000 >> COARSE_SHIFT
 _LARGEST = 2.0**128  # float32 ends below
+_NAMED = 20  # missing shards
 _MOST = 2.0**62  # values; beyond, int64 sums would wrap
 
 Array = npt.NDArray[Any]
 
 
-def save_statistics(statistics: Statistics, path: Path) -> None:
+def save_statistics(statistics: Statistics, path: Path, shards: frozenset[Shard] = frozenset()) -> None:
     """Write statistics atomically.
 
     Keys: "header" (JSON as uint8), and per tensor "NAME:bins", "NAME:counts" and, with channels, "NAME:channel_*".
+
+    Args:
+        statistics: What is written.
+        path: The file.
+        shards: The parts of the data that they are of, of one N; none for the whole.
     """
     # paths of bodies in the order of their names: the same bytes whichever was run first
     bodies = [(path, statistics.bodies[path]) for path in sorted(statistics.bodies)]
@@ -47,6 +54,7 @@ def save_statistics(statistics: Statistics, path: Path) -> None:
         "model_sha256": statistics.model_sha256,
         **_figures(statistics),
         **({"bodies": [{"path": path, **_figures(each)} for path, each in bodies]} if bodies else {}),
+        **({"shards": [str(each) for each in sorted(shards)]} if shards else {}),
     }
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     for prefix, each in (("", statistics), *((f"{path}:", each) for path, each in bodies)):
@@ -94,6 +102,11 @@ def load_statistics(path: Path) -> Statistics:
     Raises:
         StatisticsError: The file is missing, damaged, not statistics, or of a newer version.
     """
+    return load_shards(path)[0]
+
+
+def load_shards(path: Path) -> tuple[Statistics, frozenset[Shard]]:
+    """Read statistics, and which parts of the data they are of: none where that is not noted; see `load_statistics`."""
     require_readable(path, StatisticsError, "give a .stats.npz that `int8cal calibrate` wrote")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
@@ -116,7 +129,8 @@ def load_statistics(path: Path) -> Statistics:
         if type(sha256) is not str:
             raise ValueError("model_sha256")
         bodies = {each["path"]: _read(each, sha256, arrays, f"{each['path']}:") for each in header.get("bodies", [])}
-        return replace(_read(header, sha256, arrays), bodies=bodies)
+        shards = frozenset(Shard.parse(each) for each in header.get("shards", []))
+        return replace(_read(header, sha256, arrays), bodies=bodies), shards
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
 
@@ -236,21 +250,41 @@ def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False
     """
     require_free(output, overwrite=overwrite)
     require_apart((output,), inputs)
-    total = load_statistics(inputs[0])
-    seen = {total.fingerprint: inputs[0]}
+    total, shards = load_shards(inputs[0])
+    seen, several = {total.fingerprint: inputs[0]}, [shards]
     warnings = []
     for index, path in enumerate(inputs[1:], 1):
-        shard = load_statistics(path)
-        if shard.fingerprint in seen:
-            warnings.append(f"{path} holds the same samples as {seen[shard.fingerprint]}; they count twice")
-        seen[shard.fingerprint] = path
+        more, shards = load_shards(path)
+        if more.fingerprint in seen:
+            warnings.append(f"{path} holds the same samples as {seen[more.fingerprint]}; they count twice")
+        seen[more.fingerprint] = path
+        several.append(shards)
         try:
-            total += shard
+            total += more
         except StatisticsError as error:
             error.where = error.where or _pair(inputs[:index], path)
             raise
-    save_statistics(total, output)
-    return MergeOutcome(total.samples, tuple(warnings))
+    there, found = _together(several)
+    save_statistics(total, output, there)
+    return MergeOutcome(total.samples, (*warnings, *found))
+
+
+def _together(several: Sequence[frozenset[Shard]]) -> tuple[frozenset[Shard], list[str]]:
+    """Say of which parts of the data a sum is, none where they are all of it, and what is not as it should be."""
+    parts = [shard for shards in several for shard in shards]
+    there, numbers = frozenset(parts), {shard.of for shard in parts}
+    if not all(several) or len(numbers) != 1:
+        # counted in another way, or each its own way: what they have in common cannot be told
+        many = " and ".join(map(str, sorted(numbers)))
+        return frozenset(), [f"these are shards of {many}; samples may count twice"] if len(numbers) > 1 else []
+    (of,) = numbers
+    twice = sorted(shard for shard in there if parts.count(shard) > 1)
+    warnings = [f"shard {', '.join(map(str, twice))} is there more than once; its samples count twice"] if twice else []
+    missing = [str(number) for number in range(1, of + 1) if Shard(number, of) not in there]
+    if not missing:
+        return frozenset(), warnings
+    some = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    return there, [*warnings, f"{len(missing)} of {of} shards missing: {some}"]
 
 
 def _pair(before: Sequence[Path], path: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, say, show_report
+from int8cal.cli.console import command_line, say, show_report, shown_path, tell
 from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress
@@ -56,7 +56,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
     read = [job.model, *([Path(config)] if config else [])]
     junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
     require_available(job)
-    from int8cal.calibrating import calibrate_job, order_of
+    from int8cal.calibrating import calibrate_job, count_shard, order_of
     from int8cal.gating import require_complete, require_gates, require_sound
 
     def place(key: str) -> str | None:
@@ -64,6 +64,14 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             return None
         return load_jobs(Path(config), values, flags=flags)[0].place(key).text
 
+    if job.calibration.shard is not None:
+        if as_json or junit.wanted:
+            raise click.UsageError("--shard writes statistics alone: no report for --json or --junit", context)
+        with placed_patterns(place), shown_progress(quiet=job.quiet):
+            counted = count_shard(job, tell=None if job.quiet else say)
+        if not job.quiet:
+            tell(f"wrote {shown_path(counted.path)}: {counted.samples} samples, shard {job.calibration.shard}")
+        return
     with placed_patterns(place), shown_progress(quiet=job.quiet) as line:
         if line is not None:
             line.announce(order_of(job))

@@ -36,6 +36,11 @@ class JUnitFile:
         self._name, self._gates, self._overwrite = action, tuple[str, ...](), False
         self._suites: Sequence[Suite] | None = None
 
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a path."""
+        return self._path is not None
+
     def expect(self, name: str, gates: Iterable[str], inputs: Iterable[Path], *, overwrite: bool) -> None:
         """Say what is going to be judged, before any work; the file may be none of the inputs.
 

@@ -253,6 +253,13 @@ def require_available(job: Job) -> None:
             "an address is that of a Ray cluster, and engine local uses none",
             do="give engine ray, or leave address out",
         )
+    if job.calibration.shard is not None and job.calibration.statistics is not None:
+        raise UsageError(
+            "a shard is counted, statistics are counted already: not both in one job",
+            where=job.name,
+            key="calibration.shard",
+            do="leave --shard or --stats out",
+        )
     _require_sense_of_target(job)
     if job.quantization.weights_only is True:
         _require_nothing_of_activations(job)

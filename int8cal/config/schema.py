@@ -26,6 +26,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from int8cal.data.shards import PATTERN as SHARD_PATTERN
+from int8cal.data.shards import Shard
 from int8cal.declared import Declared, declared, form_of
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
@@ -104,6 +106,13 @@ def _check_metric(value: str) -> str:
     return value
 
 
+def _check_shard(value: str) -> str:
+    try:
+        return str(Shard.parse(value))
+    except ValueError as error:
+        raise _expected('"K/N" with K from 1 to N, such as "3/16"') from error
+
+
 def _check_name(value: str) -> str:
     # The name becomes part of the output directory's.
     if not value.strip() or not value.isprintable() or "/" in value or "\\" in value:
@@ -171,6 +180,7 @@ _Name = Annotated[
 ]
 _Gate = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
 _Metric = Annotated[str, AfterValidator(_check_metric), WithJsonSchema({"type": "string", "pattern": _METRIC_PATTERN})]
+_Shard = Annotated[str, AfterValidator(_check_shard), WithJsonSchema({"type": "string", "pattern": SHARD_PATTERN})]
 _Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
 _Size = Annotated[
     int | list[int],
@@ -203,6 +213,7 @@ _FORMS: dict[str, Any] = {
     "range": _Range,
     "nodes": bool | list[str],
     "values": dict[str, float],
+    "shard": _Shard,
 }
 
 

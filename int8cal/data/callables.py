@@ -18,6 +18,7 @@ from int8cal.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from int8cal.data.shards import Shard
     from int8cal.graph.signature import Signature
 
 
@@ -30,17 +31,23 @@ class CallStream:
         function: Returns an iterable of feed dicts: input name -> array, and perhaps "labels".
         signature: The model's inputs.
         samples: Stop after this many; None for all.
+        shard: The part of them that is given; None for all.
     """
 
     name: str
     function: Callable[[], object]
     signature: Signature
     samples: int | None
+    shard: Shard | None = None
 
     count: ClassVar[None] = None  # only a pass can tell
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
-        """Call the function and give its samples one at a time; a batch is split into its rows."""
+        """Call the function and give its samples, or those of the shard, one at a time."""
+        return self._all() if self.shard is None else self.shard.part(self._all())
+
+    def _all(self) -> Iterator[Sample]:
+        """Split batches into their rows."""
         given = 0
         for index, item in enumerate(self._items()):
             for sample in self._split(item, f"{self.name}[{index}]"):
@@ -107,14 +114,15 @@ def is_callable_path(text: str, base: Path | None = None) -> bool:
     return SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
 
 
-def open_callable(text: str, signature: Signature, samples: int | None) -> CallStream:
+def open_callable(text: str, signature: Signature, samples: int | None, shard: Shard | None = None) -> CallStream:
     """Import a function; it is not called yet.
 
     Args:
         text: "package.module:function", importable from the working directory, or installed.
         samples: Stop after this many; None for all.
+        shard: The part of them that is given; None for all.
 
     Raises:
         DataError: The module cannot be imported, has no such name, or it is not callable.
     """
-    return CallStream(text, import_function(text, DataError), signature, samples)
+    return CallStream(text, import_function(text, DataError), signature, samples, shard)

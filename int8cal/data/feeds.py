@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from int8cal.data.labels import Labels
     from int8cal.data.padding import Padding
     from int8cal.data.sample import Feed, Part, Sample
+    from int8cal.data.shards import Shard
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
@@ -144,6 +145,7 @@ def open_feeds(
     require_labels: bool = False,
     trim: Callable[[Sample], Sample] | None = None,
     stored: Preprocess | None = None,
+    shard: Shard | None = None,
 ) -> Feeds:
     """Open a source and check all that can be checked without loading values.
 
@@ -154,6 +156,7 @@ def open_feeds(
         require_labels: Whether missing labels are an error.
         trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
         stored: Preprocessing where the settings declare none.
+        shard: The part of the chosen samples that is given, by their positions; None for all.
 
     Returns:
         Feeds. The headers of all .npy and .npz files have been read and fit the model, and the first feed of a
@@ -167,11 +170,11 @@ def open_feeds(
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
     if is_dataset(settings.path):
-        feeds = _open_dataset(settings, signature, trim, stored)
+        feeds = _open_dataset(settings, signature, trim, stored, shard)
     elif is_callable_path(settings.path):
-        feeds = _open_callable(settings, signature, trim)
+        feeds = _open_callable(settings, signature, trim, shard)
     else:
-        feeds = _open_files(settings, signature, trim, stored)
+        feeds = _open_files(settings, signature, trim, stored, shard)
     if require_labels and not feeds.labelled:
         raise DataError(
             "has no labels, without which there is no top-1 and no top-5",
@@ -186,9 +189,10 @@ def feeds_of(
     signature: Signature,
     samples: int | None = None,
     trim: Callable[[Sample], Sample] | None = None,
+    shard: Shard | None = None,
 ) -> Feeds:
     """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
-    stream = CallStream("data", function, signature, samples)
+    stream = CallStream("data", function, signature, samples, shard)
     return Feeds(stream, labelled=False, trim=trim)
 
 
@@ -239,7 +243,9 @@ def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
             thread.join(timeout=5)
 
 
-def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None) -> Feeds:
+def _open_callable(
+    settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None, shard: Shard | None
+) -> Feeds:
     if settings.preprocess is not None:
         raise _no_preprocess(settings, "data.preprocess", "a function yields finished feeds")
     if settings.columns:
@@ -250,9 +256,11 @@ def _open_callable(settings: DataSettings, signature: Signature, trim: Callable[
             where=settings.path,
             do='yield them under the key "labels"',
         )
-    stream = open_callable(settings.path, signature, settings.samples)
+    stream = open_callable(settings.path, signature, settings.samples, shard)
     # the first feed shows a wrong shape before any inference, and whether there are labels
-    first = next(stream.read([]))
+    first = next(stream.read([]), None)
+    if first is None:
+        raise _nothing_in(shard, settings.path)
     return Feeds(stream, labelled=first.label is not None, trim=trim)
 
 
@@ -260,7 +268,8 @@ def _open_files(
     settings: DataSettings,
     signature: Signature,
     trim: Callable[[Sample], Sample] | None,
-    stored: Preprocess | None = None,
+    stored: Preprocess | None,
+    shard: Shard | None,
 ) -> Feeds:
     found = find(settings.path)
     prepared = found.kind in TEXTS or found.kind in ("image", "audio")
@@ -284,7 +293,7 @@ def _open_files(
         raise _all_skipped(settings.path, skipped)
     _require_rows([part for _, part in parts], settings, skipped)
     labels = find_labels(found, parts, settings.labels)
-    stream, labels = _chosen(settings, [part for _, part in parts], labels, constant)
+    stream, labels = _chosen(settings, [part for _, part in parts], labels, constant, shard)
     return Feeds(
         stream,
         labelled=labels is not None,
@@ -305,7 +314,8 @@ def _open_dataset(
     settings: DataSettings,
     signature: Signature,
     trim: Callable[[Sample], Sample] | None,
-    stored: Preprocess | None = None,
+    stored: Preprocess | None,
+    shard: Shard | None,
 ) -> Feeds:
     column = settings.labels is not None and settings.labels.startswith(COLUMN)
     if settings.labels is not None and not column:
@@ -321,7 +331,7 @@ def _open_dataset(
     plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
     part = part_of(dataset, plan)
     labels = None if part.labels is None else own_labels([part], declared=column)
-    stream, labels = _chosen(settings, [part], labels, constant)
+    stream, labels = _chosen(settings, [part], labels, constant, shard)
     return Feeds(
         stream,
         labelled=labels is not None,
@@ -342,16 +352,22 @@ def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[s
 
 
 def _chosen(
-    settings: DataSettings, parts: Sequence[Part], labels: Labels | None, constant: Feed
+    settings: DataSettings, parts: Sequence[Part], labels: Labels | None, constant: Feed, shard: Shard | None
 ) -> tuple[FileStream, Labels | None]:
-    """Choose as many samples as are asked for; all where there are no more."""
+    """Choose as many samples as are asked for, all where there are no more, and of these the shard's."""
     rows = np.array([part.rows for part in parts])
     places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
     places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
+    kept = np.arange(len(places))
     if settings.samples is not None and settings.samples < len(places):
         # RandomState's stream is frozen for good, so the choice outlives numpy versions
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
         kept = np.sort(order[: settings.samples])
+    if shard is not None:
+        kept = kept[shard.slice]
+        if not len(kept):
+            raise _nothing_in(shard, settings.path)
+    if len(kept) < len(places):
         places = places[kept]
         labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
     values = None if labels is None else labels.values
@@ -420,6 +436,10 @@ def _no_columns(settings: DataSettings) -> DataError:
         where=settings.path,
         do="remove columns",
     )
+
+
+def _nothing_in(shard: Shard | None, name: str) -> DataError:
+    return DataError(f"shard {shard} holds no sample", where=name, do="make no more shards than there are samples")
 
 
 def _all_skipped(name: str, skipped: list[str]) -> DataError:

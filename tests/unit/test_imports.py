@@ -16,6 +16,7 @@ PACKAGE = Path(int8cal.__file__).parent
 STATIONS = (
     ("errors", "extras", "setting"),
     ("preprocess",),
+    ("data_settings",),
     ("job",),
     ("declared", "io", "progress", "protos"),
     ("numerics",),

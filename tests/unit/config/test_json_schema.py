@@ -100,6 +100,8 @@ BAD = [
     {"calibration": {"threads": 1.5}},
     {"calibration": {"threads": True}},
     {"calibration": {"batch_size": 0}},
+    {"calibration": {"shard": "0/3"}},
+    {"calibration": {"shard": 3}},
     {"data": 7},
     {"data": ""},
     {"data": {"path": " "}},

@@ -1,0 +1,89 @@
+"""The settings of a job that are about its data; declared as those of `int8cal.job` are, which imports them."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from int8cal.preprocess import Preprocess
+from int8cal.setting import Labels, Option, Source
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Where samples come from."""
+
+    path: Annotated[
+        Source,
+        Option(
+            'Directory, file, glob, "datasets:NAME[/config][:split]" or "package.module:function".',
+            flag="--data",
+            group="Data",
+            first=True,
+            help="Samples: images, sound, text or arrays as a directory, file or glob; datasets:NAME; or "
+            "package.module:function.",
+            metavar="PATH",
+            api=(),
+        ),
+    ]
+    samples: Annotated[
+        int | None,
+        Option(
+            "At most this many samples; null for all.",
+            flag="--samples",
+            group="Data",
+            first=True,
+            help="Use at most N samples.",
+            ge=1,
+            api=("calibrate", "evaluate"),
+        ),
+    ] = None
+    columns: Annotated[
+        tuple[str, ...],
+        Option(
+            "Columns that are read of .csv, .tsv, .jsonl and datasets, two of them for pairs of texts. Empty for the "
+            "only one that fits, or usual names such as text, sentence, image, audio; a column that is called like an "
+            "input of numbers feeds it.",
+            flag="--column",
+            group="Data",
+            help="Read this column of .csv, .tsv, .jsonl or a dataset; twice for pairs of texts.",
+            metavar="NAME",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = ()
+    preprocess: Annotated[
+        Preprocess | None,
+        Option(
+            "What is done to images, text and sound, or the name of a set for images; null when none is declared (the "
+            "model then gets pixel values 0..255).",
+            api=("calibrate", "evaluate"),
+            recorded="always",
+        ),
+    ] = None
+    labels: Annotated[
+        Labels | None,
+        Option(
+            '"folders", a CSV path, "column:NAME", or null (told by the data: a column label or labels, labels.csv if '
+            "present, class folders else).",
+            api=(),
+        ),
+    ] = None
+    skip_bad: Annotated[
+        bool,
+        Option(
+            "Count and skip unreadable files instead of stopping at the first.",
+            flag="--skip-bad",
+            group="Data",
+            help="Count and skip unreadable files, not stop.",
+            api=("calibrate", "evaluate"),
+        ),
+    ] = False
+    seed: Annotated[
+        int,
+        Option(
+            "Chooses which samples are taken when `samples` is smaller than the set.",
+            flag="--seed",
+            group="Data",
+            help="Choose which N samples (default {default}).",
+            ge=0,
+            api=("calibrate", "evaluate"),
+        ),
+    ] = 0

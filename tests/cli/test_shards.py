@@ -1,0 +1,130 @@
+"""`int8cal calibrate --shard K/N`, `merge`, and `calibrate --stats`: the bytes of one run over everything."""
+
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from control_flow import branches, feeds, save_feeds
+from small_batch import fill
+
+from int8cal.calibration.statistics import Statistics
+
+SAME = ("net.int8.onnx", "net.table.json", "net.stats.npz")
+QUICK = ("--no-latency", "--quiet")
+
+
+@pytest.fixture
+def work(tmp_path):
+    fill(tmp_path)
+    return tmp_path
+
+
+def bytes_of(folder):
+    return {name: (folder / name).read_bytes() for name in SAME}
+
+
+def count(call, shards, *arguments, model="net.onnx"):
+    for number in range(1, shards + 1):
+        done = call("calibrate", model, *arguments, "--shard", f"{number}/{shards}", "--quiet")
+        assert (done.code, done.out, done.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [("--data", "data"), ("--data", "data", "--samples", "11", "--seed", "5"), ("--data", "feeds:some")],
+    ids=["files", "some of them", "function"],
+)
+def test_shards_add_up_to_the_bytes_of_one_run(call, work, data):
+    count(call, 3, *data)
+    files = sorted((work / "net-shards").iterdir())
+    assert [path.name for path in files] == [f"net.{number}-of-3.stats.npz" for number in (1, 2, 3)]
+    sizes = [Statistics.load(path).samples for path in files]
+    assert max(sizes) - min(sizes) <= 1
+    done = call("merge", *reversed(files), "-o", "sum.stats.npz")
+    assert (done.code, done.err) == (0, "")
+    assert call("calibrate", "net.onnx", *data, *QUICK, "-o", "whole").code == 0
+    assert call("calibrate", "net.onnx", *data, *QUICK, "--stats", "sum.stats.npz", "-o", "from-shards").code == 0
+    assert bytes_of(work / "from-shards") == bytes_of(work / "whole")
+    assert (work / "sum.stats.npz").read_bytes() == (work / "whole" / "net.stats.npz").read_bytes()
+    assert sum(sizes) == Statistics.load(work / "whole" / "net.stats.npz").samples
+
+
+@pytest.mark.newest  # older versions of onnx do not parse the names of nodes
+def test_a_branch_that_only_some_shards_run_is_in_the_sum(call, tmp_path):
+    onnx.save(branches(), tmp_path / "net.onnx")
+    save_feeds(tmp_path / "data", feeds(5, flag=True) + feeds(1, seed=8, flag=False))
+    count(call, 3, "--data", "data")
+    assert call("merge", *sorted((tmp_path / "net-shards").iterdir()), "-o", "sum.stats.npz").code == 0
+    assert call("calibrate", "net.onnx", "--data", "data", *QUICK, "-o", "whole").code == 0
+    done = call("calibrate", "net.onnx", "--data", "data", *QUICK, "--stats", "sum.stats.npz", "-o", "from-shards")
+    assert done.code == 0
+    assert bytes_of(tmp_path / "from-shards") == bytes_of(tmp_path / "whole")
+
+
+def test_the_yaml_names_the_shard_and_the_command_line_wins(call, work):
+    (work / "job.yaml").write_text("model: net.onnx\ndata: data\ncalibration: {shard: 2/12}\noutput: {dir: parts}\n")
+    done = call("calibrate", "--config", "job.yaml")
+    assert (done.code, done.out) == (0, "wrote parts/net.02-of-12.stats.npz: 2 samples, shard 2/12\n")
+    assert call("calibrate", "--config", "job.yaml", "--shard", "12/12").code == 0
+    assert [path.name for path in sorted((work / "parts").iterdir())] == [
+        "net.02-of-12.stats.npz",
+        "net.12-of-12.stats.npz",
+    ]
+    done = call("run", "job.yaml")
+    assert done.code == 2
+    assert "job.yaml:3:22: calibration.shard: a shard gives statistics alone" in done.message
+
+
+def test_a_shard_is_refused_where_it_lies_already_and_replaced_with_overwrite(call, work):
+    count(call, 1, "--data", "data")
+    (file,) = (work / "net-shards").iterdir()
+    before = file.read_bytes()
+    file.write_bytes(b"mine")
+    done = call("calibrate", "net.onnx", "--data", "data", "--shard", "1/1")
+    assert (done.code, file.read_bytes()) == (2, b"mine")
+    assert f"{file.relative_to(work)}: exists" in done.message
+    count(call, 1, "--data", "data", "--overwrite")
+    assert file.read_bytes() == before
+    assert list((work / "net-shards").iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--shard", "0/3"), 2, '--shard: expected "K/N" with K from 1 to N, such as "3/16", got "0/3"'),
+        (("--shard", "4/3"), 2, '"K/N" with K from 1 to N'),
+        (("--shard", "third"), 2, '"K/N" with K from 1 to N'),
+        (("--shard", "25/30"), 4, "data: shard 25/30 holds no sample; make no more shards than there are samples"),
+        (("--shard", "1/2", "--stats", "a.stats.npz"), 2, "leave --shard or --stats out"),
+        (("--shard", "1/2", "--json"), 2, "--shard writes statistics alone"),
+        (("--shard", "1/2", "--junit", "a.xml"), 2, "--shard writes statistics alone"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_shard_that_cannot_be_is_one_line(call, work, arguments, code, text):
+    before = sorted(work.iterdir())
+    done = call("calibrate", "net.onnx", "--data", "data", *arguments)
+    assert done.code == code
+    assert text in done.err
+    assert sorted(work.iterdir()) == before
+
+
+def test_merge_tells_which_shards_are_missing_and_which_count_twice(call, work):
+    count(call, 5, "--data", "data")
+    count(call, 2, "--data", "data", "-o", "halves")
+    parts = {number: f"net-shards/net.{number}-of-5.stats.npz" for number in range(1, 6)}
+    done = call("merge", parts[1], parts[4], "-o", "some.stats.npz")
+    assert done.err == "int8cal: warning: 3 of 5 shards missing: 2, 3, 5\n"
+    done = call("merge", "some.stats.npz", parts[4], parts[2], "-o", "more.stats.npz")
+    assert done.err.splitlines() == [
+        "int8cal: warning: shard 4/5 is there more than once; its samples count twice",
+        "int8cal: warning: 2 of 5 shards missing: 3, 5",
+    ]
+    done = call("merge", "some.stats.npz", parts[2], parts[3], parts[5], "-o", "all.stats.npz")
+    assert done.err == ""
+    done = call("merge", "halves/net.1-of-2.stats.npz", parts[2], "-o", "odd.stats.npz")
+    assert done.err == "int8cal: warning: these are shards of 2 and 5; samples may count twice\n"
