@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,11 +12,12 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.audit.worst_case import audit_saturation
-from int8cal.calibration.statistics_file import save_statistics
+from int8cal.calibration.checkpoint import SUFFIX, Checkpoint, counted_in
+from int8cal.calibration.statistics_file import require_statistics, save_statistics
 from int8cal.data.checks import SampleWatch, classes_of
 from int8cal.data.feeds import open_feeds
 from int8cal.data.shards import Shard
-from int8cal.errors import OutputError, reason_of
+from int8cal.errors import OutputError, StatisticsError, reason_of
 from int8cal.evaluating import (
     class_count,
     data_settings,
@@ -46,6 +49,7 @@ from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, 
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
+from int8cal.inputs import changes, settings_of, versions_of
 from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
 from int8cal.pipeline import (
@@ -65,7 +69,7 @@ from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
 from int8cal.report.plots import tensor_histograms, weights_of
 from int8cal.runtime.machine import resolve
-from int8cal.runtime.sessions import CPU
+from int8cal.runtime.sessions import CPU, cpu_count
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
@@ -98,6 +102,46 @@ def files_of(job: Job) -> tuple[Path, tuple[str, ...]]:
     return job.output.dir or Path(f"{stem}-int8"), (*(stem + end for end in (MODEL, TABLE, STATISTICS)), *REPORT_FILES)
 
 
+def checkpoint_of(job: Job) -> Path:
+    """Say where a job's checkpoint lies: beside what it writes."""
+    if job.calibration.shard is not None:
+        path = shard_file(job)
+        return path.with_name(f"{path.name.removesuffix(STATISTICS)}{SUFFIX}")
+    directory, _ = files_of(job)
+    if directory.name in {"", ".."}:
+        directory = Path(os.path.abspath(directory))  # noqa: PTH100 - resolve() would follow links
+    return directory.with_name(f"{directory.name}{SUFFIX}") if directory.name else directory / SUFFIX
+
+
+def _may_replace(job: Job) -> bool:
+    """Tell whether results may be replaced: those of a run that goes on are its own."""
+    return job.output.overwrite or (job.calibration.resume and checkpoint_of(job).is_file())
+
+
+def _open_checkpoint(job: Job, sha256: str, tell: Callable[[str], object] | None) -> Checkpoint:
+    """Begin a run's checkpoint, or take the one that is there.
+
+    Raises:
+        StatisticsError: It is to be taken, and is damaged or of another run.
+    """
+    path, tell = checkpoint_of(job), tell or (lambda _: None)
+    if job.calibration.statistics is not None:  # they are among what it goes with
+        require_statistics(job.calibration.statistics)
+    threads = job.calibration.threads or cpu_count()  # kernels may sum in another order with other numbers of them
+    made_of = {"model": sha256, **settings_of(job), "calibration.threads": threads, **versions_of(job)}
+    checkpoint = Checkpoint(path, made_of, job.calibration.checkpoint)
+    if not path.is_file():
+        if job.calibration.resume:
+            tell(f"there is no {path} to go on from: the run begins with the first sample")
+    elif job.calibration.resume:
+        checkpoint.resume(changes)
+        tell(f"going on from {path}: {checkpoint.samples:,} samples are counted")
+    else:
+        with contextlib.suppress(StatisticsError):
+            tell(f"{path} has {counted_in(path):,} samples of a run that was stopped: --resume goes on from there")
+    return checkpoint
+
+
 def order_of(job: Job) -> str:
     """Say in what order a job's stages come, in a line."""
     latency = "optimize for latency" if job.quantization.optimize == "latency" else ""
@@ -124,7 +168,7 @@ def require_writable(job: Job) -> None:
     metric_of(job.evaluation.metric)
     further(job.evaluation.runtimes)
     directory, names = files_of(job)
-    require_free(directory, overwrite=job.output.overwrite, directory=True)
+    require_free(directory, overwrite=_may_replace(job), directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
     require_outputs(gates, lambda: output_names(job.model))
@@ -162,18 +206,20 @@ def count_shard(job: Job, *, tell: Callable[[str], object] | None = None) -> Sha
     require_apart((path,), (job.model,))
     require_apart((path.parent,), (Path(job.data.path),))
     if path.exists():
-        require_free(path, overwrite=job.output.overwrite)
+        require_free(path, overwrite=_may_replace(job))
     planned = plan_job(job, job.model, Clock())
+    checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
     findings = Findings(tell, strict=job.evaluation.strict)
     findings.add(fed_wrong(planned, job))
     findings.require_none()
-    statistics = count_planned(job, planned)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = f"its directory cannot be made ({reason_of(error)})"
         raise OutputError(what, where=str(path), do="give another output directory") from error
+    statistics = count_planned(job, planned, checkpoint)
     save_statistics(statistics, path, frozenset({Shard.parse(str(job.calibration.shard))}))
+    checkpoint.remove()
     return ShardOutcome(path, statistics.samples)
 
 
@@ -207,7 +253,7 @@ def calibrate_job(
     names, target = job.evaluation.runtimes, job.quantization.target
     beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
     origin = origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
-    own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=job.output.overwrite)
+    own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=_may_replace(job))
     with own as directory, cluster_of(job) as cluster:
         return _calibrate_into(directory, job, origin, exclusive, tell, cluster)
 
@@ -223,6 +269,7 @@ def _calibrate_into(
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
     planned = plan_job(job, job.model, clock)
+    checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
     gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
@@ -252,9 +299,12 @@ def _calibrate_into(
             best_result=best,
             exclusive=exclusive,
             record=job.evaluation.data is None,
+            checkpoint=checkpoint,
         )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
+            if checkpoint.saved:
+                raised.add_note(f"{checkpoint.saved:,} samples are counted in {checkpoint_of(job)}; --resume goes on")
             raise
         result, statistics = best.latest
         error, calibrated = raised, Calibrated(statistics, result)
@@ -294,7 +344,8 @@ def _calibrate_into(
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
             report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
-            report = replace(report, gates=check_gates(gates, evaluation), origin=origin)
+            warnings = (*report.warnings, *checkpoint.warnings)
+            report = replace(report, gates=check_gates(gates, evaluation), origin=origin, warnings=warnings)
             with open_stage("report"):
                 write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
@@ -308,6 +359,8 @@ def _calibrate_into(
         unreported.add_note(f"{kept}, and the report could not be written")
         raise unreported
     interrupts = [error] if isinstance(error, KeyboardInterrupt) else []
+    if error is None:
+        checkpoint.remove()
     for failure in (*report.evaluation.failures, *interrupts):
         failure.add_note(f"{kept}, and the report there says what is missing")
     if interrupts:

@@ -98,6 +98,27 @@ class CalibrationSettings:
             api=(),
         ),
     ] = None
+    resume: Annotated[
+        bool,
+        Option(
+            "Whether to go on from the checkpoint beside the results, which a killed run of the same job left.",
+            flag="--resume",
+            help="Go on from the checkpoint that a killed run of the same job left, if there is one.",
+            group="Where it runs",
+            api=(),
+        ),
+    ] = False
+    checkpoint: Annotated[
+        int | None,
+        Option(
+            "Samples between two checkpoints; null for one a minute, 0 for none.",
+            flag="--checkpoint",
+            help="Save a checkpoint every N samples, 0 for never (default: every minute).",
+            group="Where it runs",
+            ge=0,
+            api=(),
+        ),
+    ] = None
     engine: Annotated[
         Engine,
         Option(

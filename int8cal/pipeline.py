@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
+    from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.calibration.engines.local import Collected
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.checks import Finding
@@ -156,19 +157,22 @@ def calibrate_model(
     return replace(calibrated, findings=findings.found)
 
 
-def count_planned(job: Job, planned: Planned) -> Statistics:
+def count_planned(job: Job, planned: Planned, checkpoint: Checkpoint) -> Statistics:
     """Count what the job's part of the data gives, bodies of If, Loop and Scan too, and nothing else.
+
+    Args:
+        job: Settings.
+        planned: Its model and data.
+        checkpoint: What was done before, and what remembers what is done.
 
     Raises:
         Int8calError: Of the data or the network.
     """
     feeds, uint8 = planned.feeds, planned.uint8
-    held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
-    samples = held if uint8 is None else uint8.pixels.checked(held)
-    counting = _counting(job, planned, None, keep=0)
-    counting.extend(track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples"))
-    statistics = counting.result().statistics
-    parts = _count_bodies(job, planned, held, None, keep=0)
+    samples: Iterable[Sample] = feeds if uint8 is None else uint8.pixels.checked(feeds)
+    ahead = track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples")
+    statistics = _collected(job, planned, None, ahead, keep=0, checkpoint=checkpoint).statistics
+    parts = _count_bodies(job, planned, feeds, None, keep=0)
     counted = {path: part.counting.result().statistics for path, part in parts.items() if part.counting.seen}
     return replace(statistics, bodies=counted)
 
@@ -183,6 +187,7 @@ def calibrate_planned(
     best_result: BestResult | None = None,
     exclusive: Exclusive = nullcontext,
     record: bool = False,
+    checkpoint: Checkpoint | None = None,
 ) -> Calibrated:
     """Collect statistics, search for the table, and reach the job's goals.
 
@@ -193,6 +198,7 @@ def calibrate_planned(
         best_result: Gets the table as soon as there is one, and better ones; None for memory alone.
         exclusive: Keeps other jobs from running while speed is measured.
         record: Whether the outputs of the float model are wanted.
+        checkpoint: What was done before, and what remembers what is done; None for neither.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -212,18 +218,16 @@ def calibrate_planned(
             how = {"model_sha256": sha256, "threads": threads, "keep": keep}
             collected = engine(prepared.model, prepared.signature, planned.taps, ahead, **how)
         elif cluster is None or known is not None:
-            counting = _counting(job, planned, known, keep=keep, record=record)
-            counting.extend(ahead)
-            collected = counting.result()
+            collected = _collected(job, planned, known, ahead, keep=keep, record=record, checkpoint=checkpoint)
         else:
             counts = cluster.added(_count_work(job, planned, keep), feeds, "samples")
             watch, collected = counts.watch, counts.collected(feeds)
     bodies = _Bodies()
-    inputs = _search_inputs(job, planned, collected)
+    inputs = _search_inputs(job, planned, collected, checkpoint)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
         raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
     if planned.plan.bodies:
-        bodies = _calibrate_bodies(job, planned, clock, held, known)
+        bodies = _calibrate_bodies(job, planned, clock, held, known, checkpoint)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
         blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
         plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
@@ -236,7 +240,9 @@ def calibrate_planned(
     if job.quantization.optimize == "latency":
         unscaled = _with_bodies(_unscaled(result, inputs, clock), bodies.unscaled)
         with clock.station("optimize"), exclusive(job.calibration.threads) as every:
-            result, optimize = leave_slow_layers(planned.prepared, (result, unscaled), collected.kept[0], threads=every)
+            result, optimize = leave_slow_layers(
+                planned.prepared, (result, unscaled), collected.kept[0], threads=every, checkpoint=checkpoint
+            )
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
             result, mixed = spend_budget(job, planned, result, collected, best_result)
@@ -260,15 +266,42 @@ def _with_bodies(result: Result, bodies: dict[str, Result]) -> Result:
     return replace(result, table=result.table.with_graphs(tables), tensors=result.tensors | tensors)
 
 
+def _collected(
+    job: Job,
+    planned: Planned,
+    known: Statistics | None,
+    samples: Iterable[Sample],
+    *,
+    keep: int,
+    record: bool = False,
+    checkpoint: Checkpoint | None,
+) -> Collected:
+    """Pass over the samples of the main graph, from where a checkpoint ends."""
+    counting = _counting(job, planned, known, keep=keep, record=record, hold=checkpoint is not None)
+    if checkpoint is None or isinstance(counting, Stored):
+        counting.extend(samples)
+        return counting.result()
+    return counting.collected(checkpoint.count(counting, samples, keep))
+
+
 def _counting(
-    job: Job, planned: Planned, known: Statistics | None, body: str = "", *, keep: int, record: bool = False
+    job: Job,
+    planned: Planned,
+    known: Statistics | None,
+    body: str = "",
+    *,
+    keep: int,
+    record: bool = False,
+    hold: bool = False,
 ) -> Counting | Stored:
     """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
     prepared, taps, sha256 = planned.prepared, planned.taps, planned.prepared.sha256
     if known is None:
         threads = job.calibration.threads
         model, signature = prepared.model, prepared.signature
-        return Counting(model, signature, taps, model_sha256=sha256, threads=threads, keep=keep, record=record)
+        return Counting(
+            model, signature, taps, model_sha256=sha256, threads=threads, keep=keep, record=record, hold=hold
+        )
     statistics = known.bodies.get(body) if body else known
     return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
 
@@ -294,14 +327,14 @@ def cluster_of(job: Job) -> Iterator[Cluster | None]:
         yield cluster
 
 
-def _search_inputs(job: Job, planned: Planned, collected: Collected) -> Inputs:
+def _search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint: Checkpoint | None) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
     prepared, plan = planned.prepared, planned.plan
     elements = statistics.elements
     run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
-    scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads)
+    scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads, checkpoint=checkpoint)
     holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation)
     blank = blank_table(job, prepared, statistics)
     blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)
@@ -369,7 +402,12 @@ def _count_bodies(
 
 
 def _calibrate_bodies(
-    job: Job, planned: Planned, clock: Clock, samples: Iterable[Sample], known: Statistics | None
+    job: Job,
+    planned: Planned,
+    clock: Clock,
+    samples: Iterable[Sample],
+    known: Statistics | None,
+    checkpoint: Checkpoint | None,
 ) -> _Bodies:
     """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
     unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
@@ -388,7 +426,7 @@ def _calibrate_bodies(
                 continue
         # weights alone need no run
         collected = counting.result() if counting.seen else uncounted(own.taps, planned.prepared.sha256)
-        inputs = _search_inputs(inner, own, collected)
+        inputs = _search_inputs(inner, own, collected, checkpoint)
         result = run_recipe(inputs, clock)
         found.runs[path] = collected.statistics.samples
         found.results[path] = replace(result, model=onnx.ModelProto())  # it is built anew with the whole

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import json
 import re
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from int8cal.config.expand import require_distinct_outputs
 from int8cal.config.load import PATTERN_KEYS, load_jobs, require_available
 from int8cal.errors import ConfigError, Int8calError, UsageError
 from int8cal.evaluation.gates import gates_of, require_measurable
+from int8cal.inputs import flatten, setting_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from int8cal.config.chain import ChainModel
     from int8cal.config.load import Located
@@ -130,22 +130,6 @@ def select_tasks(tasks: Sequence[Task], patterns: Sequence[str]) -> tuple[Task, 
             advice = f"did you mean {_quoted(near, 'or')}?" if near else f"the jobs are {_quoted(names[:10], 'and')}"
             raise UsageError(f'--only "{pattern}" matches no job', do=advice)
     return tuple(task for task in tasks if any(fnmatch.fnmatchcase(task.job.name, pattern) for pattern in patterns))
-
-
-def flatten(settings: Mapping[str, Any], whole: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Flatten nested settings to key paths and values; an empty mapping is a value, so is what stands at `whole`."""
-    for key, value in settings.items():
-        if isinstance(value, dict) and value and key not in whole:
-            yield from flatten(value, whole, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def setting_text(value: object) -> str:
-    """Write the value of a setting in one line."""
-    if isinstance(value, str | Path):
-        return str(value)
-    return "none" if value is None else json.dumps(value, default=str)
 
 
 def _require_whole(job: Job) -> None:

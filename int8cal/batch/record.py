@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import AfterValidator, ConfigDict, NonNegativeFloat, TypeAdapter
 
 import int8cal
-from int8cal.batch.inputs import JobInputs, file_digest
 from int8cal.errors import DataError, GateError
+from int8cal.inputs import JobInputs, file_digest
 from int8cal.io.atomic import atomic_write
 from int8cal.report.file_lines import JOB
 

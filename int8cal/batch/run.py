@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.batch.inputs import FileCache, with_contents
 from int8cal.batch.jobs import JobResult, Status, Task
 from int8cal.batch.pool import WorkerPool
 from int8cal.batch.record import (
@@ -28,6 +27,7 @@ from int8cal.batch.up_to_date import decide, job_to_run, with_overwrite
 from int8cal.config.load import placed_patterns
 from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
 from int8cal.gating import failure_of, require_complete
+from int8cal.inputs import FileCache, with_contents
 from int8cal.io.atomic import OutputDirectory
 from int8cal.progress import own_job, stage
 from int8cal.report.document import document_of

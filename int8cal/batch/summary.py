@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import int8cal
-from int8cal.batch.inputs import paths_of
 from int8cal.batch.record import RECORD
 from int8cal.calibrating import files_of
 from int8cal.errors import OutputError, printable
 from int8cal.evaluation.figures import value_of
+from int8cal.inputs import paths_of
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart
 from int8cal.report import wording

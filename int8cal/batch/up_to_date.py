@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.batch.inputs import FileCache, JobInputs, describe_changes, has_function, inputs_of
 from int8cal.batch.record import Record, compare_outputs, read_record
 from int8cal.calibrating import files_of, require_writable
 from int8cal.calibration.ranges import require_known_tensors
@@ -18,6 +17,7 @@ from int8cal.errors import Int8calError, OutputError
 from int8cal.evaluation.gates import gates_of, need_labels
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
+from int8cal.inputs import FileCache, JobInputs, describe_changes, has_function, inputs_of
 from int8cal.io.locks import MARK
 from int8cal.io.paths import exists
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input

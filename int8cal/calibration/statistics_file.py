@@ -7,7 +7,7 @@ import math
 import zipfile
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,12 +39,18 @@ Array = npt.NDArray[Any]
 def save_statistics(statistics: Statistics, path: Path, shards: frozenset[Shard] = frozenset()) -> None:
     """Write statistics atomically.
 
-    Keys: "header" (JSON as uint8), and per tensor "NAME:bins", "NAME:counts" and, with channels, "NAME:channel_*".
-
     Args:
         statistics: What is written.
         path: The file.
         shards: The parts of the data that they are of, of one N; none for the whole.
+    """
+    atomic_write(path, statistics_to_bytes(statistics, shards))
+
+
+def statistics_to_bytes(statistics: Statistics, shards: frozenset[Shard] = frozenset()) -> bytes:
+    """Make the content of a file; see `save_statistics`.
+
+    Keys: "header" (JSON as uint8), and per tensor "NAME:bins", "NAME:counts" and, with channels, "NAME:channel_*".
     """
     # paths of bodies in the order of their names: the same bytes whichever was run first
     bodies = [(path, statistics.bodies[path]) for path in sorted(statistics.bodies)]
@@ -75,7 +81,7 @@ def save_statistics(statistics: Statistics, path: Path, shards: frozenset[Shard]
             entry.create_system = 3  # likewise on every system
             # level 6 takes nine times as long and saves a twelfth of the bytes
             archive.writestr(entry, member.getvalue(), compresslevel=1)
-    atomic_write(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _figures(statistics: Statistics) -> dict[str, Any]:
@@ -107,21 +113,36 @@ def load_statistics(path: Path) -> Statistics:
 
 def load_shards(path: Path) -> tuple[Statistics, frozenset[Shard]]:
     """Read statistics, and which parts of the data they are of: none where that is not noted; see `load_statistics`."""
+    require_statistics(path)
+    with path.open("rb") as file:
+        return read_statistics(file, str(path))
+
+
+def require_statistics(path: Path) -> None:
+    """Refuse a path that is no file that can be read.
+
+    Raises:
+        StatisticsError: Says why.
+    """
     require_readable(path, StatisticsError, "give a .stats.npz that `int8cal calibrate` wrote")
+
+
+def read_statistics(file: IO[bytes], where: str) -> tuple[Statistics, frozenset[Shard]]:
+    """Read statistics from an open file; `where` is what messages call it. See `load_shards`."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+        with np.load(file, allow_pickle=False) as data:
             arrays = {key: data[key] for key in data.files}
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != FORMAT or not isinstance(header["version"], int):
             raise ValueError(header["format"])
     except Exception as error:  # zipfile, numpy, json and KeyError all mean the same to the user
         raise StatisticsError(
-            "is not a readable statistics file", where=str(path), do="give a .stats.npz that `int8cal calibrate` wrote"
+            "is not a readable statistics file", where=where, do="give a .stats.npz that `int8cal calibrate` wrote"
         ) from error
     if header["version"] > VERSION:
         raise StatisticsError(
             f"has format version {header['version']}, this int8cal reads up to {VERSION}",
-            where=str(path),
+            where=where,
             do="update int8cal",
         )
     try:
@@ -132,7 +153,7 @@ def load_shards(path: Path) -> tuple[Statistics, frozenset[Shard]]:
         shards = frozenset(Shard.parse(each) for each in header.get("shards", []))
         return replace(_read(header, sha256, arrays), bodies=bodies), shards
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise StatisticsError(f"is damaged ({error})", where=str(path), do="calibrate again") from error
+        raise StatisticsError(f"is damaged ({error})", where=where, do="calibrate again") from error
 
 
 def _read(header: Mapping[str, Any], sha256: str, arrays: Mapping[str, Array], prefix: str = "") -> Statistics:

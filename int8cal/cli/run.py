@@ -68,7 +68,7 @@ class RunCommand(click.Command):
     metavar="FILE",
     help="Where the summary goes, with a .md (default for several jobs: summary.json beside their directories).",
 )
-@options.settings("evaluation.strict", "output.overwrite", "quiet")
+@options.settings("evaluation.strict", "calibration.resume", "output.overwrite", "quiet")
 @junit_option("run")
 @click.pass_context
 def command(

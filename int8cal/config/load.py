@@ -260,6 +260,13 @@ def require_available(job: Job) -> None:
             key="calibration.shard",
             do="leave --shard or --stats out",
         )
+    if job.calibration.shard is not None and job.calibration.engine == "ray":
+        raise UsageError(
+            "a cluster of Ray cuts the data into parts itself",
+            where=job.name,
+            key="calibration.shard",
+            do="leave --shard or --engine ray out",
+        )
     _require_sense_of_target(job)
     if job.quantization.weights_only is True:
         _require_nothing_of_activations(job)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.graph.load import model_sha256
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import SampleLike
     from int8cal.search.recipes import Recipe
@@ -97,6 +102,7 @@ class Scorer:
         signature: Its inputs.
         samples: The holdout, as the FP32 model takes it; as many are used as give HELD_BYTES.
         threads: Of the runtime; 0 for all CPUs.
+        checkpoint: Remembers the scores of a run that is killed; None for nothing.
     """
 
     def __init__(
@@ -106,10 +112,12 @@ class Scorer:
         samples: Sequence[SampleLike],
         *,
         threads: int = 0,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.points = score_points(fp32)
         self._fp32, self._signature, self._samples, self._threads = fp32, signature, samples, threads
         self._reference: list[ReferenceOutputs] = []
+        self._checkpoint = checkpoint
 
     @property
     def able(self) -> bool:
@@ -125,6 +133,25 @@ class Scorer:
         Raises:
             DataError: A kernel failed on a sample.
         """
+        if self._checkpoint is None:
+            return self._score(int8)
+        key = f"score/{self._identity}/{model_sha256(int8)}"
+        known = self._checkpoint.recall(key)
+        if known is not None:
+            return Score(known["noise"], known["signal"])
+        score = self._score(int8)
+        self._checkpoint.note(key, noise=score.noise, signal=score.signal)
+        return score
+
+    @cached_property
+    def _identity(self) -> str:
+        """What scores depend on besides the int8 model: the graph, and the samples in their order."""
+        digest = hashlib.sha256(model_sha256(self._fp32).encode())
+        for sample in self._samples:
+            digest.update(fingerprint_of(sample.feed).to_bytes(16, "big"))
+        return digest.hexdigest()[:32]
+
+    def _score(self, int8: onnx.ModelProto) -> Score:
         if not self._reference:
             self._take_reference()
         model, names = scored_int8(int8, self.points)

@@ -62,7 +62,7 @@ def test_all_settings_but_those_of_files_and_machines_are_keywords():
     direct = {each.path for part in sections for each in declared(part.section, f"{part.name}.")}
     taken = {each.path for function in ("calibrate", "evaluate") for each in keywords(function).values()}
     assert direct - taken == {"data.path", "data.labels"} | {
-        f"calibration.{name}" for name in ("engine", "address", "shard")
+        f"calibration.{name}" for name in ("engine", "address", "shard", "resume", "checkpoint")
     }
 
 

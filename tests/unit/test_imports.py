@@ -29,7 +29,7 @@ STATIONS = (
     ("report", "search"),
     ("audit", "config", "gating", "interop"),
     ("describe", "evaluating", "quantizing"),
-    ("pipeline",),
+    ("inputs", "pipeline"),
     ("api", "calibrating"),
     ("batch",),
     ("cli",),

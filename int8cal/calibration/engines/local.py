@@ -263,7 +263,10 @@ class Counting:
         """
         if not self._keeping.seen:
             raise DataError("yields no sample", do="give at least one")
-        counted = self.take()
+        return self.collected(self.take())
+
+    def collected(self, counted: Counted) -> Collected:
+        """Make what a pass hands on of what was counted in all of its parts, before this one too."""
         variation = variation_of(counted.widths.values())
         return Collected(counted.statistics, counted.kept.samples(), variation=variation, outputs=self._outputs)
 

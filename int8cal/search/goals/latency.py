@@ -6,9 +6,13 @@ when the whole model is measured, so that each proposal is held against the best
 
 from __future__ import annotations
 
+import json
 import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import TypeAdapter
 
 from int8cal.errors import Int8calError
 from int8cal.evaluation.latency import LayerCost, layer_costs, layer_links, measure_interleaved
@@ -16,6 +20,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Optimization, OptimizedLayer
 from int8cal.graph.bodies import with_full_names
 from int8cal.graph.index import connected
+from int8cal.graph.load import model_sha256
 from int8cal.graph.signature import signature_of
 from int8cal.quantization.derived_tables import without_layers
 from int8cal.runtime.batching import make_feed
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.evaluation.latency import LayerCost
     from int8cal.graph.prepare import Prepared
     from int8cal.runtime.batching import SampleLike
@@ -48,7 +54,12 @@ _BUDGET_S, _TIMED_ROUNDS = 1.6, 8  # of measuring one model against another
 
 
 def leave_slow_layers(
-    prepared: Prepared, results: tuple[Result, Result], sample: SampleLike, *, threads: int = 0
+    prepared: Prepared,
+    results: tuple[Result, Result],
+    sample: SampleLike,
+    *,
+    threads: int = 0,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Result, Optimization]:
     """Find the layers without which the int8 model is fastest on this machine, and write down in the table which.
 
@@ -57,6 +68,7 @@ def leave_slow_layers(
         results: As calibrated, and without equalization.
         sample: What to run. Layers in bodies of If, Loop and Scan that it does not run stay as they are.
         threads: Threads of the runtime; 0 for all CPUs.
+        checkpoint: Remembers what was measured, where the run is killed after that; None for nothing.
 
     Returns:
         The table and its model, and what was measured and decided. The plain int8 model is kept unless another one is
@@ -66,33 +78,24 @@ def leave_slow_layers(
         ModelError: onnxruntime cannot load a model.
     """
     whole, unscaled = results
-    fp32, plan, graphs = prepared.model, whole.plan, prepared.graphs
-    tables, plain = whole.table.graphs, unscaled.table.graphs
+    graphs, tables, plain = prepared.graphs, whole.table.graphs, unscaled.table.graphs
 
-    def rebuilt(left: frozenset[str]) -> Result:
+    def rebuilt(left: dict[str, str]) -> Result:
         if not left:
             return whole
-        why = {node: text for node, text in reasons.items() if node in left}
         return left_in_float(
-            prepared, whole, why, lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut)
+            prepared, whole, left, lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut)
         )
 
-    models = [fp32, whole.model]
-    named = [with_full_names(model) for model in models]
-    profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
-    costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
-    reasons = {cost.node: reason(cost) for cost in costs}
-    bench = _Bench(fp32, lambda left: rebuilt(left).model, sample, threads)
-    left = search(costs, layer_links(graphs, plan), bench.compare)
-    times = bench.times([None, frozenset(), left] if left else [None, frozenset()])
-    found = Optimization(
-        fp32_us=times[0],
-        plain_int8_us=times[1],
-        int8_us=times[-1],
-        left={node: why for node, why in reasons.items() if node in left},
-        rows=tuple(_row(cost, left) for cost in costs),
-    )
-    result = rebuilt(left)
+    key = f"latency/{model_sha256(whole.model)}" if checkpoint else ""
+    known = checkpoint.recall(key) if checkpoint else None
+    if known is not None:
+        found = TypeAdapter(Optimization).validate_json(known["measured"].tobytes())
+    else:
+        found = _measured(prepared, whole, rebuilt, sample, threads)
+        if checkpoint:
+            checkpoint.note(key, measured=np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8))
+    result = rebuilt(found.left)
     table = result.table
     if found.int8_us > found.fp32_us:
         slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
@@ -102,6 +105,36 @@ def leave_slow_layers(
     changed = {name for name, entry in table.every_tensor.items() if entry != before[name]}
     tensors = {name: unscaled.tensors[name] if name in changed else each for name, each in result.tensors.items()}
     return replace(result, table=table, tensors=tensors), found
+
+
+def _measured(
+    prepared: Prepared,
+    whole: Result,
+    rebuilt: Callable[[dict[str, str]], Result],
+    sample: SampleLike,
+    threads: int,
+) -> Optimization:
+    """Look for the layers by measuring; `rebuilt` makes the result without layers, each with its reason."""
+    fp32, plan, graphs = prepared.model, whole.plan, prepared.graphs
+    models = [fp32, whole.model]
+    named = [with_full_names(model) for model in models]
+    profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
+    costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
+    reasons = {cost.node: reason(cost) for cost in costs}
+
+    def why(left: frozenset[str]) -> dict[str, str]:
+        return {node: text for node, text in reasons.items() if node in left}
+
+    bench = _Bench(fp32, lambda left: rebuilt(why(left)).model, sample, threads)
+    left = search(costs, layer_links(graphs, plan), bench.compare)
+    times = bench.times([None, frozenset(), left] if left else [None, frozenset()])
+    return Optimization(
+        fp32_us=times[0],
+        plain_int8_us=times[1],
+        int8_us=times[-1],
+        left=why(left),
+        rows=tuple(_row(cost, left) for cost in costs),
+    )
 
 
 def _row(cost: LayerCost, left: frozenset[str]) -> OptimizedLayer:

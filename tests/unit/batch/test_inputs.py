@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.batch import inputs
-from int8cal.batch.inputs import FileCache, describe_changes, inputs_of, with_contents
+from int8cal import inputs
 from int8cal.batch.record import Record, read_record, write_record
+from int8cal.inputs import FileCache, describe_changes, inputs_of, with_contents
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, OutputSettings
 
 

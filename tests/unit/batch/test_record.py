@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.batch.inputs import JobInputs, Source
 from int8cal.batch.record import Record, read_record, write_record
+from int8cal.inputs import JobInputs, Source
 
 INPUTS = JobInputs(
     "m.onnx", "a" * 64, Source(3, 5, "l", "c"), Source(1, 2, "l"), {"data.samples": None}, {"numpy": "2"}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from int8cal.batch.inputs import FileCache, file_digest, inputs_of, with_contents
 from int8cal.batch.jobs import Task
 from int8cal.batch.record import Record, relative_config, write_record
 from int8cal.batch.up_to_date import decide, job_to_run
+from int8cal.inputs import FileCache, file_digest, inputs_of, with_contents
 from int8cal.job import CalibrationSettings, DataSettings, OutputSettings
 
 

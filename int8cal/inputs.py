@@ -13,12 +13,11 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 from pydantic import JsonValue, NonNegativeInt  # noqa: TC002 - the record's reader asks for these types
 
-from int8cal.batch.jobs import flatten, setting_text
 from int8cal.data.callables import is_callable_path
 from int8cal.data.find import LABELS, find
 from int8cal.data.hub import dataset_path, is_dataset, open_dataset
@@ -31,7 +30,7 @@ from int8cal.graph.load import file_sha256
 from int8cal.preprocess import TextPreprocess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from int8cal.data.find import Found
     from int8cal.job import DataSettings, Job
@@ -41,8 +40,14 @@ if TYPE_CHECKING:
 CONTENT_LIMIT = 1 << 30
 _BLOCK = 1 << 20
 
-# No result depends on these: where things are, what may be replaced, what is printed, how far to read ahead.
-_LEFT_OUT = frozenset({"model", "name", "output", "quiet", "calibration.batch_size"})
+# No result depends on these: where things are, what may be replaced, what is printed, how far to read ahead, what is
+# saved on the way.
+_LEFT_OUT = frozenset(
+    {
+        *("model", "name", "output", "quiet"),
+        *("calibration.batch_size", "calibration.checkpoint", "calibration.resume"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -110,8 +115,8 @@ def inputs_of(job: Job, files: FileCache) -> JobInputs:
         sha256=files.sha256(job.model),
         data=files.source(job.data.path, job.data.labels),
         evaluation=None if evaluation is None else files.source(evaluation.path, evaluation.labels),
-        settings=_settings(job),
-        versions={**versions(job.evaluation.runtimes), **_decoders(job)},
+        settings=settings_of(job),
+        versions=versions_of(job),
     )
 
 
@@ -138,18 +143,37 @@ def describe_changes(before: JobInputs, now: JobInputs, job: Job, files: FileCac
         found.append("the data")
     if not _same(before.evaluation, now.evaluation, job.evaluation.data, files):
         found.append("the evaluation data")
-    for old, new in ((before.settings, now.settings), (before.versions, now.versions)):
-        found += [
-            f"{key} {_short(old.get(key))} -> {_short(new.get(key))}"
-            for key in dict.fromkeys((*old, *new))
-            if old.get(key) != new.get(key)
-        ]
-    return tuple(found)
+    return (*found, *changes(before.settings, now.settings), *changes(before.versions, now.versions))
+
+
+def changes(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:
+    """Say what is not the same, such as "calibration.method kl -> mse"."""
+    return tuple(
+        f"{key} {_short(before.get(key))} -> {_short(now.get(key))}"
+        for key in dict.fromkeys((*before, *now))
+        if before.get(key) != now.get(key)
+    )
 
 
 def has_function(inputs: JobInputs) -> bool:
     """Tell whether samples come from a function, so that nothing can be said about them."""
     return not inputs.data.listing or (inputs.evaluation is not None and not inputs.evaluation.listing)
+
+
+def flatten(settings: Mapping[str, Any], whole: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Flatten nested settings to key paths and values; an empty mapping is a value, so is what stands at `whole`."""
+    for key, value in settings.items():
+        if isinstance(value, dict) and value and key not in whole:
+            yield from flatten(value, whole, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def setting_text(value: object) -> str:
+    """Write the value of a setting in one line."""
+    if isinstance(value, str | Path):
+        return str(value)
+    return "none" if value is None else json.dumps(value, default=str)
 
 
 def _source_of(data_path: str, labels: str | None) -> Source:
@@ -246,7 +270,12 @@ def _same(before: Source | None, now: Source | None, data: DataSettings | None, 
     return bool(before.content) and before.size == now.size and before.content == files.content(data.path, data.labels)
 
 
-def _settings(job: Job) -> dict[str, JsonValue]:
+def versions_of(job: Job) -> dict[str, str]:
+    """Take the versions that results depend on."""
+    return {**versions(job.evaluation.runtimes), **_decoders(job)}
+
+
+def settings_of(job: Job) -> dict[str, JsonValue]:
     """Take the settings that results depend on, key path -> value; files count by their bytes, not their place."""
     settings = asdict(job)
     for data in filter(None, (settings["data"], settings["evaluation"]["data"])):
