@@ -22,7 +22,7 @@ from int8cal.search.scorer import Scorer
 MADE_OF = {"model": "a" * 64, "calibration.method": "auto"}
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """In the place of a signal that no process survives."""
 
 
@@ -39,7 +39,7 @@ def counting(network, keep=4, **settings):
 
 def dying(samples, after):
     yield from samples[:after]
-    raise Killed
+    raise KilledError
 
 
 def resumed(path, every=1, made_of=MADE_OF):
@@ -54,7 +54,7 @@ def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_variation(tools,
     network = tools.network(batch)
     samples = tools.samples(11)
     whole = network.collect(samples, keep=4)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         Checkpoint(path, MADE_OF, 3).count(counting(network), dying(samples, after), 4)
     checkpoint = resumed(path)
     assert checkpoint.samples == counted_in(path) == after - after % 3
@@ -67,7 +67,7 @@ def test_a_pass_goes_on_to_the_same_statistics_kept_samples_and_variation(tools,
 
 def test_samples_that_were_counted_are_not_run_again(tools, path):
     network, samples = tools.network(), tools.samples(6)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         Checkpoint(path, MADE_OF, 4).count(counting(network), dying(samples, 5), 0)
     ran = counting(network, keep=0, record=True)
     resumed(path).count(ran, iter(samples), 0)
