@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import onnx
 from onnx import helper
 
 from int8cal.errors import TableError
@@ -19,10 +18,14 @@ from int8cal.graph.edit import Names, constant, refill
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.numerics.channels import along
+from int8cal.protos import without_weights
 from int8cal.quantization.corrections.correction import NamedValues, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
+    import onnx
 
     from int8cal.graph.chains import Chain
     from int8cal.graph.layers import Layer
@@ -103,23 +106,33 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
         normal float32 numbers. The chains' tensors are scaled. Where a chain is `inserted`, float readers see the
         unscaled tensor, under another name.
     """
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    index = Index(result)
-    names = Names(result.graph)
-    for chain in find_chains(model, plan):
+    result, index, names = without_weights(model), Index(model), Names(model.graph)
+    changed: dict[str, npt.NDArray[Any]] = {}
+
+    def value(name: str) -> npt.NDArray[Any]:
+        return changed[name] if name in changed else index.constant(name)
+
+    inserted = []
+    for chain in find_chains(index, plan):
         exponents = factors.get(chain.tensor)
         if exponents is None:
             continue
         factor = np.exp2(exponents)
         for carrier in chain.carriers:
             shape = (-1, *[1] * carrier.trailing)
-            _store(index, carrier.name, index.constant(carrier.name).astype(np.float64) * factor.reshape(shape))
+            before = value(carrier.name)
+            changed[carrier.name] = (before.astype(np.float64) * factor.reshape(shape)).astype(before.dtype)
         for layer in chain.readers:
-            weight = index.constant(layer.weight).astype(np.float64)
-            _store(index, layer.weight, scale_inputs(weight, layer, 1 / factor))
+            before = value(layer.weight)
+            changed[layer.weight] = scale_inputs(before.astype(np.float64), layer, 1 / factor).astype(before.dtype)
         if chain.inserted:
-            _insert(result.graph, chain, factor, names)
+            inserted.append((chain, factor))
+    # each weight is written once: a message keeps the memory of what is overwritten in it
+    for tensor in model.graph.initializer:
+        name = tensor.name
+        result.graph.initializer.append(constant(name, changed.pop(name)) if name in changed else tensor)
+    for chain, factor in inserted:
+        _insert(result.graph, chain, factor, names)
     return result
 
 
@@ -212,9 +225,3 @@ def _insert(graph: onnx.GraphProto, chain: Chain, factor: Float64, names: Names)
             graph.value_info.add().CopyFrom(value)
             graph.value_info[-1].name = plain
             break
-
-
-def _store(index: Index, name: str, values: Float64) -> None:
-    tensor = index.initializers[name]
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    tensor.CopyFrom(constant(name, values.astype(dtype)))
