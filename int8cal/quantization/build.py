@@ -113,7 +113,8 @@ def _build_graph(
     recurrent = quantize_recurrent(prepared, plan, table)
     embeddings = quantize_embeddings(prepared, plan, table)
     chained = rescaling_plan(prepared, plan, table)
-    draft = Draft(prepared, plan, chained, table, _entries(prepared, plan, table))
+    rescaled = None if known is None else known.draft.rescaled
+    draft = Draft(prepared, plan, chained, table, _entries(prepared, plan, table), rescaled=rescaled)
     for kind in CORRECTIONS:
         correction = kind.of(draft.table)
         if correction:

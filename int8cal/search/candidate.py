@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
+from int8cal.quantization.corrections.correction import Rescaled
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 
 if TYPE_CHECKING:
@@ -123,6 +124,10 @@ class Candidate:
     notes: tuple[str, ...] = ()
     rescaled: frozenset[str] = frozenset()
     copies: ChannelCopies = field(default_factory=ChannelCopies)
+
+    def as_rescaled(self, inputs: Inputs) -> Rescaled:
+        """Return its model for tables that ask for the same exponents."""
+        return Rescaled(inputs.prepared, inputs.plan, self.equalization.values, self.model)
 
 
 def plain_candidate(inputs: Inputs) -> Candidate:

@@ -282,7 +282,11 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     """Build and score a proposal; it is kept if it is surely better."""
     # a proposal's plan is one of the main graph's nodes; bodies are planned before
     plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
-    built = build_model(inputs.prepared, plan, proposal.table, state.built)
+    known = state.built
+    if proposal.candidate is not None:
+        draft = replace(known.draft, rescaled=proposal.candidate.as_rescaled(inputs))
+        known = replace(known, draft=draft)
+    built = build_model(inputs.prepared, plan, proposal.table, known)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
     gain = gain_of(before, after)

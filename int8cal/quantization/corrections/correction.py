@@ -48,6 +48,22 @@ class ReadChannels:
 
 
 @dataclass(frozen=True, eq=False)
+class Rescaled:
+    """A model with rescaled channels, as large as the prepared one: the same is not made, and held, twice.
+
+    Attributes:
+        source, plan: The model and the plan that it was made of.
+        exponents: As a table holds them, by a chain's tensor.
+        model: The result.
+    """
+
+    source: onnx.ModelProto
+    plan: Plan
+    exponents: Mapping[str, tuple[float, ...]]
+    model: onnx.ModelProto
+
+
+@dataclass(frozen=True, eq=False)
 class Draft:
     """An int8 model before its integers are made; corrections change it one after the other.
 
@@ -66,6 +82,7 @@ class Draft:
         pixels: Tensors that hold raw pixels, and the code that a Pad in front of one fills in; None without Pad.
         read: Tensors that layers read where it is something else than in the prepared model.
         metadata: For metadata_props of the int8 model.
+        rescaled: A model whose channels were rescaled before, for a table that asks for the same.
     """
 
     model: onnx.ModelProto
@@ -81,6 +98,7 @@ class Draft:
     pixels: Mapping[str, int | None] = field(default_factory=dict)
     read: Mapping[str, ReadChannels] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
+    rescaled: Rescaled | None = None
 
     @property
     def pixel_nodes(self) -> frozenset[str]:

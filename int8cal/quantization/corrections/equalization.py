@@ -19,7 +19,7 @@ from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.numerics.channels import along
 from int8cal.protos import without_weights
-from int8cal.quantization.corrections.correction import NamedValues, read_numbers
+from int8cal.quantization.corrections.correction import NamedValues, Rescaled, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,9 +69,13 @@ class Equalization(NamedValues[tuple[float, ...]]):
             for name, axis in zip(chain.tensors, chain.axes, strict=True)
         }
         told = {name: {"axis": axes[name], "exponents": as_numbers(each)} for name, each in sorted(scaled.items())}
+        known = draft.rescaled
+        if known is None or known.source is not draft.model or known.plan is not plan or known.exponents != self.values:
+            known = Rescaled(draft.model, plan, self.values, apply_factors(draft.model, plan, self.exponents))
         return replace(
             draft,
-            model=apply_factors(draft.model, plan, self.exponents),
+            model=known.model,
+            rescaled=known,
             metadata={**draft.metadata, EQUALIZATION_KEY: json.dumps(told)},
         )
 

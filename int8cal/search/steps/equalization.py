@@ -7,6 +7,7 @@ which orders the tries; the holdout decides. `measured_equalization` measures it
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposal, Proposals, State
@@ -126,21 +128,36 @@ def choose_factors(
     """
     index = Index(model)
     chains = usable_chains(model, plan, statistics, fixed)
-    touched = {layer.node: layer for chain in chains for layer in (chain.layer, *chain.readers) if layer is not None}
-    weights = {node: index.constant(layer.weight).astype(np.float64) for node, layer in touched.items()}
+    # float64 weights of a whole model are twice its size: only those are held that a further chain asks for
+    asked = Counter(layer.node for chain in chains for layer in _layers(chain))
+    rescaled: dict[str, Float64] = {}
+
+    def weight(layer: Layer) -> Float64:
+        if layer.node in rescaled:
+            return rescaled[layer.node]
+        return index.constant(layer.weight).astype(np.float64)
+
     accepted = []
     for chain in chains:
-        readers = [WeightSizes(input_channels_first(weights[layer.node], layer)) for layer in chain.readers]
+        readers = [WeightSizes(input_channels_first(weight(layer), layer)) for layer in chain.readers]
         exponents, gain = best_exponents(statistics.tensors[chain.tensor], readers)
-        if gain < LEAST_PROMISED_DB:
-            continue
-        accepted.append(RescaledChain(chain, exponents, gain))
-        factors = np.exp2(exponents)
-        if chain.layer is not None:
-            weights[chain.node] = scale_outputs(weights[chain.node], chain.layer, factors)
-        for layer in chain.readers:
-            weights[layer.node] = scale_inputs(weights[layer.node], layer, 1 / factors)
+        asked.subtract(layer.node for layer in _layers(chain))
+        if gain >= LEAST_PROMISED_DB:
+            accepted.append(RescaledChain(chain, exponents, gain))
+            factors = np.exp2(exponents)
+            if chain.layer is not None:
+                rescaled[chain.node] = scale_outputs(weight(chain.layer), chain.layer, factors)
+            for layer in chain.readers:
+                rescaled[layer.node] = scale_inputs(weight(layer), layer, 1 / factors)
+        for layer in _layers(chain):
+            if not asked[layer.node]:
+                rescaled.pop(layer.node, None)
     return tuple(accepted)
+
+
+def _layers(chain: Chain) -> tuple[Layer, ...]:
+    """Return the layers whose weights a chain's factors change."""
+    return chain.readers if chain.layer is None else (chain.layer, *chain.readers)
 
 
 def usable_chains(

@@ -6,7 +6,8 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import tapped_model
-from int8cal.quantization.corrections.equalization import apply_factors, scaled_tensors
+from int8cal.quantization.build import build_model
+from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 from int8cal.search.steps.equalization import choose_factors
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
@@ -121,6 +122,38 @@ def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, nam
     balanced = type(prepared)(scaled, prepared.signature, prepared.sha256, prepared.name, prepared.where)
     statistics = bench.statistics(balanced, plan, bench.samples(scaled, 64))
     assert choose_factors(scaled, plan, statistics) == ()
+
+
+def test_a_model_that_is_rescaled_alike_is_held_once(bench):
+    prepared, plan = ready(bench, "conv conv")
+    table = bench.table(prepared, plan)
+
+    def built(exponents, known=None):
+        return build_model(prepared.model, plan, table.corrected(Equalization({"r": exponents})), known)
+
+    first = built((1, 0, -2, 0, 3, 0, 0, 0))
+    again = built((1, 0, -2, 0, 3, 0, 0, 0), first)
+    other = built((1, 0, -2, 0, 3, 0, 0, -1), first)
+    assert again.draft.model is first.draft.model is not prepared.model
+    assert again.model == built((1, 0, -2, 0, 3, 0, 0, 0)).model
+    assert other.draft.model is not first.draft.model
+    assert other.model == built((1, 0, -2, 0, 3, 0, 0, -1)).model
+
+
+def test_rescaled_weights_are_written_once(bench):
+    prepared, plan = ready(bench, "conv depthwise conv")
+    factors = {chain.tensor: np.ones(chain.channels) for chain in find_chains(prepared.model, plan)}
+    scaled = apply_factors(prepared.model, plan, factors)
+    names = [tensor.name for tensor in prepared.model.graph.initializer]
+    assert [tensor.name for tensor in scaled.graph.initializer] == names
+    # the depthwise layer's weights are behind one chain and in front of the next
+    before, after = (
+        {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+        for model in (prepared.model, scaled)
+    )
+    np.testing.assert_array_equal(after["W"], 2 * before["W"])
+    np.testing.assert_array_equal(after["D"], before["D"])
+    np.testing.assert_array_equal(after["V"], before["V"] / 2)
 
 
 def test_equalization_helps_where_it_predicts_to(bench):
