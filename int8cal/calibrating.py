@@ -309,6 +309,7 @@ def _calibrate_into(
         result, statistics = best.latest
         error, calibrated = raised, Calibrated(statistics, result)
     best.latest = None
+    del planned  # its model is as large as the file
     table = identified(calibrated.result.table)
 
     def evaluate(known: Mapping[int, Arrays]) -> tuple[Evaluation, SampleWatch]:
@@ -324,8 +325,9 @@ def _calibrate_into(
     with output.stage() as stage:
         int8 = stage / model_name
         save_stamped(calibrated.result.model, table, int8)
-        # evaluation reads the file, and a large model is not held beside it
-        calibrated = replace(calibrated, result=replace(calibrated.result, table=table, model=onnx.ModelProto()))
+        # evaluation reads the files, and no large model is held beside them
+        result = replace(calibrated.result, table=table, model=onnx.ModelProto(), known=None)
+        calibrated = replace(calibrated, result=result)
         save_table(table, stage / table_name)
         save_statistics(calibrated.statistics, stage / statistics_name)
         if error is None:
