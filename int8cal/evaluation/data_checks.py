@@ -109,8 +109,8 @@ def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:
     return (
         Finding(
             "few-samples",
-            f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %: so much do the samples' own "
-            "differ",
+            f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %, since single samples differ that "
+            "much in theirs",
             f"calibrate on more: {3 * samples} further ones would halve it",
         ),
     )

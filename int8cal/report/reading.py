@@ -65,7 +65,7 @@ def evaluation_data(document: Document) -> list[tuple[str, str]]:
     data = evaluation.get("data") if isinstance(evaluation, dict) else None
     if not isinstance(data, dict):
         return []
-    rows = [(name, value) for name, value in flat(data) if value != "none"]
+    rows = [(name, value) for name, value in flat(data) if value not in ("none", "no")]
     return sorted(rows, key=lambda row: row[0] != "path")
 
 

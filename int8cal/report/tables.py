@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -159,9 +160,7 @@ def _decision(found: DecisionFigure) -> tuple[str, str, str]:
 
 
 def _channels(output: str, found: DecisionFigure) -> str:
-    if found.channels is None:
-        return output
-    return f"{output}, channels {'..'.join(str(each) for each in dict.fromkeys(found.channels))}"
+    return output if found.channels is None else f"{output}, {wording.channels_text(found.channels)}"
 
 
 def group_rows(document: Document) -> list[tuple[str, ...]]:
@@ -176,7 +175,7 @@ def group_cells(group: GroupMetrics) -> tuple[str, ...]:
     """Say what a group is and how it fares: the columns of GROUP_HEADS behind the first."""
     worst = group.worst_channel
     return (
-        group.kind + (f" from {group.source}" if group.source else ""),
+        group.kind + (f" from {wording.shortened(group.source)}" if group.source else ""),
         "" if group.channels is None else "..".join(str(each) for each in dict.fromkeys(group.channels)),
         wording.decibel(group.sqnr_db),
         wording.cosine(group.cosine),
@@ -216,6 +215,13 @@ def step_rows(document: Document) -> list[tuple[str, str, str]]:
     return rows
 
 
+# What a line begins with that leads to a step: it goes where the step's verdict goes.
+_LEADS_TO = {
+    "residual codes for ": "residual codes of inputs dropped: ",
+    "range of ": "ranges by output error dropped: ",
+    "second-order rounding kept for ": "second-order rounding dropped: ",
+    "bias correction kept for ": "second-order rounding dropped: ",
+}
 # What lines end with, or hold, that tell of something that was looked at and not kept.
 _NOT_KEPT = (" dropped: ", " and was dropped, ", ": more than --latency-allowance leaves", ": too little to be tried")
 
@@ -224,9 +230,10 @@ def decision_groups(document: Document) -> list[tuple[str, list[str]]]:
     """Sort the decisions by what a reader wants to know first: what was done, what was not kept, what stays float."""
     groups: dict[str, list[str]] = {"done": [], "Tried or looked at, and not kept": [], "Stays in float, and why": []}
     done, rejected, floats = groups.values()
+    dropped = [start for start, verdict in _LEADS_TO.items() if any(verdict in line for line in document.decisions)]
     for line in document.decisions:
-        found = floats if "not quantized: " in line else rejected if any(each in line for each in _NOT_KEPT) else done
-        found.append(line)
+        kept = not any(each in line for each in _NOT_KEPT) and not line.startswith(tuple(dropped))
+        (floats if "not quantized: " in line else done if kept else rejected).append(line)
     return [(title, lines) for title, lines in groups.items() if lines]
 
 
@@ -333,6 +340,15 @@ class LayerRow:
     weights_at: int | None
     kernel: Mark
     saturation: Mark
+
+
+def weight_names(document: Document) -> list[str]:
+    """Name each weight of the document after its node, and by itself too where the node has several."""
+    of_node = Counter(each.node for each in document.weights)
+    return [
+        f"{each.node} ({each.weight})" if each.node and of_node[each.node] > 1 else each.node or each.weight
+        for each in document.weights
+    ]
 
 
 def worst_first(document: Document) -> list[tuple[int, LayerMetrics]]:

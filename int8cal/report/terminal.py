@@ -36,6 +36,7 @@ from int8cal.report.tables import (
     optimized_sentence,
     runtime_sentences,
     step_rows,
+    weight_names,
     why_nothing_clipped,
     worst_layer,
 )
@@ -149,8 +150,9 @@ def _group_rows(document: Document) -> list[_Row]:
     rows = group_rows(document)
     told = []
     for name, kind, channels, sqnr, cosine, _, worst in rows:
-        of = f", channels {channels}" if channels else ""
-        channel = f", channel {worst}" if worst else ""
+        alone = channels.isdecimal()  # its worst channel is itself
+        of = f", channel{'' if alone else 's'} {channels}" if channels else ""
+        channel = f", channel {worst}" if worst and not alone else ""
         told.append((f"{printable(name)}: {printable(kind)}{of}", f"{sqnr}, cosine {cosine}{channel}"))
     lines = wording.aligned(told)
     return [("" if index else "Groups", line) for index, line in enumerate(lines)]
@@ -259,12 +261,13 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
 
 def weight_lines(document: Document, screen: Screen) -> list[str]:
     """Show the weights of a report; nothing where it knows none."""
-    return spread_lines([_weight(each) for each in document.weights if each.scale_min], screen)
+    named = zip(weight_names(document), document.weights, strict=True)
+    return spread_lines([_weight(name, each) for name, each in named if each.scale_min], screen)
 
 
-def _weight(each: WeightScales) -> tuple[str, str, float, float, float]:
+def _weight(name: str, each: WeightScales) -> tuple[str, str, float, float, float]:
     kind = f"{each.dtype} {each.range}, {wording.count(each.scales, 'scale')}"
-    return each.node or each.weight, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0
+    return name, kind, each.scale_min or 0.0, each.scale_median or 0.0, each.scale_max or 0.0
 
 
 def _verdict_rows(document: Document) -> list[_Row]:

@@ -75,7 +75,7 @@ def test_a_terminal_shows_the_most_telling_figure_of_each_group(detector):
     told = decision_sentences(document_of(detector))
     assert told == [
         ("Boxes found again", "0.9873 (out, channels 0..3, 95 % interval 0.9800 to 0.9940)"),
-        ("F1 of decisions", "0.9000 (out, channels 4, 95 % interval 0.8500 to 0.9500)"),
+        ("F1 of decisions", "0.9000 (out, channel 4, 95 % interval 0.8500 to 0.9500)"),
         ("F1 of decisions", "0.8000 (out, channels 5..8, 95 % interval 0.7000 to 0.9000)"),
     ]
     assert any(line.startswith("Boxes found again") for line in summary_lines(detector))
