@@ -357,7 +357,7 @@ class _Planner:
         if self._may_mask(node):
             return "it may mask scores that Softmax reads"
         return next(
-            (f"its input {name} is float" for name in variable if name not in quantized and name not in beside), ""
+            (f'its input "{name}" is float' for name in variable if name not in quantized and name not in beside), ""
         )
 
     def _join_inputs(self, nodes: list[tuple[onnx.NodeProto, str]], quantized: set[str]) -> None:

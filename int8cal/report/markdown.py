@@ -100,7 +100,7 @@ def report_to_markdown(report: Report) -> str:
             folded("What models of this kind are prone to", _families(document)),
             folded("Left in float", _float_nodes(document)),
             folded("Can saturate on x86 CPUs without VNNI", _unsafe_layers(document)),
-            folded("What each step gave, on the holdout", _steps(document)),
+            folded("What each step gave, on the validation samples", _steps(document)),
             folded("Optimized for latency", _optimized(document)),
             folded("Mixed precision", _mixed(document)),
             folded("Settings, data and versions", _settings(document)),

@@ -59,7 +59,7 @@ def choose_forms(
     kernels: list[str] = []
     figures = ""
     if able and scorer is None:
-        reasons |= dict.fromkeys(able, "there is no holdout, or no float output, to score its kernel by")
+        reasons |= dict.fromkeys(able, "there is no validation sample, or no float output, to score its kernel by")
     elif able and scorer is not None:
 
         def score_with(nodes: Iterable[str]) -> float:
