@@ -237,7 +237,7 @@ def _verdict() -> str:
     if found == exact:
         lowest, zero = measured_product(0, -128)
         if lowest != zero:
-            return "exact here, but for weights of -128, which int8cal never writes; for other CPUs see --target"
+            return "exact here, but for weights of -128, which int8cal's models never hold; for other CPUs see --target"
         return "exact here, so that weights of any range are safe; for other CPUs see --target"
     return f"saturate here ({found} for {exact}): models for this machine need --target portable, which is the default"
 

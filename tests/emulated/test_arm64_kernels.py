@@ -1,4 +1,4 @@
-"""Every kernel of int8 models on 64-bit ARM: the codes of x86 with VNNI, unless a weight is -128, which int8cal never writes."""
+"""Every kernel of int8 models on 64-bit ARM: the codes of x86 with VNNI, unless a weight is -128, which int8cal's models never hold."""
 
 import kernels
 import pytest
