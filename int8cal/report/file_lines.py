@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from statistics import median
@@ -270,8 +271,7 @@ def load_batch_file(path: Path) -> Summary | JobRecord:
         content = figures_from(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
-    kinds: dict[str, TypeAdapter[Summary | JobRecord]] = {SUMMARY: TypeAdapter(Summary), JOB: TypeAdapter(JobRecord)}
-    reader = kinds.get(str(content.get("format"))) if isinstance(content, dict) else None
+    reader = _readers().get(str(content.get("format"))) if isinstance(content, dict) else None
     if reader is None:
         raise _damaged(path, f'"format" is neither "{SUMMARY}" nor "{JOB}"')
     if content.get("version") != 1:
@@ -285,6 +285,11 @@ def load_batch_file(path: Path) -> Summary | JobRecord:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise _damaged(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+@functools.cache
+def _readers() -> dict[str, TypeAdapter[Summary | JobRecord]]:
+    return {SUMMARY: TypeAdapter(Summary), JOB: TypeAdapter(JobRecord)}
 
 
 def batch_file_names(content: Summary | JobRecord) -> list[str]:

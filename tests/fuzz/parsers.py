@@ -68,6 +68,18 @@ def _made_models(_folder: Path) -> list[bytes]:
     return [model.SerializeToString() for model in (seeds.network(), seeds.branching(), seeds.old())]
 
 
+def _made_others(_folder: Path) -> list[bytes]:
+    """Files that are given in place of a model."""
+    zipped = seeds.npz_of(image=seeds.images())
+    return [
+        zipped,
+        zipped.replace(b"image.npy", b"data.pkl\0"),
+        b"\x80\x02}q\0.",
+        b'\x10\0\0\0\0\0\0\0{"a":{}}',
+        b"hello\n",
+    ]
+
+
 def _external(folder: Path) -> list[bytes]:
     model = seeds.network()
     external_data_helper.convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
@@ -133,10 +145,6 @@ def _audit(path: Path) -> None:
 # ---------------------------------------------------------------- what int8cal wrote
 
 
-def _described(path: Path) -> None:
-    _read_model(path)
-
-
 @functools.cache
 def _prepared() -> Any:
     from int8cal.graph.prepare import prepare
@@ -146,16 +154,20 @@ def _prepared() -> Any:
 
 
 def _read_table(path: Path) -> None:
-    from int8cal.interop import Choices
-    from int8cal.interop.convert import export_table
+    from int8cal.interop.foreign import require_unscaled
+    from int8cal.interop.openvino import to_openvino
+    from int8cal.interop.tensorrt import to_tensorrt
     from int8cal.quantization.table_file import load_table
     from int8cal.quantizing import quantize_prepared
+    from int8cal.report.file_lines import table_lines
+    from int8cal.report.screen import Screen
 
-    _described(path)
     table = load_table(path)
+    table_lines(table, path.name, Screen())
     quantize_prepared(_prepared(), table, str(path), force=True)
-    export_table(path, "tensorrt", path.with_name("other"), Choices(), overwrite=True)
-    export_table(path, "openvino", path.with_name("other"), Choices(), overwrite=True)
+    require_unscaled(table, str(path))
+    to_tensorrt(table, str(path))
+    to_openvino(table)
 
 
 def _made_tables(_folder: Path) -> list[bytes]:
@@ -166,16 +178,18 @@ def _made_tables(_folder: Path) -> list[bytes]:
 
 def _read_statistics(path: Path) -> None:
     from int8cal.calibration.ranges import choose_ranges
-    from int8cal.calibration.statistics_file import load_statistics, merge_files
+    from int8cal.calibration.statistics_file import load_statistics
     from int8cal.graph.plan import make_plan
     from int8cal.graph.select import Selection
     from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.report.file_lines import statistics_lines
+    from int8cal.report.screen import Screen
 
-    _described(path)
     statistics = load_statistics(path)
-    merge_files([path, path], path.with_name("sum.npz"), overwrite=True)
+    statistics_lines(statistics, path.name, Screen())
+    total = statistics + statistics
     plan = make_plan(_prepared().model, Selection())
-    choose_ranges(plan, statistics.tensors, CalibrationSettings(method="mse"), QuantizationSettings())
+    choose_ranges(plan, total.tensors, CalibrationSettings(method="percentile"), QuantizationSettings())
 
 
 def _made_statistics(_folder: Path) -> list[bytes]:
@@ -189,13 +203,14 @@ def _read_report(path: Path) -> None:
     from int8cal.report.comparison import compare_documents, gates_gone, judge_regressions
     from int8cal.report.comparison_views import JudgedComparison, compare_json, compare_lines, compare_markdown
     from int8cal.report.files import load_report
+    from int8cal.report.terminal import report_lines
 
-    _described(path)
-    document, sound = load_report(path), _sound_report()
-    for found in (compare_documents(document, sound), compare_documents(sound, document)):
-        judged = JudgedComparison(found, ("old", "new"), (), judge_regressions(found), gates_gone(found))
-        for view in (compare_lines, compare_markdown, compare_json):
-            view(judged)
+    document = load_report(path)
+    report_lines(document)
+    found = compare_documents(_sound_report(), document)
+    judged = JudgedComparison(found, ("old", "new"), (), judge_regressions(found), gates_gone(found))
+    for view in (compare_lines, compare_markdown, compare_json):
+        view(judged)
 
 
 @functools.cache
@@ -211,9 +226,11 @@ def _made_reports(_folder: Path | None = None) -> list[bytes]:
 
 def _read_record(path: Path) -> None:
     from int8cal.batch.record import read_record
+    from int8cal.report.file_lines import batch_file_lines, load_batch_file
+    from int8cal.report.screen import Screen
 
-    _described(path)
     read_record(path.parent)
+    batch_file_lines(path, load_batch_file(path), Screen())
 
 
 def _made_records(_folder: Path) -> list[bytes]:
@@ -386,6 +403,7 @@ _OLD_JSON = seeds.text_of(
 
 PARSERS: dict[str, Parser] = {
     "model": Parser("net.onnx", _made_models, _model_change, _read_model),
+    "no-model": Parser("net.onnx", _made_others, _octets, _read_model),
     "external-data": Parser("net.onnx", _external, _external_change, _read_model, _external_beside),
     "int8-model": Parser("net.int8.onnx", _made_int8, _model_change, _audit),
     "table": Parser("net.table.json", _made_tables, mutate.json_text, _read_table),

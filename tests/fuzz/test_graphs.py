@@ -127,7 +127,8 @@ def require_within(allowed, found, slack):
         for name, value in got.items():
             largest = np.abs(bound[name]).max(initial=0)
             room = bound[f"{name}!"] * (1 + slack) + slack * largest + 1e-37
-            assert (np.abs(value - bound[name]) <= room).all() or not np.isfinite(room).all(), name
+            known = np.isfinite(room) & np.isfinite(value)  # beyond what the type holds there is no bound
+            assert (np.abs(value[known] - bound[name][known]) <= room[known]).all(), name
 
 
 @LOOSE
@@ -150,7 +151,7 @@ def test_what_a_table_and_a_report_say_is_so(data, drawn):
                 each[name] if name in each else np.float64(feed[name]) for each, feed in zip(seen, feeds, strict=True)
             ]
             require_true(name, entry, np.concatenate([each.reshape(-1) for each in values]), slack)
-    require_true_report(model, int8, feeds)
+    require_true_report(model, int8, feeds, slack)
 
 
 def require_true(name, entry, x, slack):
@@ -170,7 +171,7 @@ def require_true(name, entry, x, slack):
     assert outside[0] - 1e-9 <= entry.clipped <= within[0] + 1e-9, name
 
 
-def require_true_report(model, int8, feeds):
+def require_true_report(model, int8, feeds, slack):
     """SQNR, cosine and the largest error of each output, computed from what both models give."""
     try:
         report = evaluate(model, int8, feeds, latency=False, threads=1)
@@ -187,31 +188,29 @@ def require_true_report(model, int8, feeds):
         worst = max(worst, np.abs(x - y).max(initial=0))
         if figures.sqnr_db is None:
             assert not signal or not np.isfinite(signal), name
-        elif figures.sqnr_db < 60:  # above, the float model's own rounding is part of it
+        elif figures.sqnr_db < (60 if slack < 1e-3 else 40):  # above, the float model's own rounding is part of it
             assert figures.sqnr_db == pytest.approx(10 * np.log10(signal / noise), abs=0.1), name
             assert figures.cosine is None or figures.cosine == pytest.approx(
                 x @ y / np.sqrt(signal * np.sum(y**2)), abs=1e-4
             )
     largest = max((np.abs(each[name]).max(initial=0) for each in floats for name in each), default=0)
-    assert report.evaluation.metrics.max_abs_error == pytest.approx(worst, rel=1e-3, abs=1e-4 * largest + 1e-37)
+    assert report.evaluation.metrics.max_abs_error == pytest.approx(worst, rel=1e-3, abs=5 * slack * largest + 1e-37)
 
 
 @LOOSE
 @given(st.data(), networks(most=3), st.sampled_from([np.nan, np.inf, -np.inf]))
-def test_a_sample_that_is_no_number_is_named(data, drawn, value):
+def test_a_sample_that_makes_a_tensor_infinite_is_named(data, drawn, value):
     model, inputs = drawn
     feeds = data.draw(samples(inputs, dtype_of(model)))
     assume(all_finite(model, feeds))
+    made = quantized(model, feeds)
+    assume(made is not None)
     bad = data.draw(st.integers(0, len(feeds) - 1))
     name = data.draw(st.sampled_from(list(inputs)))
-    read = {each for node in model.graph.node for each in node.input}
-    assume(name in read)
     feeds[bad][name].reshape(-1)[data.draw(st.integers(0, feeds[bad][name].size - 1))] = value
-    with pytest.raises((StatisticsError, DataError, ModelError)) as caught:
+    seen = outputs_of(shown(prepare(model, simplify).model), feeds[bad : bad + 1])[0] | feeds[bad]
+    assume(not all(np.isfinite(seen[each]).all() for each in made[0].tensors))
+    with pytest.raises((StatisticsError, DataError)) as caught:
         calibrate(model, feeds, **CALM)
-    if not isinstance(caught.value, ModelError):
-        assert (
-            f"feed {bad}" in str(caught.value)
-            or f"sample {bad}" in str(caught.value)
-            or f"[{bad}]" in str(caught.value)
-        )
+    assert f"data[{bad}]" in str(caught.value)
+    assert caught.value.do

@@ -188,3 +188,9 @@ def test_an_offset_of_values_that_hardly_vary_is_not_saturation():
     rng = np.random.default_rng(0)
     pairs = [(100 + rng.random((1, 3)), np.full((1, 3), 99.9)) for _ in range(20)]
     assert group(pairs).saturated == 0.0
+
+
+def test_values_at_the_end_of_float16_are_compared_beyond_it():
+    rng = np.random.default_rng(0)
+    outputs = [rng.uniform(-65000, 65000, (1, 6)).astype(np.float16) for _ in range(40)]
+    assert group([(x, x) for x in outputs]).saturated == 0.0
