@@ -116,8 +116,7 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None, beside: Path | N
     if path is None or stem is None or not run_of(int8):
         return None
     table = path.with_name(f"{stem}{TABLE}")
-    document = _tried(_document, table) or {}
-    stored = document.get("settings", {}).get("preprocess") if document.get("run") == run_of(int8) else None
+    stored = _tried(lambda path: _preprocess_of(path, run_of(int8)), table)
     if stored is None:
         return None
     try:
@@ -125,6 +124,12 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None, beside: Path | N
     except ValueError as error:
         do = "correct it, or declare data.preprocess"
         raise TableError("settings.preprocess is no preprocessing", where=str(table), do=do) from error
+
+
+def _preprocess_of(table: Path, run: str) -> object:
+    """Return what a table of a run says of preprocessing; what is wrong with it besides, `load_table` tells."""
+    document = _document(table)
+    return document["settings"]["preprocess"] if document["run"] == run else None
 
 
 def _preprocess(stored: object, beside: Path | None) -> Preprocess:
@@ -177,7 +182,7 @@ def _stem(path: Path) -> str | None:
 
 def _report_stem(path: Path) -> str | None:
     name = _tried(lambda report: str(_document(report)["model"]["int8"]), path) or ""
-    return name.removesuffix(MODEL) if name.endswith(MODEL) else None
+    return name.removesuffix(MODEL) if name.endswith(MODEL) and Path(name).name == name else None
 
 
 def _tried(read: Callable[[Path], T], path: Path) -> T | None:

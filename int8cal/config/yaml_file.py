@@ -27,6 +27,7 @@ _VARIABLE = re.compile(r"(\$?)\$\{([^}]*)\}")
 _UNCLOSED = re.compile(r"(?<!\$)\$\{[^}]*$")
 # A whole number beyond this stands for nothing that a setting counts; Python would not even print a long one.
 _INTEGER_BITS = 64
+_MOST_VALUES = 1_000_000
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Words of PyYAML's own message -> what to do.
@@ -195,6 +196,7 @@ class _Builder:
         self._path = path
         self._loader = loader
         self._built: dict[int, object] = {}
+        self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
 
     def build(self, node: yaml.Node) -> object:
@@ -210,8 +212,22 @@ class _Builder:
         if id(node) not in self._built:
             self._open.add(id(node))
             self._built[id(node)] = self._value(node)
+            self._sizes[id(node)] = self._size(node)
             self._open.remove(id(node))
         return self._built[id(node)]
+
+    def _size(self, node: yaml.Node) -> int:
+        """Count the values in a value, those behind an alias each time; the inner ones are counted before.
+
+        Raises:
+            ConfigError: They are too many: each level of aliases to aliases can multiply them.
+        """
+        inner = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+        nodes = () if isinstance(node, yaml.ScalarNode) else inner
+        size = 1 + sum(self._sizes.get(id(each), 1) for each in nodes)
+        if size > _MOST_VALUES:
+            raise self._error(node, f"its aliases (*) stand for more than {_MOST_VALUES:,} values", "write fewer")
+        return size
 
     def _value(self, node: yaml.Node) -> object:
         if isinstance(node, yaml.ScalarNode):
