@@ -31,6 +31,7 @@ CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
 _COARSE_INFINITY = 0x7F800000 >> COARSE_SHIFT
 _LARGEST = 2.0**128  # float32 ends below
 _NAMED = 20  # missing shards
+_HARMLESS, _GROWTH = 1 << 26, 300  # bytes that any archive may become, and how many times its own beyond
 _MOST = 2.0**62  # values; beyond, int64 sums would wrap
 
 Array = npt.NDArray[Any]
@@ -131,6 +132,7 @@ def read_statistics(file: IO[bytes], where: str) -> tuple[Statistics, frozenset[
     """Read statistics from an open file; `where` is what messages call it. See `load_shards`."""
     try:
         with np.load(file, allow_pickle=False) as data:
+            _require_plain(data.zip.infolist())
             arrays = {key: data[key] for key in data.files}
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != FORMAT or not isinstance(header["version"], int):
@@ -154,6 +156,17 @@ def read_statistics(file: IO[bytes], where: str) -> tuple[Statistics, frozenset[
         return replace(_read(header, sha256, arrays), bodies=bodies), shards
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=where, do="calibrate again") from error
+
+
+def _require_plain(members: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse an archive that grows beyond all counts when it is read: histograms shrink to a tenth, no further.
+
+    Raises:
+        ValueError: It does.
+    """
+    whole, stored = sum(each.file_size for each in members), sum(each.compress_size for each in members)
+    if whole > _HARMLESS and whole > _GROWTH * stored:
+        raise ValueError(f"{stored} bytes become {whole}")
 
 
 def _read(header: Mapping[str, Any], sha256: str, arrays: Mapping[str, Array], prefix: str = "") -> Statistics:
