@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from int8cal.graph.signature import Signature, TensorSpec
 
 _WHERE = "data.preprocess.audio"
+_FRAMES_PER_BYTE = 8192  # silence in FLAC takes a byte for fewer
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,9 @@ def open_sound(source: Path | bytes, name: str) -> Sound:
         info: Any = soundfile.info(_opened(source))
     except (RuntimeError, OSError) as error:
         raise unreadable(name, str(error)) from error
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    if info.frames > _FRAMES_PER_BYTE * size:
+        raise unreadable(name, f"its header claims {info.frames} frames, more than {size} bytes hold")
     return Sound(name, source, int(info.samplerate), int(info.frames), int(info.channels))
 
 

@@ -396,6 +396,49 @@ def _read_image(path: Path) -> None:
     _feeds(str(path), preprocess=Preprocess(resize=(8, 8)))
 
 
+def _branching_feeds(path: Path, **settings: Any) -> None:
+    from int8cal.data.feeds import open_feeds
+    from int8cal.graph.signature import signature_of
+    from int8cal.job import DataSettings
+
+    for _ in open_feeds(DataSettings(str(path), **settings), signature_of(seeds.branching())):
+        pass
+
+
+def _made_lines(_folder: Path) -> list[bytes]:
+    rows = [{"x": [0.5, -1, 2, 3e-3, each], "label": each % 2, "note": "é"} for each in range(4)]
+    return ["\n".join(json.dumps(row, ensure_ascii=False) for row in rows).encode()]
+
+
+def _line_change(rng: Random, data: bytes) -> bytes:
+    lines = data.splitlines()
+    at = rng.randrange(len(lines))
+    if rng.random() < 0.6:
+        lines[at] = mutate.json_text(rng, lines[at])
+        return b"\n".join(lines)
+    return _text_change(rng, data)
+
+
+def _made_sounds(_folder: Path) -> list[bytes]:
+    import io
+
+    import soundfile
+
+    frames = np.sin(np.arange(64)).astype(np.float32) / 2
+    made = []
+    for form, kind in (("WAV", "PCM_16"), ("WAV", "FLOAT"), ("FLAC", "PCM_16"), ("OGG", "VORBIS")):
+        stream = io.BytesIO()
+        soundfile.write(stream, frames, 8000, format=form, subtype=kind)
+        made.append(stream.getvalue())
+    return made
+
+
+def _read_sound(path: Path) -> None:
+    from int8cal.preprocess import AudioPreprocess, Preprocess
+
+    _branching_feeds(path, preprocess=Preprocess(audio=AudioPreprocess(rate=8000, hop=5)))
+
+
 _CACHE = b"image 2.5\na 3.0\nb 3.0\nc 1.25\n"
 _OLD_JSON = seeds.text_of(
     {"image": [-1.0, 2.0], "b": {"lowest": 0.0, "highest": {"data": [3.0], "CLS": "numpy.array"}}}
@@ -428,8 +471,11 @@ PARSERS: dict[str, Parser] = {
         "a.npy", lambda _: [seeds.npy_of(seeds.images()), seeds.npy_of(seeds.images()[0])], mutate.npy, _read_data
     ),
     "pb": Parser("input_0.pb", _made_pb, _pb_change, _read_data),
+    "jsonl": Parser("a.jsonl", _made_lines, _line_change, _branching_feeds),
     "images": Parser("a.png", lambda _: seeds.pictures(), mutate.png, _read_image),
 }
+if importlib.util.find_spec("soundfile") is not None:
+    PARSERS["sound"] = Parser("a.wav", _made_sounds, _octets, _read_sound)
 if importlib.util.find_spec("openvino") is not None:
     PARSERS["openvino-ir"] = replace(
         _foreign("openvino", "net.xml", change=_text_change), make=_made_ir, beside=_ir_beside

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from fuzz import seeds
 from fuzz.bounds import UnboundedError, bounded
 from fuzz.graphs import networks, samples
 from hypothesis import HealthCheck, Phase, assume, event, given, settings
@@ -19,7 +20,12 @@ from int8cal.quantization.table_file import table_to_json
 from int8cal.runtime.sessions import simplify
 
 # a network is told by its seed: what the explain phase varies says nothing
-LOOSE = settings(suppress_health_check=list(HealthCheck), phases=[each for each in Phase if each is not Phase.explain])
+LOOSE = settings(
+    max_examples=settings.default.max_examples // 2,
+    suppress_health_check=list(HealthCheck),
+    phases=[each for each in Phase if each is not Phase.explain],
+)
+pytestmark = pytest.mark.slow
 CALM = {"threads": 1, "batch_size": 1}
 # float32 on both ways: terms in another order, float16 where the model has it
 ROUNDING = {np.float32: 2e-5, np.float16: 5e-3}
@@ -129,6 +135,23 @@ def require_within(allowed, found, slack):
             room = bound[f"{name}!"] * (1 + slack) + slack * largest + 1e-37
             known = np.isfinite(room) & np.isfinite(value)  # beyond what the type holds there is no bound
             assert (np.abs(value[known] - bound[name][known]) <= room[known]).all(), name
+
+
+@pytest.mark.parametrize("name", ["image", "b", "features"])
+def test_a_wrong_scale_breaks_the_bound(name):
+    model, feeds = seeds.network(), [{"image": each[None]} for each in seeds.images()]
+    int8 = quantize(model, calibrate(model, feeds, **CALM))
+    allowed = outputs_of(bounded(int8), feeds)
+    require_within(allowed, outputs_of(int8, feeds), 2e-5)
+    # what reads the codes takes them for three times as large as they are
+    scales = {each.name: each for each in int8.graph.initializer}
+    wrong = numpy_helper.from_array(numpy_helper.to_array(scales[f"{name}_scale"]) * np.float32(3), "wrong")
+    int8.graph.initializer.append(wrong)
+    for node in int8.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[1] == f"{name}_scale":
+            node.input[1] = "wrong"
+    with pytest.raises(AssertionError):
+        require_within(allowed, outputs_of(int8, feeds), 2e-5)
 
 
 @LOOSE

@@ -15,7 +15,7 @@ from fuzz.run import complaint, damaged, fuzz
 from int8cal.errors import DataError
 
 REGRESSIONS = Path(__file__).parent / "regressions"
-FEW = 60
+FEW = 40
 
 
 @pytest.mark.slow
