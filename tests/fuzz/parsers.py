@@ -391,7 +391,7 @@ def _pb_change(rng: Random, data: bytes) -> bytes:
 
 
 def _read_image(path: Path) -> None:
-    from int8cal.job import Preprocess
+    from int8cal.preprocess import Preprocess
 
     _feeds(str(path), preprocess=Preprocess(resize=(8, 8)))
 
