@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 CHARTS = "#ranges figure"
-OVER_LATENCY = ".card:has(> h3:text-is('Accuracy over latency'))"
+BUDGET = ".card:has(> h3:text-is('Mixed precision'))"
 ZOOMED = (0.75, 0.99)  # the part of the second histogram that is dragged over
 SAMPLE = ("calibrate", "--config", "sample_data/sample.yaml")
 # picture -> the command, the exit code that it ends with, and the part of its report that is shown ("" for the top)
 SHOWN = {
     "report-top": ((*SAMPLE, "--gate", "top1.drop<=1.0", "--gate", "sqnr_db>=50", "-o", "digits-int8"), 7, ""),
     "gallery-layers": ((*SAMPLE, "-o", "layers-int8"), 0, "#layers"),
-    "gallery-budget": ((*SAMPLE, "--gate", "sqnr_db>=45", "--budget", "100", "-o", "budget-int8"), 0, OVER_LATENCY),
+    "gallery-budget": ((*SAMPLE, "--gate", "sqnr_db>=45", "--budget", "100", "-o", "budget-int8"), 0, BUDGET),
     "gallery-detector": (("evaluate", "detector.onnx", "one-scale.onnx", "--data", "frames.npz", "-o", "found"), 7, ""),
 }
 
