@@ -117,6 +117,7 @@ def kill(worker) -> None:
 def test_killed_workers_leave_no_trace(made, local, tmp_path, monkeypatch, first, seconds, moments):
     monkeypatch.setattr(schedule, "FIRST_SAMPLES", first)
     monkeypatch.setattr(schedule, "PART_S", seconds)
+    monkeypatch.setattr(schedule, "LEAST_PART_S", 1e-9)
     monkeypatch.setattr(engine, "FAN_IN", 3)
     losses = Losses(monkeypatch, moments, kill)
     with pytest.warns(schedule.ClusterWarning, match="is lost .* are run again"):
@@ -129,6 +130,7 @@ def test_killed_workers_leave_no_trace(made, local, tmp_path, monkeypatch, first
 def test_an_evaluation_in_the_cluster_has_the_figures_of_one_here(made, tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "FIRST_SAMPLES", 2)
     monkeypatch.setattr(schedule, "PART_S", 1e-9)
+    monkeypatch.setattr(schedule, "LEAST_PART_S", 1e-9)
     losses, found = Losses(monkeypatch, {3, 9}, kill, "outputs"), []
     for name in ("local", "ray"):
         options = {"evaluation.data": {"path": str(made / "data")}, "calibration.engine": name}
@@ -220,6 +222,7 @@ def test_the_bytes_are_the_same_when_a_node_is_lost(made, local, tmp_path, monke
     ray.shutdown()
     monkeypatch.setattr(schedule, "FIRST_SAMPLES", 1)
     monkeypatch.setattr(schedule, "PART_S", 1e-9)
+    monkeypatch.setattr(schedule, "LEAST_PART_S", 1e-9)
     monkeypatch.setattr(engine, "FAN_IN", 3)
     cluster = Cluster(
         initialize_head=True,

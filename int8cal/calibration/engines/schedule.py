@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
 
 FIRST_SAMPLES, MOST_SAMPLES = 8, 4096  # of a part
-PART_S = 10.0  # what a part is to take
+PART_S, LEAST_PART_S = 10.0, 0.5  # what a part is to take, and below which sharing out costs more than it gains
 MOST_LOSSES = 3  # workers that one sample may cost
 SLOW = 3.0  # times as long as expected, and a part is run by a second worker that has nothing else to do
 LEAST_SLOW_S = 10.0
@@ -199,8 +199,10 @@ class Run:
         if self._undecided is None and self._cut < end and not self._far_ahead():
             first = self._cut
             share = math.ceil((self.total - first) / (2 * max(self.cluster.workers, 1)))
-            wanted = FIRST_SAMPLES if worker.rate is None else int(worker.rate * PART_S)
-            self._cut = first + max(min(wanted, share, MOST_SAMPLES, self.total - first), 1)
+            wanted, least = FIRST_SAMPLES, 1
+            if worker.rate is not None:
+                wanted, least = (max(int(worker.rate * seconds), 1) for seconds in (PART_S, LEAST_PART_S))
+            self._cut = min(first + max(min(wanted, share, MOST_SAMPLES), least), self.total)
             return Call(((first, self._cut),))
         return self._slow()
 
