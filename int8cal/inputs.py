@@ -22,6 +22,7 @@ from int8cal.data.callables import is_callable_path
 from int8cal.data.find import LABELS, find
 from int8cal.data.hub import dataset_path, is_dataset, open_dataset
 from int8cal.data.labels import labels_file
+from int8cal.data.remote import is_url
 from int8cal.data.text import meaning, tokenizer_file
 from int8cal.errors import Int8calError
 from int8cal.evaluating import versions
@@ -177,11 +178,11 @@ def setting_text(value: object) -> str:
 
 
 def _source_of(data_path: str, labels: str | None) -> Source:
-    """List the files of a data path, without reading them; a function has none."""
+    """List the files of a data path, without reading them; a function has none, and those at a URL are not listed."""
     if is_dataset(data_path):
         dataset = open_dataset(data_path)
         return Source(len(dataset.table), 0, dataset.fingerprint)
-    if is_callable_path(data_path):
+    if is_callable_path(data_path) or is_url(data_path):
         return Source(0, 0, "")
     listing = xxhash.xxh3_128()
     count = size = 0
@@ -219,7 +220,7 @@ def paths_of(data: DataSettings) -> Iterator[Path]:
         if local is not None:
             yield local
         return
-    if is_callable_path(data.path):
+    if is_callable_path(data.path) or is_url(data.path):
         return
     yield Path(data.path)
     with contextlib.suppress(Int8calError, OSError, ValueError):  # the job itself tells it better

@@ -19,6 +19,7 @@ from int8cal.config.schema import ChainLayer, Section
 from int8cal.data.callables import is_callable_path
 from int8cal.data.hub import dataset_below, is_dataset
 from int8cal.data.labels import labels_file
+from int8cal.data.remote import is_url
 from int8cal.declared import all_declared, declared
 from int8cal.job import Job
 from int8cal.preprocess import Preprocess, with_set
@@ -98,6 +99,8 @@ def _place_below(base: Path, layer: Layer, kind: type) -> None:
 def _below(base: Path, text: str, form: str) -> str:
     if form == "source" and is_dataset(text):
         return dataset_below(text, base)
+    if form == "source" and is_url(text):
+        return text
     if (form == "labels" and labels_file(text) is None) or (form == "source" and is_callable_path(text, base)):
         return text
     return str(base / Path(text).expanduser())

@@ -6,12 +6,13 @@ model's inputs.
 
 from __future__ import annotations
 
+import io
 import math
 import zipfile
 import zlib
 from dataclasses import dataclass
 from tokenize import TokenError
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -74,7 +75,7 @@ class ArrayPart:
     def _load(self) -> dict[str, Array]:
         names = [spec.name for spec in self.signature.inputs]
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            with self.path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in names}
         except _BROKEN as error:
             raise unreadable(self.name, str(error)) from error
@@ -138,7 +139,7 @@ def open_npz(path: Path, signature: Signature) -> ArrayPart:
     headers: dict[str, Header] = {}
     name = path.as_posix()
     try:
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 with archive.open(info) as stream:
                     header = _read_header(stream)
@@ -155,7 +156,7 @@ def open_npz(path: Path, signature: Signature) -> ArrayPart:
     labels = None
     if label_key is not None:
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 labels = label_values(archive[label_key], rows, name)
         except _BROKEN as error:
             raise unreadable(name, str(error)) from error
@@ -194,7 +195,12 @@ def _read(stream: IO[bytes], start: int, header: Header) -> Array:
         EOFError: The file ends before.
     """
     stream.seek(start)
-    array = np.fromfile(stream, header.dtype, math.prod(header.shape))
+    count = math.prod(header.shape)
+    if isinstance(stream, io.BufferedReader):
+        array = np.fromfile(stream, header.dtype, count)
+    else:  # from elsewhere
+        array = np.empty(count, header.dtype)
+        array = array[: cast("Any", stream).readinto(array) // header.dtype.itemsize]
     if array.size < math.prod(header.shape):
         raise EOFError(f"{_bytes(header) - array.nbytes} bytes are missing at its end")
     return array.reshape(header.shape, order="F" if header.by_columns else "C")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from int8cal.data.remote import files_at, is_url
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _KINDS: dict[str, Kind] = {
 }
 # Beside samples of other kinds they are lists, labels and notes
 TEXTS: frozenset[Kind] = frozenset({".txt", ".csv", ".tsv", ".jsonl"})
+REMOTE: frozenset[Kind] = frozenset({"image", ".npy", ".npz", "input_*.pb"})
 LABELS = "labels.csv"  # of the samples that it lies beside
 INPUT_FILE = re.compile(r"input_(\d+)\.pb")
 _ACCEPTED = f"{', '.join(_KINDS)}, test_data_set_*/input_*.pb"
@@ -63,7 +65,8 @@ def find(text: str) -> Found:
     """List what a path means.
 
     Args:
-        text: Directory (searched to any depth), file, or glob ("**" allowed; a matched directory is searched).
+        text: Directory (searched to any depth), file, or glob ("**" allowed; a matched directory is searched); or a URL
+            of such (see `remote`).
 
     Returns:
         At least one file. Hidden files and folders are left out, so is every file that is no source of samples.
@@ -71,6 +74,30 @@ def find(text: str) -> Found:
     Raises:
         DataError: The path does not exist or cannot be listed, nothing usable is there, or several kinds are mixed.
     """
+    if is_url(text):
+        root, paths, file = files_at(text)
+    else:
+        root, paths, file = _files_here(text)
+    kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
+    if not file:
+        others = not TEXTS.issuperset(kinds.values())
+        kinds = {path: kind for path, kind in kinds.items() if path.name != LABELS and not (others and kind in TEXTS)}
+    if not kinds:
+        unused = f" ({len(paths)} other files)" if paths else ""
+        raise DataError(f"holds nothing usable{unused}", where=text, do=f"accepted are {_ACCEPTED}", path=text)
+    if is_url(text):
+        kinds = _sent(kinds, text)
+    counts = Counter(kinds.values())
+    if len(counts) > 1:
+        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        raise DataError(
+            f"mixes kinds of samples: {listed}", where=text, do='say which with a glob, e.g. "calib/*.png"', path=text
+        )
+    return Found(next(iter(counts)), root, tuple(sorted(kinds, key=lambda path: path.relative_to(root).parts)))
+
+
+def _files_here(text: str) -> tuple[Path, list[Path], bool]:
+    """List what a path of this machine means: the root, the files, and whether it is one file."""
     literal = Path(text).expanduser()
     try:
         folder, file, exists = literal.is_dir(), literal.is_file(), literal.exists()
@@ -88,20 +115,20 @@ def find(text: str) -> Found:
         raise DataError(
             "does not exist", where=text, do="give a directory, a file, a glob or package.module:function", path=text
         )
-    kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
-    if not file:
-        others = not TEXTS.issuperset(kinds.values())
-        kinds = {path: kind for path, kind in kinds.items() if path.name != LABELS and not (others and kind in TEXTS)}
-    if not kinds:
-        unused = f" ({len(paths)} other files)" if paths else ""
-        raise DataError(f"holds nothing usable{unused}", where=text, do=f"accepted are {_ACCEPTED}", path=text)
-    counts = Counter(kinds.values())
-    if len(counts) > 1:
-        listed = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    return root, paths, file
+
+
+def _sent(kinds: dict[Path, Kind], text: str) -> dict[Path, Kind]:
+    """Return the files that are read at URLs: images and arrays."""
+    kept = {path: kind for path, kind in kinds.items() if kind in REMOTE}
+    if not kept:
         raise DataError(
-            f"mixes kinds of samples: {listed}", where=text, do='say which with a glob, e.g. "calib/*.png"', path=text
+            f"holds {next(iter(kinds.values()))} files, which are not read at a URL",
+            where=text,
+            do="copy them to this machine, or store images or arrays",
+            path=text,
         )
-    return Found(next(iter(counts)), root, tuple(sorted(kinds, key=lambda path: path.relative_to(root).parts)))
+    return kept
 
 
 def holds(folder: Path, kind: Kind) -> bool:

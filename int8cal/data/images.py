@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Literal
 import numpy as np
 
 from int8cal.data.fit import Header, count_rows, only_input, shape_text
+from int8cal.data.remote import content
 from int8cal.data.sample import unreadable
 from int8cal.errors import ConfigError, DataError
 from int8cal.preprocess import Preprocess
@@ -244,7 +245,7 @@ def decode(source: Path | IO[bytes], name: str) -> Image:
 
     reading = READING.set(name)
     try:
-        with Image.open(source, formats=_FORMATS) as file:
+        with Image.open(content(source), formats=_FORMATS) as file:
             file.load()
             image = ImageOps.exif_transpose(file)
             if image.mode.startswith("I"):

@@ -6,10 +6,11 @@ import csv
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from int8cal.data.find import LABELS, holds, visible_files
+from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
 
@@ -184,7 +185,8 @@ def _is_number(name: str) -> bool:
 def _class_folders(found: Found) -> list[str]:
     """List the classes: folders that hold samples, chosen by the glob or not, and empty ones (they keep an index)."""
     holding = {place.split("/")[0] for place in map(found.place, found.files) if "/" in place}
-    for entry in found.root.iterdir():
+    # file systems elsewhere have no empty folders
+    for entry in () if is_url(found.root.as_posix()) else found.root.iterdir():
         if entry.name in holding or entry.name.startswith(".") or not entry.is_dir():
             continue
         if holds(entry, found.kind) or next(visible_files(entry), None) is None:
@@ -240,6 +242,8 @@ def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> La
 
 def _place(file: str, root: Path, csv_folder: Path) -> str | None:
     """Turn a CSV's file (from the data's folder, from the CSV's, or in full) into a place under the root."""
+    if is_url(root.as_posix()):  # what is not there is told as a sample that has no row
+        return PurePosixPath(file).as_posix()
     for start in (root, csv_folder):
         whole = os.path.abspath(start / file)  # noqa: PTH100 - resolve() would follow the links that name the samples
         if os.path.lexists(whole) or os.path.lexists(_ROW.sub("", whole)):

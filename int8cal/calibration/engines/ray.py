@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding
 from int8cal.data.hub import is_dataset
+from int8cal.data.remote import path_of
 from int8cal.errors import UsageError
 from int8cal.extras import extra_hint
 from int8cal.progress import tell_warnings
@@ -111,7 +112,7 @@ class _Worker:
     def ready(self, file: str) -> tuple[str, int, dict[str, str], bool]:
         """Return the address of the node, the process, versions, and whether a file is there."""
         ray = require_ray()
-        return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or Path(file).exists()
+        return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or path_of(file).exists()
 
     def run(self, part: DataPart) -> tuple[Outcome, Any]:
         """Do the work with a part."""
