@@ -249,13 +249,18 @@ def calibrate_job(
         Int8calError: Of the station that failed, before there was an int8 model; nothing was written then.
         Exception: Of writing the report, or an interrupt; a note on it says what was written.
     """
-    require_writable(job)
-    names, target = job.evaluation.runtimes, job.quantization.target
-    beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
-    origin = origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
+    with open_stage("start"):
+        require_writable(job)
+        origin = _origin(job, command)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=_may_replace(job))
     with own as directory, cluster_of(job) as cluster:
         return _calibrate_into(directory, job, origin, exclusive, tell, cluster)
+
+
+def _origin(job: Job, command: str) -> Origin:
+    names, target = job.evaluation.runtimes, job.quantization.target
+    beside = unasked(names, latency=job.evaluation.latency, target=target, providers=job.evaluation.providers)
+    return origin_of(command, threads=job.calibration.threads, runtimes=(*names, *beside))
 
 
 def _calibrate_into(
@@ -273,14 +278,15 @@ def _calibrate_into(
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
     gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
     data, signature = job.evaluation.data or job.data, planned.prepared.signature
-    feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
     if tell is not None:
         for line in slow_warnings(job.quantization):
             tell(line)
     findings = Findings(tell, strict=job.evaluation.strict)
-    findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
-    threads, classes = job.calibration.threads, classes_of(signature)
-    findings.add(better_fed(planned.prepared.model, feeds, classes, threads=threads))
+    with open_stage("check the data"):
+        feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
+        findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
+        threads, classes = job.calibration.threads, classes_of(signature)
+        findings.add(better_fed(planned.prepared.model, feeds, classes, threads=threads))
     findings.require_none()
 
     best = BestResult(
@@ -345,10 +351,10 @@ def _calibrate_into(
             if error is not None:
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
-            report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
-            warnings = (*report.warnings, *checkpoint.warnings)
-            report = replace(report, gates=check_gates(gates, evaluation), origin=origin, warnings=warnings)
             with open_stage("report"):
+                report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
+                warnings = (*report.warnings, *checkpoint.warnings)
+                report = replace(report, gates=check_gates(gates, evaluation), origin=origin, warnings=warnings)
                 write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise
             unreported = raised

@@ -49,6 +49,7 @@ from int8cal.io.paths import require_free
 from int8cal.job import DEFAULT_TARGET
 from int8cal.preprocess import Preprocess
 from int8cal.progress import Clock, track
+from int8cal.progress import stage as open_stage
 from int8cal.protos import metadata_of, without_weights
 from int8cal.quantization.build import STEPS_KEY
 from int8cal.quantization.table import StepResult
@@ -122,7 +123,7 @@ def evaluate_files(
         warnings = (*report.warnings, *never_failing(parsed))
         report = replace(report, gates=check_gates(parsed, report.evaluation), warnings=warnings)
         if place is not None:
-            with place.stage() as stage:
+            with open_stage("report"), place.stage() as stage:
                 write_reports(report, stage)
     return report
 
@@ -161,33 +162,34 @@ def evaluate_models(
         DataError: The data does not fit the model, or there are findings and they are errors.
     """
     clock = Clock()
-    others = (*runtimes, *unasked(runtimes, latency=latency, target=target, providers=providers))
-    origin = origin_of(command, threads=threads, runtimes=others)
-    watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
-    reference = float32_reference(fp32)
-    signature = signature_of(reference.model)
-    if is_quantized(reference.model) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
-        raise ModelError(
-            "is quantized, and the model that it is compared with is not",
-            where=str(fp32) if isinstance(fp32, Path) else "fp32",
-            do="give the float model first, then the int8 model",
-        )
-    trim = trimmer(signature, reference.run, int8, threads=threads)
-    header = _header(int8)
-    beside = fp32.parent if isinstance(fp32, Path) else Path()
-    stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None, beside)
-    feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
-    used = _used(data, feeds, stored)
-    if tell is not None:
-        for line in used:
-            tell(line)
-    data = replace(data, preprocess=feeds.preprocess) if used else data
-    findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
-    findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
-    if stream is None:  # an iterator in memory may give its samples only once
-        findings.add(fed(reference.model, feeds, threads=threads))
-        findings.add(better_fed(reference.model, feeds, classes_of(signature), threads=threads))
-    findings.require_none()
+    with open_stage("prepare"):
+        others = (*runtimes, *unasked(runtimes, latency=latency, target=target, providers=providers))
+        origin = origin_of(command, threads=threads, runtimes=others)
+        watched = [(Watched(each), _digest(each)) for each in (fp32, int8) if isinstance(each, Path)]
+        reference = float32_reference(fp32)
+        signature = signature_of(reference.model)
+        if is_quantized(reference.model) and not is_quantized(load_model(int8) if isinstance(int8, Path) else int8):
+            raise ModelError(
+                "is quantized, and the model that it is compared with is not",
+                where=str(fp32) if isinstance(fp32, Path) else "fp32",
+                do="give the float model first, then the int8 model",
+            )
+        trim = trimmer(signature, reference.run, int8, threads=threads)
+        header = _header(int8)
+        beside = fp32.parent if isinstance(fp32, Path) else Path()
+        stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None, beside)
+        feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
+        used = _used(data, feeds, stored)
+        if tell is not None:
+            for line in used:
+                tell(line)
+        data = replace(data, preprocess=feeds.preprocess) if used else data
+        findings, watch = Findings(tell, strict=strict), SampleWatch("evaluation", signature)
+        findings.add((*opened(feeds, signature), *_other_preprocess(data, feeds, stored)))
+        if stream is None:  # an iterator in memory may give its samples only once
+            findings.add(fed(reference.model, feeds, threads=threads))
+            findings.add(better_fed(reference.model, feeds, classes_of(signature), threads=threads))
+        findings.require_none()
     with clock.station("evaluate"):
         evaluation = evaluate_pair(
             reference,

@@ -10,7 +10,7 @@ from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report, shown_path, tell
 from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
-from int8cal.cli.progress_line import shown_progress
+from int8cal.cli.progress_line import shown_progress, starting
 
 
 @click.command("calibrate", cls=GroupedCommand)
@@ -49,15 +49,16 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         for key, missing in (("model", "argument 'MODEL'"), ("data.path", "option '--data'")):
             if key not in values:
                 raise click.UsageError(f"Missing {missing}", context)
-    from int8cal.config.load import job_from_options, load_jobs, placed_patterns, require_available
-    from int8cal.evaluation.gates import gate_texts
+    with starting(values):
+        from int8cal.config.load import job_from_options, load_jobs, placed_patterns, require_available
+        from int8cal.evaluation.gates import gate_texts
 
-    job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
-    read = [job.model, *([Path(config)] if config else [])]
-    junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
-    require_available(job)
-    from int8cal.calibrating import calibrate_job, count_shard, order_of
-    from int8cal.gating import require_complete, require_gates, require_sound
+        job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
+        read = [job.model, *([Path(config)] if config else [])]
+        junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
+        require_available(job)
+        from int8cal.calibrating import calibrate_job, count_shard, order_of
+        from int8cal.gating import require_complete, require_gates, require_sound
 
     def place(key: str) -> str | None:
         if config is None or key in values:

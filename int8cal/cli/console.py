@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.evaluation.result import Report
+    from int8cal.report.screen import Screen
 
 
 def say(message: str) -> None:
@@ -83,11 +85,29 @@ def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json:
             text = report_to_json(report)
         tell(text, nl=not text.endswith("\n"))
     elif not quiet:
-        from int8cal.report.terminal import summary_lines
+        from int8cal.report.summary import summary_lines
 
-        tell_lines(summary_lines(report))
-    if directory is not None and not quiet:
-        tell(f"results are in {shown_path(directory)}", err=as_json)
+        page = "" if directory is None else shown_path(directory / "report.html")
+        tell_lines(summary_lines(report, screen(), page))
+    if directory is not None and as_json and not quiet:
+        tell(f"results are in {shown_path(directory)}", err=True)
+
+
+def screen() -> Screen:
+    """Find out what standard output can show."""
+    from int8cal.report.screen import Screen
+
+    terminal = sys.stdout.isatty()
+    try:
+        blocks = bool("█▏▁━┿×µ…".encode(sys.stdout.encoding or "ascii"))  # noqa: RUF001 (a ratio)
+    except UnicodeEncodeError:
+        blocks = False
+    return Screen(
+        width=max(shutil.get_terminal_size((100, 24)).columns, 20),
+        blocks=blocks,
+        colour=terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        whole_names=not terminal,
+    )
 
 
 def shown_path(path: Path | str) -> str:

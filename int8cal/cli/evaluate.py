@@ -12,7 +12,7 @@ from int8cal.cli import options
 from int8cal.cli.console import command_line, say, show_report
 from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
-from int8cal.cli.progress_line import shown_progress
+from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import ConfigError
 from int8cal.job import DEFAULT_TARGET
 from int8cal.runtime.targets import TARGETS
@@ -81,12 +81,13 @@ def command(
     values, flags = options.settings_of(context)
     if config is None and _DATA not in values:
         raise click.UsageError(_NO_DATA, context)
-    job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
-    if job is None:
-        raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
-    from int8cal.evaluating import evaluate_files
-    from int8cal.evaluation.gates import gate_texts
-    from int8cal.gating import require_complete, require_gates, require_sound
+    with starting(values):
+        job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
+        if job is None:
+            raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
+        from int8cal.evaluating import evaluate_files
+        from int8cal.evaluation.gates import gate_texts
+        from int8cal.gating import require_complete, require_gates, require_sound
 
     directory = Path(output) if output else None
     # That a YAML lets its own output be replaced says nothing about the directory named here.

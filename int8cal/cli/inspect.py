@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from int8cal.cli import options
+from int8cal.cli.console import screen
 
 if TYPE_CHECKING:
-    from int8cal.report.screen import Screen, Sort
+    from int8cal.report.screen import Sort
 
 # of each list, on a terminal
 ROWS = 30
@@ -33,29 +32,10 @@ def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
     """Show FILE in the terminal: a model, table, statistics file, report, or a batch's summary.json or job.json."""
     from int8cal.describe import describe_file
 
-    encoding = sys.stdout.encoding or "ascii"
-    for line in describe_file(Path(file), _screen(encoding, cast("Sort", sort or ""), only, every=every)):
+    shown = screen()
+    rows = None if every or shown.whole_names else ROWS
+    for line in describe_file(Path(file), replace(shown, rows=rows, sort=cast("Sort", sort or ""), only=only)):
         click.echo(line)
-
-
-def _screen(encoding: str, sort: Sort, only: str, *, every: bool) -> Screen:
-    """Find out what standard output can show."""
-    from int8cal.report.screen import Screen
-
-    terminal = sys.stdout.isatty()
-    try:
-        blocks = bool("█▏▁━┿×µ…".encode(encoding))  # noqa: RUF001 (a ratio)
-    except UnicodeEncodeError:
-        blocks = False
-    return Screen(
-        width=max(shutil.get_terminal_size((100, 24)).columns, 20),
-        blocks=blocks,
-        colour=terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        rows=ROWS if terminal and not every else None,
-        whole_names=not terminal,
-        sort=sort,
-        only=only,
-    )
 
 
 @click.command("doctor")

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from int8cal.progress import Event, watching
+from int8cal.progress import Event, stage, watching
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TextIO
 
 DRAWN_EVERY_S = 0.25  # on a terminal
@@ -102,6 +102,17 @@ def shown_progress(*, quiet: bool) -> Iterator[ProgressLine | None]:
         ended.set()
         thread.join()
         line(Event())
+
+
+@contextlib.contextmanager
+def starting(values: Mapping[str, object]) -> Iterator[None]:
+    """Show that a command begins, while it loads what it works with and reads its settings.
+
+    Args:
+        values: Of the options that were given; with "quiet" nothing is shown.
+    """
+    with shown_progress(quiet=bool(values.get("quiet"))), stage("start"):
+        yield
 
 
 def plain_line(event: Event, seconds: float) -> str:

@@ -11,7 +11,7 @@ import click
 from int8cal.cli import options
 from int8cal.cli.console import command_line, say, shown_path, tell
 from int8cal.cli.junit import JUnitFile, junit_option
-from int8cal.cli.progress_line import shown_progress
+from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
@@ -91,14 +91,15 @@ def command(
     without results stops the batch. The exit code is that of the first job that failed.
     """
     values, flags = options.settings_of(context)
-    from int8cal.batch.jobs import load_tasks, select_tasks
+    with starting(values):
+        from int8cal.batch.jobs import load_tasks, select_tasks
 
-    tasks = load_tasks(configs, values, flags)
-    selected = select_tasks(tasks, only)
-    from int8cal.batch.chain import chains_of, record_samples, require_links, row_names, with_chains
+        tasks = load_tasks(configs, values, flags)
+        selected = select_tasks(tasks, only)
+        from int8cal.batch.chain import chains_of, record_samples, require_links, row_names, with_chains
 
-    for chain in chains_of(tasks):
-        require_links(chain)
+        for chain in chains_of(tasks):
+            require_links(chain)
     if dry_run:
         return _dry_run(selected, rerun=rerun)
     from int8cal.batch.run import BatchOptions, first_failure, run_batch

@@ -150,6 +150,24 @@ def _of_gates(document: Document) -> str:
     return "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed"
 
 
+def worse_than_fp32(document: Document) -> list[str]:
+    """Say in which ways the int8 model is worse than the FP32 model, beyond the noise of the figures."""
+    found = []
+    for name, drop in (("top-1", document.metrics.top1), (own_metric(document), document.metric)):
+        bounds = ends(drop.drop_ci95) if drop else None
+        if drop and drop.drop is not None and bounds is not None and bounds[0] > 0:
+            text = wording.points(drop.drop) if name == "top-1" else wording.plain(drop.drop)
+            found.append(f"{printable(name)} loses {text}")
+    latency, size, unsafe = document.latency, document.size, document.saturation.unsafe_channels
+    if latency is not None and latency.speedup is not None and latency.speedup < 1:
+        bounds = ends(latency.speedup_ci95)
+        surely = bounds is None or bounds[1] < 1
+        found.append(f"{'slower' if surely else 'no faster'} than FP32 ({wording.times(latency.speedup)})")
+    if size.int8_bytes > size.fp32_bytes > 0:
+        found.append(f"larger than FP32 ({wording.smaller(size.fp32_bytes, size.int8_bytes)})")
+    return [*found, f"{wording.count(unsafe, 'channel')} can saturate"] if unsafe else found
+
+
 def headlines(document: Document) -> list[Headline]:
     """Pick the figures that answer "is this model good, and is it worth it", in reading order."""
     metrics = document.metrics

@@ -26,7 +26,7 @@ _ASCII = str.maketrans({"…": "~", "×": "x", "µ": "u", "·": "-", "█": "#",
 # beside fewer columns than these a name gets a line of its own
 _ROOM_OF_NAME = 16
 _PAINT = re.compile(r"\x1b\[[0-9;]*m")
-_COLOURS = {"fair": "33", "poor": "31", "soft": "2", "strong": "1"}
+_COLOURS = {"fair": "33", "poor": "31", "soft": "2", "strong": "1", "good": "32"}
 
 
 @dataclass(frozen=True)

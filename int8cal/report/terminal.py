@@ -1,4 +1,4 @@
-"""What the command line prints of a report: a few lines after a job, and the longer text of `inspect`."""
+"""What `inspect` prints of a report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from int8cal.errors import printable
 from int8cal.report import wording
 from int8cal.report.advice import advice
 from int8cal.report.charts import DECIBEL_CAP
-from int8cal.report.document import document_of
 from int8cal.report.reading import (
     evaluation_data,
     faults,
@@ -38,41 +37,14 @@ from int8cal.report.tables import (
     step_rows,
     weight_names,
     why_nothing_clipped,
-    worst_layer,
 )
 
 if TYPE_CHECKING:
-    from int8cal.evaluation.result import Report
     from int8cal.report.document import Document, WeightScales
 
 _Row = tuple[str, str]
 _FAMILIES = 2  # in a line
 WIDE = Screen()
-
-
-def summary_lines(report: Report) -> list[str]:
-    """Say in a few lines where a model stands.
-
-    Returns:
-        Aligned plain text: faults, accuracy, size, speed, the worst layer, what stayed in float, gates, warnings.
-    """
-    document = document_of(report)
-    worst = worst_layer(document)
-    return wording.aligned(
-        [
-            *_fault_rows(document),
-            *_finding_rows(document),
-            *_headline_rows(document),
-            *_group_rows(document),
-            *decision_sentences(document),
-            *runtime_sentences(document),
-            (worst.label, f"{worst.text}{' at ' if worst.measured else ': '}{worst.aside}"),
-            *_family_rows(document),
-            *_float_rows(document),
-            *_search_rows(document),
-            *_verdict_rows(document),
-        ]
-    )
 
 
 def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:

@@ -98,7 +98,8 @@ def test_the_summary_says_where_the_results_are(here, pipeline):
     done = here("calibrate", "m.onnx", "--data", "d")
     assert done.err == ""
     assert "31.5" in done.out
-    assert done.out.splitlines()[-1] == f"results are in {pipeline.folder / 'results'}"
+    assert done.out.splitlines()[-1] == f"Report    {pipeline.folder / 'results' / 'report.html'}"
+    assert len(done.out.splitlines()) <= 8
 
 
 def test_json_is_the_only_thing_on_stdout(here, pipeline):
@@ -112,7 +113,7 @@ def test_a_failed_gate_ends_with_7_after_the_summary(here, pipeline, gated):
     pipeline.report = gated(("top1.drop<=0.5", 1.0, False), ("cosine>0.9", 0.999, True), ("top5.drop<=1", None, False))
     done = here("calibrate", "m.onnx", "--data", "d")
     assert done.code == 7
-    assert "results are in" in done.out
+    assert done.out.splitlines()[-1].endswith("report.html")
     assert done.message.startswith(
         "int8cal: gate: 2 of 3 failed: top1.drop<=0.5 (is 1), "
         "top5.drop<=1 (not computed: the model has 4 classes); the results are kept"

@@ -28,7 +28,9 @@ def test_scores_that_became_one_value_fail_every_report(call, files):
     given = ("evaluate", "head.onnx", "other.onnx", "--data", "data.npz", "--no-latency")
     done = call(*given, "-o", "out", "--junit", "junit.xml")
     assert done.code == 7
-    assert done.out.splitlines()[0].split(maxsplit=2)[2] == FAULT
+    result, fault, *_ = done.out.splitlines()
+    assert result.startswith("Result    1 output at fault, the accuracy gate failed (outputs.dead<=0, is ")
+    assert fault == f"At fault  {FAULT}"
     assert FAULT in done.err
     report = json.loads((files / "out/report.json").read_text())
     assert report["metrics"]["sqnr_db"] > 25  # as if nothing were wrong

@@ -39,7 +39,9 @@ def test_a_metric_is_a_gate_of_its_name(call, folder, sample, sample_run):
     done = call(*judged(sample, sample_run, "--metric", "mine:right", *gates, "-o", "out", "--junit", "out.xml"))
     assert done.code == 7, done.err
     assert "failed: right>=1.5 (is " in done.err
-    assert done.out.startswith("right drop ")
+    result, accuracy, *_ = done.out.splitlines()
+    assert result.startswith("Result    1 of 3 accuracy gates failed (right>=1.5, is ")
+    assert accuracy.startswith("Accuracy  right drop ")
     report = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
     top1 = report["metrics"]["top1"]
     # figures of 0 and 1 for each sample are the accuracy, and get its interval

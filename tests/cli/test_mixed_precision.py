@@ -35,7 +35,7 @@ def plain_db(shared, sample, tmp_path_factory):
 def test_the_fewest_layers_go_until_the_gate_holds(call, sample, tmp_path, plain_db):
     done = call(*searched(sample, f"sqnr_db>={plain_db + 3}", "200", "-o", "out"))
     assert done.code == 0, done.err
-    assert "Mixed precision" in done.out
+    assert "\nSearch    the gate" in done.out
     out = tmp_path / "out"
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES)
     report = load_report(out / "report.json")

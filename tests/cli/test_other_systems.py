@@ -59,7 +59,7 @@ def test_a_job_runs_twice_where_files_in_use_cannot_be_removed(pretended):
     for arguments in (calibrate, (*calibrate, "--gate", "sqnr_db>=44", "--budget", "100")):
         code, out, err = run(pretended, *arguments)
         assert code == 0, err
-        assert out.splitlines()[-1] == "results are in int8"
+        assert out.splitlines()[-1] == f"Report    {Path('int8') / 'report.html'}"
         assert left(pretended) == []
 
 

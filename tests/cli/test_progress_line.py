@@ -110,7 +110,7 @@ def test_the_order_of_a_run_is_told_on_a_terminal(make_model_and_data, run_on_te
     code, shown = run_on_terminal("calibrate", model, "--data", data, "-o", "out")
     assert code == 0
     assert "int8cal: prepare, calibrate, quantize with recipe fast, evaluate, write the report" in shown
-    assert "results are in out" in shown
+    assert "report.html" in shown
     assert json.loads((model.parent / "out" / "report.json").read_text())["samples"]
 
 

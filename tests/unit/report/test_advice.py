@@ -26,7 +26,7 @@ from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report
 from int8cal.report.markdown import report_to_markdown
-from int8cal.report.terminal import summary_lines
+from int8cal.report.summary import summary_lines
 
 SQNR = "sqnr_db>=40"
 

@@ -17,7 +17,8 @@ from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report
 from int8cal.report.markdown import report_to_markdown
-from int8cal.report.terminal import report_lines, summary_lines
+from int8cal.report.summary import summary_lines
+from int8cal.report.terminal import report_lines
 
 F1 = UserMetric(name="f1", fp32=0.93, int8=0.91, drop=0.02, drop_ci95=(0.005, 0.035), samples=400)
 ERROR = UserMetric(name="wer", fp32=0.10, int8=0.12, drop=0.02, samples=400, higher_is_better=False)
@@ -75,9 +76,11 @@ def test_a_metric_is_called_as_its_function():
 
 def test_every_view_shows_it_first(judged):
     report = judged(F1, "f1.drop<=0.01")
-    assert summary_lines(report)[0].split(maxsplit=2)[:2] == ["f1", "drop"]
-    assert "0.02 (0.93 to 0.91, 95 % interval 0.005 to 0.035)" in summary_lines(report)[0]
-    assert any(line.startswith("f1 drop") for line in report_lines(document_of(report)))
+    result, accuracy = summary_lines(report)[:2]
+    assert result == "Result    the accuracy gate failed (f1.drop<=0.01, is 0.02); f1 loses 0.02"
+    assert accuracy.startswith("Accuracy  f1 drop 0.02 (0.93 to 0.91), ")
+    told = "0.02 (0.93 to 0.91, 95 % interval 0.005 to 0.035)"
+    assert any(line.startswith("f1 drop") and told in line for line in report_lines(document_of(report)))
     assert "| f1 drop | 0.02 | 0.005 to 0.035 | 0.93 to 0.91 | ❌ `f1.drop<=0.01` |" in report_to_markdown(report)
     assert "f1 drop" in report_to_html(report)
     content = json_of(report)
@@ -93,7 +96,7 @@ def test_every_view_shows_it_first(judged):
     }
     with pytest.raises(GateError, match=r"f1.drop<=0.01 \(is 0.02, 95 % interval 0.005 to 0.035\)"):
         require_gates(report)
-    assert "lower is better" in summary_lines(judged(ERROR))[0]
+    assert any("lower is better" in line for line in summary_lines(judged(ERROR)))
 
 
 def test_junit_has_its_figures_and_a_case_for_each_gate(judged):
@@ -111,7 +114,7 @@ def test_a_metric_that_failed_says_why_in_the_report_and_fails_its_gates(judged)
         == "it could not be computed: raises ValueError: no"
     )
     assert not report.gates[0].passed
-    assert "not measured" in summary_lines(report)[0]
+    assert summary_lines(report)[0] == "Result    the accuracy gate failed (f1>=0.5, not measured)"
 
 
 def test_a_name_out_of_a_file_is_shown_as_text(judged):

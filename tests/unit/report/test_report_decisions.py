@@ -14,8 +14,8 @@ from int8cal.report.document import document_from, document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.reading import gate_value
+from int8cal.report.summary import summary_lines
 from int8cal.report.tables import decision_rows, decision_sentences
-from int8cal.report.terminal import summary_lines
 
 HOW = "share of something; interval exact, of a proportion of samples"
 
@@ -78,7 +78,7 @@ def test_a_terminal_shows_the_most_telling_figure_of_each_group(detector):
         ("F1 of decisions", "0.9000 (out, channel 4, 95 % interval 0.8500 to 0.9500)"),
         ("F1 of decisions", "0.8000 (out, channels 5..8, 95 % interval 0.7000 to 0.9000)"),
     ]
-    assert any(line.startswith("Boxes found again") for line in summary_lines(detector))
+    assert any(line.startswith("Accuracy  Boxes found again 0.9873, ") for line in summary_lines(detector))
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ from int8cal.report.document import document_of, report_to_json
 from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
+from int8cal.report.summary import summary_lines
 from int8cal.report.tables import curve_heads, curve_rows
-from int8cal.report.terminal import report_lines, summary_lines
+from int8cal.report.terminal import report_lines
 
 GATE = "sqnr_db>=30"
 

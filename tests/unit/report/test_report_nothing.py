@@ -11,7 +11,8 @@ from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.reading import NOTHING
-from int8cal.report.terminal import report_lines, summary_lines
+from int8cal.report.summary import summary_lines
+from int8cal.report.terminal import report_lines
 
 VIEWS = {
     "summary": lambda report: "\n".join(summary_lines(report)),

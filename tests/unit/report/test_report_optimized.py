@@ -6,7 +6,8 @@ import pytest
 
 from int8cal.evaluation.result import FloatNode, Fusion, Optimization
 from int8cal.report.document import document_of
-from int8cal.report.terminal import report_lines, summary_lines
+from int8cal.report.summary import summary_lines
+from int8cal.report.terminal import report_lines
 
 REASON = "slower in int8: 20.4 µs against 6.0 µs"
 
@@ -28,9 +29,10 @@ def test_a_layer_left_for_latency_is_listed_with_that_reason(optimized):
 
 def test_the_terminal_says_what_was_gained(optimized):
     gained = "float32 41.4 µs, every layer in int8 46.1 µs, with 1 layer in float 40.2 µs"
-    for lines in (summary_lines(optimized), report_lines(document_of(optimized))):
-        assert any(line.startswith("Optimized") and gained in line for line in lines)
+    for lines, label in ((summary_lines(optimized), "Search"), (report_lines(document_of(optimized)), "Optimized")):
+        assert any(line.startswith(label) and gained in line for line in lines)
 
 
 def test_without_it_the_terminal_has_no_such_line(report):
-    assert not any("Optimized" in line for line in summary_lines(report))
+    for lines in (summary_lines(report), report_lines(document_of(report))):
+        assert not any(line.startswith(("Search", "Optimized")) for line in lines)

@@ -22,7 +22,8 @@ from int8cal.report.files import load_report
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
-from int8cal.report.terminal import report_lines, summary_lines
+from int8cal.report.summary import summary_lines
+from int8cal.report.terminal import report_lines
 
 
 @pytest.fixture
@@ -67,8 +68,11 @@ def test_a_report_of_one_runtime_has_no_such_part(report):
 def test_every_view_shows_both(beside):
     said = "SQNR 25.12 dB, 50 of 51 layers on integers, 2.00x (4.500 ms to 2.250 ms)"
     agreement = "40.50 dB, agreement 0.9955"
-    for lines in (summary_lines(beside), report_lines(document_of(beside), Screen(width=200))):
-        assert any(line.startswith("OpenVINO") and said in line and agreement in line for line in lines)
+    for lines, start in (
+        (summary_lines(beside), "Runtime   OpenVINO: "),
+        (report_lines(document_of(beside), Screen(width=200)), "OpenVINO"),
+    ):
+        assert any(line.startswith(start) and said in line and agreement in line for line in lines)
     for text in (report_to_markdown(beside), report_to_html(beside)):
         assert agreement in text
         assert "50 of 51" in text
@@ -115,8 +119,7 @@ def timed(report):
 
 
 def line_of(report, start="Fastest here"):
-    (line,) = (line for line in summary_lines(report) if line.startswith(start))
-    assert line in report_lines(document_of(report), Screen(width=200))
+    (line,) = (line for line in report_lines(document_of(report), Screen(width=200)) if line.startswith(start))
     return line.removeprefix(start).strip()
 
 
@@ -126,6 +129,7 @@ def test_the_fastest_runtime_and_its_gain_are_one_line(timed):
     assert line_of(report) == f"{said} (1.07x, 95 % interval 1.05x to 1.09x)"
     assert said in report_to_markdown(report)
     assert said.partition(": ")[2] in report_to_html(report)  # beside the runtime's name in large letters
+    assert f"Fastest   {said} (1.07x)" in summary_lines(report)
     for text in (report_to_markdown(report), report_to_html(report)):
         assert "1.05x to 1.09x" in text
         assert "Speed by runtime" in text

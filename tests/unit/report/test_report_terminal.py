@@ -7,19 +7,9 @@ from int8cal.numerics.metrics import EXACT_DB
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
-from int8cal.report.terminal import report_lines, summary_lines
-
-
-def test_the_summary_says_where_the_model_stands(report):
-    lines = summary_lines(report)
-    text = "\n".join(lines)
-    assert "24.61 dB" in lines[0]
-    assert "0.22 points (0.9811 to 0.9789, 95 % interval -0.33 to 0.78)" in text
-    assert "Left in float      2 of 55 compute nodes (1 Resize, 1 Softmax)" in text
-    assert "FAIL  sqnr_db>=30  (value 24.61)" in text
-    worst = min(layer.sqnr_db for layer in report.evaluation.layers if layer.sqnr_db is not None)
-    assert f"Worst layer        {worst:.2f} dB" in text
-    assert len(lines) < 17
+from int8cal.report.screen import Screen
+from int8cal.report.summary import summary_lines
+from int8cal.report.terminal import report_lines
 
 
 def test_the_summary_is_plain_ascii(report, empty_report):
@@ -35,22 +25,22 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
         FloatNode("e", "FastGelu", "no integer kernel for FastGelu in the CPU provider"),
     )
     found = replace(report, evaluation=replace(report.evaluation, fusion=Fusion(9, 5, nodes)))
-    for lines in (summary_lines(found), report_lines(document_of(found))):
-        start = next(index for index, line in enumerate(lines) if line.startswith("Left in float"))
-        assert [line.strip() for line in lines[start + 1 : start + 5]] == [
-            "FastGelu: several nodes of the model, which onnxruntime merged into one",
-            "FusedMatMul: a MatMul of the model with what onnxruntime merged into it",
-            "NhwcFusedConv: a Conv of the model with what onnxruntime merged into it",
-            "Sub: 1 node that int8cal added, for residual codes",
-        ]
-    assert not any("onnxruntime merged" in line for line in summary_lines(report))
+    lines = report_lines(document_of(found))
+    start = next(index for index, line in enumerate(lines) if line.startswith("Left in float"))
+    assert [line.strip() for line in lines[start + 1 : start + 5]] == [
+        "FastGelu: several nodes of the model, which onnxruntime merged into one",
+        "FusedMatMul: a MatMul of the model with what onnxruntime merged into it",
+        "NhwcFusedConv: a Conv of the model with what onnxruntime merged into it",
+        "Sub: 1 node that int8cal added, for residual codes",
+    ]
+    assert not any("onnxruntime merged" in line for line in report_lines(document_of(report)))
 
 
 def test_a_missing_figure_is_named_with_its_reason(empty_report):
-    text = "\n".join(summary_lines(empty_report))
+    text = "\n".join(report_lines(document_of(empty_report)))
     assert "Top-1 drop         not measured: no labels" in text
-    assert "Left in float      not measured: no reason was recorded" in text
-    assert "None" not in text
+    assert "Left in float  not measured: no reason was recorded" in text
+    assert "None" not in "\n".join([text, *summary_lines(empty_report)])
 
 
 def test_inspect_shows_one_bar_per_layer_worst_first(build):
@@ -106,7 +96,7 @@ def test_terminal_commands_in_a_name_are_not_passed_on(report):
 
 
 def test_figures_and_gates_are_shown_with_their_intervals(report):
-    text = "\n".join(summary_lines(report))
+    text = "\n".join(report_lines(document_of(report), Screen(width=200)))
     assert "24.61 dB (95 % interval 24.10 dB to 25.12 dB)" in text
     assert "0.9922 (893 of 900, 95 % interval 0.9840 to 0.9968)" in text
     assert "2.00x (4.812 ms to 2.411 ms per sample, 95 % interval 1.90x to 2.10x)" in text
@@ -115,7 +105,8 @@ def test_figures_and_gates_are_shown_with_their_intervals(report):
 
 def test_an_exact_output_has_no_interval(report):
     metrics = replace(report.evaluation.metrics, sqnr_db=EXACT_DB, sqnr_db_ci95=(EXACT_DB, EXACT_DB))
-    text = "\n".join(summary_lines(replace(report, evaluation=replace(report.evaluation, metrics=metrics))))
+    exact = replace(report, evaluation=replace(report.evaluation, metrics=metrics))
+    text = "\n".join(report_lines(document_of(exact)))
     assert "SQNR               exact\n" in text
 
 
@@ -127,7 +118,8 @@ def test_the_sqnr_of_several_outputs_says_of_which_it_is_and_which_are_exact(rep
     }
     metrics = replace(report.evaluation.metrics, sqnr_db=24.61, exact_outputs=("ids",))
     several = replace(report, evaluation=replace(report.evaluation, metrics=metrics, outputs=outputs))
-    text = "\n".join(summary_lines(several))
+    text = "\n".join(report_lines(document_of(several), Screen(width=200)))
+    assert "SQNR 24.61 dB (at logits, the worst of 3 outputs; exact: ids)" in "\n".join(summary_lines(several))
     assert "24.61 dB (at logits, the worst of 3 outputs; exact: ids, 95 % interval" in text
     assert "at logits, the worst of 3 outputs; exact: ids" in report_to_markdown(several)
     assert "at logits, the worst of 3 outputs; exact: ids" in report_to_html(several)

@@ -1,0 +1,89 @@
+"""What stands on the terminal when a job has ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from int8cal.data.checks import Finding
+from int8cal.evaluation.result import Drop, Gate, Latency, Size
+from int8cal.report.screen import Screen
+from int8cal.report.summary import LINES, summary_lines
+
+PAGE = "model-int8/report.html"
+FINDING = Finding(
+    "no-preprocess",
+    'images go into float input "x" as pixel values 0..255; no preprocessing is declared',
+    "declare scale, mean and std as the model was trained",
+)
+
+
+@pytest.fixture
+def measured(report):
+    """The report with other figures of its evaluation."""
+    return lambda **figures: replace(report, evaluation=replace(report.evaluation, **figures))
+
+
+def test_a_pipe_gets_whole_lines_the_verdict_first_and_the_page_last(report):
+    lines = summary_lines(report, page=PAGE)
+    assert lines[:4] == [
+        "Result    1 of 2 accuracy gates failed (sqnr_db>=30, is 24.61)",
+        "Accuracy  Top-1 drop 0.22 points (0.9811 to 0.9789), Agreement 0.9922, SQNR 24.61 dB",
+        "Speedup   2.00x (4.812 ms to 2.411 ms per sample)",
+        "Size      3.83x smaller (14.00 MB to 3.66 MB)",
+    ]
+    assert lines[4].startswith("Advice    SQNR falls most at ")
+    assert lines[-1] == f"Report    {PAGE}"
+    assert len(lines) == LINES
+
+
+def test_without_files_the_last_line_says_how_to_get_them(report):
+    assert summary_lines(report)[-1] == "Report    not written; -o DIR writes it"
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_a_terminal_gets_at_most_eight_lines_of_its_width(report, empty_report, measured, width):
+    screen = Screen(width=width)
+    worst = replace(measured(latency=Latency(2.0, 2.5, 0.8, (0.75, 0.84))), findings=(FINDING,), warnings=("w",) * 9)
+    for each in (report, empty_report, worst):
+        lines = summary_lines(each, screen, PAGE)
+        assert len(lines) <= LINES
+        assert max(map(len, lines)) <= width
+        assert lines[-1] == f"Report    {PAGE}"
+
+
+def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):
+    metrics = replace(report.evaluation.metrics, top1=Drop(0.98, 0.94, 4.0, (1.5, 6.5), 900))
+    slower = measured(metrics=metrics, latency=Latency(2.0, 2.5, 0.8, (0.75, 0.84)), size=Size(1000, 1500))
+    verdict = summary_lines(replace(slower, gates=()))[0]
+    assert verdict == (
+        "Result    no accuracy gates set; top-1 loses 4.00 points; slower than FP32 (0.80x); "
+        "larger than FP32 (1.50x larger)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("latency", "told"),
+    [
+        (Latency(2.0, 2.1, 0.95, (0.85, 1.05)), "; no faster than FP32 (0.95x)"),
+        (Latency(2.0, 1.9, 1.05, (0.95, 1.15)), ""),
+    ],
+)
+def test_noise_is_not_called_slower(measured, latency, told):
+    assert summary_lines(replace(measured(latency=latency), gates=()))[0] == f"Result    no accuracy gates set{told}"
+
+
+def test_findings_about_the_data_stand_in_the_verdict_and_below_it(report):
+    lines = summary_lines(replace(report, findings=(FINDING, FINDING), warnings=(str(FINDING), str(FINDING))))
+    assert lines[0].startswith("Result    check the data; 1 of 2 accuracy gates failed")
+    assert lines[1] == f"Data      {FINDING} (and 1 more, in the report)"
+
+
+def test_a_terminal_has_colours_that_say_how_it_went(report, measured):
+    colours = Screen(colour=True)
+    assert summary_lines(report, colours)[0].startswith("\x1b[31mResult")
+    passed = replace(report, gates=(Gate("cosine>0.9", 0.99, True),))
+    assert summary_lines(passed, colours)[0].startswith("\x1b[32mResult")
+    assert summary_lines(replace(report, gates=()), colours)[0].startswith("\x1b[1mResult")
+    slower = measured(latency=Latency(2.0, 2.5, 0.8, (0.75, 0.84)))
+    assert summary_lines(replace(slower, gates=passed.gates), colours)[0].startswith("\x1b[31mResult")
+    assert "\x1b" not in "\n".join(summary_lines(report, Screen()))
