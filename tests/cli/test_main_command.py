@@ -83,6 +83,8 @@ def test_help_imports_nothing_heavy(call):
         "int8cal.progress",
         "int8cal.cli",
         "int8cal.cli.main",
+        "int8cal.io",
+        "int8cal.io.signals",
         "int8cal.cli.console",
     }
 
