@@ -158,6 +158,18 @@ def elementwise() -> dict[str, Case]:
     return made
 
 
+def sums() -> dict[str, Case]:
+    """Return QLinearAdd on every pair of u8 codes, with scales of many ratios."""
+    rng, made = np.random.default_rng(3), {}
+    first, second = (Fed(grid.astype(np.uint8)) for grid in np.meshgrid(np.arange(256), np.arange(256)))
+    for number in range(12):
+        a, b, y = (scalar(value) for value in np.exp(rng.normal(scale=0.5, size=3)) * [0.03, 0.03, 0.06])
+        zeros = [zero("u8", int(value)) for value in rng.integers(0, 200, 3)]
+        inputs = (first, a, zeros[0], second, b, zeros[1], y, zeros[2])
+        made[f"QLinearAdd, scales {number}"] = case("QLinearAdd", *inputs, domain="com.microsoft")
+    return made
+
+
 def floats() -> dict[str, Case]:
     """Return the float kernels that stay in int8 models."""
     rng, made = np.random.default_rng(3), {}
