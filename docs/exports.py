@@ -23,7 +23,7 @@ from int8cal.runtime.sessions import simplify
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEAD = ("model", "exported by", "nodes in the file", "of them BatchNormalization", "layers in int8", "activations in int8")
+HEAD = ("model", "exported by", "nodes in the file", "BatchNormalization", "layers in int8", "activations in int8")
 
 
 def variants() -> Iterator[tuple[str, str, Any, Any, dict[str, Any]]]:
