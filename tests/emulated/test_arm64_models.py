@@ -13,6 +13,7 @@ from PIL import Image
 
 pytestmark = pytest.mark.emulated
 
+DESK = (pytest.mark.zoo, pytest.mark.slow)
 SAMPLE = Path(__file__).parents[2] / "sample_data"
 ZOO = ["resnet20"]
 if LONG:
@@ -33,7 +34,7 @@ def sample(tmp_path_factory):
     return paths, {"image": images[None]}
 
 
-@pytest.fixture(scope="module", params=["sample", *(pytest.param(name, marks=pytest.mark.zoo) for name in ZOO)])
+@pytest.fixture(scope="module", params=["sample", *(pytest.param(name, marks=DESK) for name in ZOO)])
 def model(request):
     if request.param == "sample":
         return request.param, request.getfixturevalue("sample")
