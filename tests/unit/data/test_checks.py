@@ -79,6 +79,13 @@ def test_grey_images_are_told_whatever_their_normalization(std):
     assert checks(watched(grey[:-1])) == []  # so few may be chance
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_image_that_is_no_number_is_not_looked_at_for_grey(value):
+    odd = colours(1)[0]
+    odd[0, 1, 2, 3] = value
+    assert checks(watched([odd])) == []
+
+
 def test_a_sample_of_padding_only_is_told_and_a_mask_of_scores_is_not():
     ids = np.arange(1, 7, dtype=np.int64).reshape(1, 6)
     right = [{"ids": ids + index, "attention_mask": np.ones_like(ids)} for index in range(5)]
