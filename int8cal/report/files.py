@@ -114,11 +114,13 @@ def _refused(path: Path, content: Any, found: ValidationError) -> ConfigError:
     if error["type"] == "missing":
         return _error(path, f"{place} is missing", _AGAIN)
     expected = _KINDS.get(error["type"], error["msg"]) + (" or null" if _takes_null(content, error["loc"]) else "")
-    return _error(path, f"{place} is {_shown(value)}, expected {expected}", _AGAIN)
+    return _error(path, f"{place or 'a key'} is {_shown(value)}, expected {expected}", _AGAIN)
 
 
 def _takes_null(content: Any, place: tuple[int | str, ...]) -> bool:
     """Say whether null may stand in a place of a report: whether there is nothing wrong there with null in it."""
+    if not place:  # a key that is no text has no place
+        return False
     changed = copy.deepcopy(content)
     functools.reduce(operator.getitem, place[:-1], changed)[place[-1]] = None
     try:
