@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Costs:
-    """What was measured on one thread of this machine.
+    """What was measured on one thread of this machine, in seconds of its CPU: whatever else runs there takes no part.
 
     Attributes:
         model_bytes: That are sent to every node.
@@ -72,22 +72,22 @@ def measured(model: Path, data: Path, rounds: int) -> Costs:
         raise SystemExit("benchmarks.scale needs files")
     whole = DataPart(0, files, planned.feeds.sent_trim())
     one = DataPart(0, files.only([0]), whole.trim)
-    began = time.perf_counter()
+    began = time.process_time()
     run = work.open(1)
     run(one)
-    open_s = time.perf_counter() - began
+    open_s = time.process_time() - began
     times: dict[str, list[float]] = {"whole": [], "one": [], "add": []}
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.process_time()
         result = run(whole)
-        times["whole"].append(time.perf_counter() - began)
-        began = time.perf_counter()
+        times["whole"].append(time.process_time() - began)
+        began = time.process_time()
         run(one)
-        times["one"].append(time.perf_counter() - began)
+        times["one"].append(time.process_time() - began)
         stored = pickle.dumps(result, protocol=5)
-        began = time.perf_counter()
+        began = time.process_time()
         pickle.loads(stored) + pickle.loads(stored)  # noqa: S301 - made two lines above
-        times["add"].append(time.perf_counter() - began)
+        times["add"].append(time.process_time() - began)
     sample_s = (min(times["whole"]) - min(times["one"])) / (files.count - 1)
     names = {Path(part.name) for part in files.parts}
     return Costs(

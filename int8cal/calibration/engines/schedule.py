@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
 
 FIRST_SAMPLES, MOST_SAMPLES = 8, 4096  # of a part
-PART_S, LEAST_PART_S = 10.0, 0.5  # what a part is to take, and below which sharing out costs more than it gains
+PART_S, LEAST_PART_S = 10.0, 2.0  # what a part is to take, and below which sharing out costs more than it gains
 MOST_LOSSES = 3  # workers that one sample may cost
 SLOW = 3.0  # times as long as expected, and a part is run by a second worker that has nothing else to do
 LEAST_SLOW_S = 10.0
