@@ -7,6 +7,7 @@ none of them.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
@@ -163,7 +164,8 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Remove the file: what it is for is done."""
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # none, or no file: there is nothing of a run's to remove
+            self._path.unlink()
 
     def _is_long_ago(self) -> bool:
         return self._every is None and time.monotonic() - self._saved >= max(EVERY_S, LEAST_SHARE * self._cost)

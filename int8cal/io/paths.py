@@ -55,7 +55,7 @@ def require_free(path: Path, *, overwrite: bool, directory: bool = False) -> Non
             raise OutputError(f"is {kind}", where=str(path), do="give another output path")
         if not overwrite:
             raise OutputError("exists", where=str(path), do="give --overwrite, or another output path")
-    parent = path if path.is_dir() else next((each for each in path.absolute().parents if each.exists()), Path("/"))
+    parent = path if path.is_dir() else next((each for each in path.absolute().parents if exists(each)), Path("/"))
     if not directory and not path.parent.is_dir():
         raise OutputError(f"its directory {path.parent} does not exist", where=str(path), do="create it first")
     if not parent.is_dir():
@@ -98,6 +98,11 @@ def _require_possible(path: Path, *, directory: bool) -> None:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise OutputError("is a link that leads to itself", where=str(each), do=_OTHER) from error
+            if error.errno in (errno.EACCES, errno.EPERM):
+                what = f"cannot be written ({reason_of(error)})"
+                raise OutputError(
+                    what, where=str(path), do=f"check the permissions of its folders, or {_OTHER}"
+                ) from error
             if error.errno == errno.ENAMETOOLONG:
                 raise OutputError("is too long", where=f"{str(path)[:60]}...", do="give a shorter path") from error
             # a file is written through a link to nothing; no directory is made through one

@@ -1,4 +1,4 @@
-"""Runs of int8cal that are killed at an event of the file system.
+"""Runs of int8cal that are killed, at an event of the file system or after a time, and what must be true after that.
 
 As a script it is the process that runs are forked from: everything is imported there once, and no thread runs in it.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
+# what is the same bytes in every run; reports and records hold times
+SAME = (".int8.onnx", ".table.json", ".stats.npz")
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 
 
@@ -31,9 +35,14 @@ class Runs:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
-    def __call__(self, folder: Path, *arguments: str, kill_at: int | None = None) -> tuple[int, int]:
-        """Run int8cal in a folder; returns its exit code (-9 when killed) and the number of events it came to."""
-        order = {"folder": str(folder), "arguments": arguments, "kill_at": kill_at}
+    def __call__(
+        self, folder: Path, *arguments: str, kill_at: int | None = None, kill_after: float | None = None
+    ) -> tuple[int, int]:
+        """Run int8cal in a folder; returns its exit code (-9 when killed) and the number of events it came to.
+
+        It is killed at an event, or after some seconds, if it still runs then.
+        """
+        order = {"folder": str(folder), "arguments": arguments, "kill_at": kill_at, "kill_after": kill_after}
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         code, events = json.loads(self._process.stdout.readline())
@@ -44,6 +53,53 @@ class Runs:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(timeout=30)
+
+
+class Folder:
+    """A folder with inputs, and with results of another run in `old` beside; what a run makes of it."""
+
+    def __init__(self, path: Path, inputs: set[str]) -> None:
+        self.path, self._inputs = path, inputs
+
+    @classmethod
+    def of(cls, template: Path, path: Path, old: str = "") -> Folder:
+        """Copy a template; its results in `old` become those in that place."""
+        shutil.copytree(template, path)
+        inputs = {str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()}
+        inputs = {name for name in inputs if not name.startswith("old")}
+        if old:
+            (path / old).parent.mkdir(parents=True, exist_ok=True)
+            (path / "old").rename(path / old)
+        shutil.rmtree(path / "old", ignore_errors=True)
+        return cls(path, inputs)
+
+    def files(self) -> dict[str, bytes]:
+        """Return every file but the inputs; of those that hold times only that they are there."""
+        found = {str(each.relative_to(self.path)): each for each in self.path.rglob("*") if each.is_file()}
+        return {
+            name: each.read_bytes() if name.endswith(SAME) else b""
+            for name, each in found.items()
+            if name not in self._inputs and "__pycache__" not in name
+        }
+
+    def torn(self, before: dict[str, bytes], new: dict[str, bytes]) -> list[str]:
+        """Name the files that are neither what they were nor what they should become."""
+        return [
+            name
+            for name, content in self.files().items()
+            if ".int8cal-" not in name and not name.endswith(".checkpoint")
+            if content not in (before.get(name), new.get(name)) or not is_whole(self.path / name)
+        ]
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a text that has an end has one."""
+    if path.suffix == ".json":
+        try:
+            json.loads(path.read_text())
+        except ValueError:
+            return False
+    return path.suffix != ".html" or path.read_text().rstrip().endswith("</html>")
 
 
 def _serve() -> None:
@@ -61,6 +117,9 @@ def _serve() -> None:
             os.close(take)
             _run(main, order, give)
         os.close(give)
+        if order["kill_after"] is not None:
+            time.sleep(order["kill_after"])
+            os.kill(child, signal.SIGKILL)  # it is there until it is waited for, whether or not it has ended
         with os.fdopen(take) as pipe:
             events = len(pipe.read())
         _, status = os.waitpid(child, 0)

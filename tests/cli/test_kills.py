@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -11,15 +10,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent))
 
-from killing import Runs
+from killing import Folder, Runs
 from small_batch import fill, write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
 
 CALIBRATE = ("calibrate", "net.onnx", "--data", "data", "-o", "deep/out", "--no-latency", "--quiet", "--threads", "1")
 RUN = ("run", "batch.yaml", "--quiet")
-SAME = ("net.int8.onnx", "net.table.json", "net.stats.npz")
-REPORTS = ("report.json", "report.md", "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +35,7 @@ def template(tmp_path_factory, runs):
     folder = tmp_path_factory.mktemp("template")
     fill(folder)
     write(folder, "name: one, calibration: {method: max, threads: 1}", "name: two, calibration: {threads: 1}")
-    assert runs(folder, *CALIBRATE[:5], "old/out", *CALIBRATE[6:], "--method", "max")[0] == 0
+    assert runs(folder, *CALIBRATE[:5], "old", *CALIBRATE[6:], "--method", "max")[0] == 0
     return folder
 
 
@@ -49,51 +46,27 @@ class Case:
         self.runs, self.template, self.place, self.command, self.old = runs, template, place, command, old
         self.first = ("--overwrite",) if old else ()
         folder = self._folder("undisturbed")
-        code, self.events = runs(folder, *command, *self.first)
+        code, self.events = runs(folder.path, *command, *self.first)
         assert code == 0
-        self.new = self._files(folder)
+        self.new = folder.files()
 
     def _folder(self, name):
-        folder = self.place / name
-        shutil.copytree(self.template, folder)
-        if self.old:
-            shutil.copytree(folder / "old", folder / "deep")
-        shutil.rmtree(folder / "old")
-        return folder
-
-    def _files(self, folder):
-        """Every file but the inputs; of those that hold times only that they are there."""
-        inputs = {"net.onnx", "feeds.py", "batch.yaml"}
-        return {
-            str(path.relative_to(folder)): path.read_bytes() if path.name in SAME else b""
-            for path in folder.rglob("*")
-            if path.is_file() and path.parent.name != "data" and path.name not in inputs
-        }
+        return Folder.of(self.template, self.place / name, "deep/out" if self.old else "")
 
     def killed(self, event):
         """Kill at an event, look, run again, look."""
         folder = self._folder(f"killed{event}")
-        before = self._files(folder)
-        code, _ = self.runs(folder, *self.command, *self.first, kill_at=event)
+        before = folder.files()
+        code, _ = self.runs(folder.path, *self.command, *self.first, kill_at=event)
         assert code == -9
-        for name, content in self._files(folder).items():
-            if ".int8cal-" not in name:
-                assert content in (before.get(name), self.new[name]), f"{name} is torn"
-                require_whole(folder / name)
-        again = ("--overwrite",) if self.command[0] == "calibrate" and (folder / "deep/out").exists() else ()
-        code, _ = self.runs(folder, *self.command, *again)
+        assert folder.torn(before, self.new) == []
+        again = ("--overwrite",) if self.command[0] == "calibrate" and (folder.path / "deep/out").exists() else ()
+        code, _ = self.runs(folder.path, *self.command, *again)
         assert code == 0, (self.runs.temporary.parent / "log").read_text()
-        assert self._files(folder) == self.new
+        assert folder.files() == self.new
         left = {path.name for path in self.runs.temporary.iterdir()}
         assert left <= {".ses"}  # onnxruntime's own
-        shutil.rmtree(folder)
-
-
-def require_whole(path):
-    if path.suffix == ".json":
-        json.loads(path.read_text())
-    elif path.suffix == ".html":
-        assert path.read_text().rstrip().endswith("</html>")
+        shutil.rmtree(folder.path)
 
 
 def cases(runs, template, place):
