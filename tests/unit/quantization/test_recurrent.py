@@ -311,7 +311,7 @@ def test_kernels_may_cost_more_where_the_outputs_stay_good_enough(bench):
 def test_without_anything_to_score_by_no_kernel_is_trusted(bench):
     forms, notes = forms_for(bench, three(bench), None)
     assert set(forms.values()) == {"weights"}
-    assert "there is no holdout" in notes[0]
+    assert "there is no validation sample" in notes[0]
 
 
 def test_other_targets_get_models_of_onnx_alone(bench):
