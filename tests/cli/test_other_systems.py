@@ -25,6 +25,17 @@ jobs:
   - {model: sample_data/model.onnx, name: max, calibration: {method: max}, output: {dir: second}}
 """
 
+SLOW = """
+import pathlib, time
+import numpy as np
+
+def feeds():
+    yield {"image": np.zeros((1, 1, 32, 32), np.float32)}
+    pathlib.Path("begun").touch()
+    while True:
+        time.sleep(0.05)
+"""
+
 
 @pytest.fixture
 def pretended(tmp_path):
@@ -73,12 +84,14 @@ def test_a_batch_runs_beside_itself_and_prints_in_the_code_page(pretended):
 
 def test_a_batch_that_is_interrupted_leaves_nothing_half_written(pretended):
     work, _, variables = pretended
+    (work / "slow.py").write_text(SLOW, encoding="utf-8")
+    (work / "jobs.yaml").write_text(BATCH.replace("sample_data/calib", "'slow:feeds'"), encoding="utf-8")
     command = [sys.executable, "-m", "int8cal", "run", "jobs.yaml", "--jobs", "2"]
-    running = subprocess.Popen(command, cwd=work, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while not any(path.name.startswith(".") and path.is_dir() for path in work.iterdir()):  # a job has begun to write
-        assert running.poll() is None
-        time.sleep(0.05)
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate()
+    with subprocess.Popen(command, cwd=work, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        while not (work / "begun").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate()
     assert running.returncode == 130, err.decode("cp1252")
     assert [path.name for path in work.rglob("*") if path.name.startswith(".")] == []
