@@ -19,6 +19,10 @@ from int8cal.runtime.targets import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    _PairType = click.ParamType[tuple[str, float]]
+else:
+    _PairType = click.ParamType  # older versions of click have no generic one
+
 CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
 
 _META = "int8cal.settings"
@@ -26,7 +30,7 @@ _META = "int8cal.settings"
 PATH = click.Path(readable=False)
 
 
-class _NumberOf(click.ParamType[tuple[str, float]]):
+class _NumberOf(_PairType):
     """NAME=NUMBER."""
 
     name = "NAME=NUMBER"

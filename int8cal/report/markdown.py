@@ -14,6 +14,7 @@ from int8cal.report import wording
 from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
+    doubts,
     evaluation_data,
     faults,
     flat,
@@ -24,6 +25,7 @@ from int8cal.report.reading import (
     origin_rows,
     told_gates,
     verdict,
+    worse_than_fp32,
 )
 from int8cal.report.tables import (
     DECISION_HEADS,
@@ -82,7 +84,7 @@ def report_to_markdown(report: Report) -> str:
         [
             MARKER,
             f"## {_mark(document)}int8cal: {_models(document)}",
-            f"**{escape(verdict(document).capitalize())}**{_samples(document)}",
+            f"**{escape(_whole_verdict(document))}**{_samples(document)}",
             bullets([f"⚠️ {escape(str(each))}" for each in document.findings], most=_FLOAT_NODES),
             _origin(document),
             bullets([f"❌ {escape(line)}" for line in faults(document)], most=_GATES),
@@ -106,6 +108,12 @@ def report_to_markdown(report: Report) -> str:
             folded("Settings, data and versions", _settings(document)),
         ]
     )
+
+
+def _whole_verdict(document: Document) -> str:
+    """Put what speaks against the figures before the verdict, and what is worse than in the FP32 model behind it."""
+    text = "; ".join([*doubts(document), verdict(document), *worse_than_fp32(document)])
+    return text[:1].upper() + text[1:]
 
 
 def _mark(document: Document) -> str:

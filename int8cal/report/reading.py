@@ -150,6 +150,14 @@ def _of_gates(document: Document) -> str:
     return "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed"
 
 
+def doubts(document: Document) -> list[str]:
+    """Say what speaks against the figures themselves."""
+    return [
+        *(["check the data"] if document.findings else []),
+        *(["nothing to compare"] if nothing_to_compare(document) else []),
+    ]
+
+
 def worse_than_fp32(document: Document) -> list[str]:
     """Say in which ways the int8 model is worse than the FP32 model, beyond the noise of the figures."""
     found = []

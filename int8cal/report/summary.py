@@ -12,6 +12,7 @@ from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
     NOTHING,
+    doubts,
     faults,
     headlines,
     nothing_to_compare,
@@ -79,11 +80,7 @@ def _verdict(document: Document, *, complete: bool) -> _Row:
     gates = told_gates(document)
     failed = [f"{gate.gate}, {_value(document, index)}" for index, gate in gates if not gate.passed]
     named = f" ({'; '.join(failed[:_GATES_NAMED])}{'; ...' if len(failed) > _GATES_NAMED else ''})" if failed else ""
-    against = [
-        *([] if complete else ["not everything could be evaluated"]),
-        *(["check the data"] if document.findings else []),
-        *(["nothing to compare"] if nothing_to_compare(document) else []),
-    ]
+    against = [*([] if complete else ["not everything could be evaluated"]), *doubts(document)]
     worse = worse_than_fp32(document)
     bad = against or failed or faults(document) or worse
     band = "poor" if bad else "good" if gates else "strong"

@@ -116,7 +116,13 @@ class Workshop:
 
     def _call(self, command: list[str]) -> str:
         return subprocess.run(
-            command, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            timeout=600,  # a command that leaves a process behind, which keeps its output open
         ).stdout
 
 
