@@ -84,7 +84,7 @@ def test_quantize_writes_the_same_bytes_and_inspect_shows_model_and_table(call, 
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out" / "encoder.int8.onnx").read_bytes()
     assert "words  int8 s8, 3000 scales (axis 0)" in call("inspect", "out/encoder.table.json").out
     shown = call("inspect", "encoder.onnx").out
-    assert "2 layers, 2 tensors, 2 embeddings" in shown
+    assert "2 layers, 2 activations, 2 embeddings" in shown
     assert f"{GATHER}: its table words" in shown
     assert call("audit", "out/encoder.int8.onnx").code == 0
 

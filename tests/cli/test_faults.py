@@ -228,5 +228,5 @@ def test_with_closed_streams_the_results_are_the_same(work):
 def test_in_a_narrow_terminal_without_a_locale_everything_is_said(work):
     code, out, err = ended(start(work, *JOB[:-1], COLUMNS="40", LC_ALL="C", LANG=None, PYTHONUTF8=None))
     assert code == 0
-    assert out.rstrip().endswith("results are in out")
+    assert out.rstrip().endswith("Report    out/report.html")
     assert "Traceback" not in err

@@ -269,4 +269,4 @@ def test_what_a_library_warns_of_is_one_line_that_names_the_file(call, tmp_path)
         (tmp_path / "photos" / f"{name}.jpg").write_bytes(damaged)
     ended = call("calibrate", SAMPLE / "model.onnx", "--data", "photos", "-o", "out", "--no-latency", "--quiet")
     assert ended.code == 0, ended.err
-    assert ended.message.startswith("int8cal: warning: photos/a.jpg: Corrupt EXIF data.")
+    assert ended.message.startswith("int8cal: warning: photos/a.jpg: its EXIF data is damaged")

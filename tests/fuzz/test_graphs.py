@@ -114,7 +114,10 @@ def test_the_error_of_an_int8_model_is_what_its_scales_allow(data, drawn):
     for exact, got in zip(floats, found, strict=True):
         for name, value in got.items():
             assert value.shape == exact[name].shape
-            assert np.isfinite(value).all() or not np.isfinite(exact[name]).all(), name
+            if np.abs(exact[name], dtype=np.float64).max(initial=0.0) > 0.99 * np.finfo(exact[name].dtype).max:
+                event("at the end of the type's range")  # a code's value may be beyond it
+                return
+            assert np.isfinite(value).all(), name
     try:
         allowed = outputs_of(bounded(int8), feeds)
     except UnboundedError as unknown:
