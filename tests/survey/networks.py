@@ -107,7 +107,7 @@ def reason(said: str) -> str:
     said = re.sub(r" \((?:node|output of)[^)]*\)", "", said)
     said = re.sub(r" '[^']*'| \"[^\"]*\"", "", said)
     said = re.sub(r"/onnxruntime_src\S*|Node \(\w+\) Op \((\w+)\)", r"\1", said)
-    said = re.sub(r"^(\w+): data\[\d+\](\[\d+\])?: ", r"\1: ", said)
+    said = re.sub(r"^(\w+): data\[\d+\](\[\d+\])?(, data\[\d+\]\[\d+\])*: ", r"\1: ", said)
     return re.sub(r" of sample \d+| at \[[\d, ]*\]", "", said.partition("; ")[0])[:140].strip()
 
 
