@@ -191,6 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
                 if faults.kills >= asked.kills:
                     break
                 faults.kill(SCENARIOS[number % len(SCENARIOS)], number)
+                sys.stderr.write(f"\r{faults.kills} killed, {len(faults.harm)} findings ")
         faults.close()
     sys.stdout.write("\n".join([*faults.table(), *(faults.harm or ["nothing was lost, torn or left over"])]) + "\n")
     return bool(faults.harm)

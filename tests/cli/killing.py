@@ -1,16 +1,20 @@
 """Runs of int8cal that are killed, at an event of the file system or after a time, and what must be true after that.
 
-As a script it is the process that runs are forked from: everything is imported there once, and no thread runs in it.
+As a script it is the process that runs are forked from: it has made a run itself, so that all is imported, loaded from caches
+and compiled, and no thread of it goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -103,12 +107,10 @@ def is_whole(path: Path) -> bool:
 
 
 def _serve() -> None:
-    import onnxruntime  # noqa: F401 - imported once, for all forks
-
-    import int8cal.batch.run
-    import int8cal.calibrating  # noqa: F401 - likewise
+    import int8cal.batch.run  # noqa: F401 - imported once, for all forks
     from int8cal.cli.main import main
 
+    _make_one(main)
     for line in sys.stdin:
         order = json.loads(line)
         take, give = os.pipe()
@@ -125,6 +127,17 @@ def _serve() -> None:
         _, status = os.waitpid(child, 0)
         sys.stdout.write(json.dumps([os.waitstatus_to_exitcode(status), events]) + "\n")
         sys.stdout.flush()
+
+
+def _make_one(main) -> None:
+    """Make an undisturbed run."""
+    from small_batch import fill
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        fill(Path(folder))
+        given = [f"{folder}/net.onnx", "--data", f"{folder}/data", "-o", f"{folder}/out", "--threads", "1"]
+        if main(["calibrate", *given, "--no-latency", "--quiet"]):
+            raise RuntimeError("an undisturbed run failed")
 
 
 def _run(main, order, give) -> None:

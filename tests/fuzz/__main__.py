@@ -19,6 +19,7 @@ def main() -> int:
         "--inputs", type=int, default=100_000, help="damaged files per parser (default: %(default)s)"
     )
     arguments.add_argument("--seed", type=int, default=0, help="another one gives other files (default: %(default)s)")
+    arguments.add_argument("--first", type=int, default=0, help="the number of the first input (default: %(default)s)")
     arguments.add_argument("--keep", type=Path, help="a folder for the first input of each finding")
     arguments.add_argument("--only", type=int, help="read the input of this number alone, and show what becomes of it")
     arguments.add_argument("--file", type=Path, help="read this file alone")
@@ -32,7 +33,9 @@ def main() -> int:
     results = {}
     for name in names:
         keep = given.keep and given.keep / name
-        results[name] = fuzz(PARSERS[name], given.inputs, given.seed, keep=keep, tell=sys.stderr.isatty())
+        results[name] = fuzz(
+            PARSERS[name], given.inputs, given.seed, first=given.first, keep=keep, tell=sys.stderr.isatty()
+        )
         for finding in sorted(results[name].findings.values(), key=lambda each: each.first):
             print(f"{name} input {finding.first}, {finding.count} times: {finding.what}")
             print(finding.trace)

@@ -110,13 +110,16 @@ def _place(error: BaseException) -> str:
     return f"{own[-1].filename.rpartition(f'{os.sep}int8cal{os.sep}')[2]}:{own[-1].lineno}"
 
 
-def fuzz(parser: Parser, inputs: int, seed: int, *, keep: Path | None = None, tell: bool = False) -> Result:
-    """Read `inputs` damaged files.
+def fuzz(
+    parser: Parser, inputs: int, seed: int, *, first: int = 0, keep: Path | None = None, tell: bool = False
+) -> Result:
+    """Read damaged files.
 
     Args:
         parser: What reads them.
         inputs: How many.
         seed: Of the changes.
+        first: The number of the first one, so that a long run can be made of several.
         keep: A folder that gets the first input of each finding.
         tell: Whether progress goes to stderr.
     """
@@ -127,10 +130,10 @@ def fuzz(parser: Parser, inputs: int, seed: int, *, keep: Path | None = None, te
         made.mkdir()
         sound = parser.make(made)
         shared = mmap.mmap(-1, _STATE.size)
-        start = 0
-        while start < inputs:
+        start, end = first, first + inputs
+        while start < end:
             _STATE.pack_into(shared, 0, start, result.accepted, result.refused)
-            start = _child(parser, sound, (start, inputs, seed), work, shared, result, tell=tell)
+            start = _child(parser, sound, (start, end, seed), work, shared, result, tell=tell)
             _, result.accepted, result.refused = _STATE.unpack_from(shared)
         result.inputs = inputs
         if keep is not None:
