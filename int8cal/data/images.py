@@ -5,6 +5,8 @@ Decoding is Pillow's; the preprocessing follows in its documented order.
 
 from __future__ import annotations
 
+import io
+import struct
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
 
     from int8cal.data.sample import Array, Feed
     from int8cal.graph.signature import Dim, Signature, TensorSpec
 
 _WHERE = "data.preprocess"
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+# More pixels, with more for each byte of the file, are a claim that takes memory and shows nothing: PNG packs at most
+# 8256 into a byte.
+_MANY_PIXELS, _PIXELS_PER_BYTE = 1 << 24, 10_000
 
 
 @dataclass(frozen=True)
@@ -246,6 +252,7 @@ def decode(source: Path | IO[bytes], name: str) -> Image:
     reading = READING.set(name)
     try:
         with Image.open(content(source), formats=_FORMATS) as file:
+            _require_content(file, name)
             file.load()
             image = ImageOps.exif_transpose(file)
             if image.mode.startswith("I"):
@@ -262,10 +269,22 @@ def decode(source: Path | IO[bytes], name: str) -> Image:
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6
         raise unreadable(name, f"it has more than {most:.0f} million pixels, the most that Pillow decodes") from error
-    except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError) as error:
+    except (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, struct.error) as error:
         raise unreadable(name, str(error)) from error
     finally:
         READING.reset(reading)
+
+
+def _require_content(file: ImageFile, name: str) -> None:
+    """Refuse an image that claims pixels which its file cannot hold."""
+    width, height = file.size
+    if width * height <= _MANY_PIXELS or file.fp is None:
+        return
+    at = file.fp.tell()
+    size = file.fp.seek(0, io.SEEK_END)
+    file.fp.seek(at)
+    if width * height > size * _PIXELS_PER_BYTE:
+        raise unreadable(name, f"it claims {width} x {height} pixels, and has {size} bytes")
 
 
 def _sized(image: Image, plan: ImagePlan, name: str) -> Image:

@@ -127,14 +127,14 @@ def own_labels(parts: Sequence[Part], *, declared: bool) -> Labels | None:
         return None
     place = numbers.index(None)
     where = [part.where(row) for part in parts for row in range(part.rows)][place]
-    what = f"label {values[place]!r} is no class: neither an integer of at least 0, nor a name among names"
+    what = f"label {values[place]!r:.60} is no class: neither an integer of at least 0, nor a name among names"
     raise DataError(what, where=where, do="correct it, or leave labels out")
 
 
 def _number(value: object) -> int | None:
     """Read a class index; None for what is none."""
     if isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value):
-        return int(value)
+        return int(value) if len(value.strip()) <= _DIGITS else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -272,3 +273,15 @@ def test_what_pillow_warns_of_is_told_in_our_words_and_with_its_file(tmp_path, t
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(DataError, match=r"large\.png: cannot be read: it has more than 0 million pixels, the most"):
         decode(tmp_path / "large.png")
+
+
+def test_an_image_that_claims_more_pixels_than_its_file_can_hold_is_refused(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    content = bytearray((tmp_path / "a.png").read_bytes())
+    content[16:24] = (12).to_bytes(4, "big") + (5_000_000).to_bytes(4, "big")
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(DataError, match=rf"it claims 12 x 5000000 pixels, and has {len(content)} bytes"):
+        decode(tmp_path / "a.png")
+    Image.new("1", (6000, 6000)).save(tmp_path / "blank.png", optimize=True)  # a scanned page without a word
+    assert decode(tmp_path / "blank.png").size == (6000, 6000)

@@ -186,6 +186,11 @@ def test_contradictions_are_told_before_any_sample(place, encoder, feeds, settin
         ("text,y\na,b\n , c\n", {}, 't.csv, line 3: cannot be read: column "text" is empty'),
         ("text\na\n", {"labels": "column:kind"}, 'has no column "kind"'),
         ("text,kind\na,0.5\n", {"labels": "column:kind"}, "t.csv, line 2: label '0.5' is no class"),
+        (
+            f"text,kind\na,1\nb,{'1' * 5000}\n",
+            {"labels": "column:kind"},
+            f"t.csv, line 3: label '{'1' * 59} is no class",
+        ),
         ("text\na\n", {"preprocess": Preprocess(resize=8)}, "data.preprocess applies to images; .csv files are none"),
         ("text\na\n", {"preprocess": None}, "holds text, and no tokenizer is declared; give --tokenizer"),
     ],
