@@ -396,7 +396,7 @@ def _read_image(path: Path) -> None:
     _feeds(str(path), preprocess=Preprocess(resize=(8, 8)))
 
 
-def _branching_feeds(path: Path, **settings: Any) -> None:
+def _branching_feeds(path: Path | str, **settings: Any) -> None:
     from int8cal.data.feeds import open_feeds
     from int8cal.graph.signature import signature_of
     from int8cal.job import DataSettings
@@ -439,6 +439,73 @@ def _read_sound(path: Path) -> None:
     _branching_feeds(path, preprocess=Preprocess(audio=AudioPreprocess(rate=8000, hop=5)))
 
 
+def _text_feeds(data: str, folder: Path, **settings: Any) -> None:
+    """Read texts by the tokenizer of a folder."""
+    from int8cal.data.feeds import open_feeds
+    from int8cal.graph.signature import signature_of
+    from int8cal.job import DataSettings
+    from int8cal.preprocess import Preprocess, TextPreprocess
+
+    text = TextPreprocess(str(folder / "tokenizer.json"), **settings)
+    for _ in open_feeds(DataSettings(data, preprocess=Preprocess(text=text)), signature_of(seeds.reader())):
+        pass
+
+
+def _made_tokenizers(_folder: Path) -> list[bytes]:
+    return [each.encode() for each in seeds.tokenizers()]
+
+
+def _tokenizer_beside(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text(seeds.tokenizers()[0], encoding="utf-8")
+    (folder / "texts.txt").write_text("good film\nbad\n\u00e4 good bad film\n", encoding="utf-8")
+
+
+def _read_tokenizer(path: Path) -> None:
+    _text_feeds(str(path.with_name("texts.txt")), path.parent)
+    _text_feeds(str(path.with_name("texts.txt")), path.parent, padding="max_length", max_length=6)
+
+
+def _made_cells(_folder: Path) -> list[bytes]:
+    return [
+        b'sentence,label\ngood film,1\nbad,0\n"bad, bad film",0\n',
+        '\ufeff"premise","hypothesis","note"\r\n"a ""good"" film",good,1\r\n\u00e4,"two\r\nlines",2\r\n'.encode(),
+    ]
+
+
+def _read_cells(path: Path) -> None:
+    _text_feeds(str(path), path.parent)
+
+
+def _made_names(_folder: Path) -> list[bytes]:
+    return [
+        b"rows.csv",
+        b"rows.csv:train",
+        b"saved",
+        b"saved:train[:2]",
+        b"rows.jsonl:train+train[1:]",
+        b"folder:train[:50%]",
+    ]
+
+
+def _datasets_beside(folder: Path) -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+    rows = [{"x": [0.5, -1.0, 2.0, 3e-3, float(each)], "label": each % 2} for each in range(4)]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "rows.csv").write_text("x,label\n" + "".join(f"{each}.5,{each % 2}\n" for each in range(4)))
+    (folder / "folder").mkdir(exist_ok=True)
+    (folder / "folder" / "train.jsonl").write_text((folder / "rows.jsonl").read_text())
+    if not (folder / "saved").exists():
+        datasets.Dataset.from_list(rows).save_to_disk(str(folder / "saved"))
+
+
+def _read_dataset(path: Path) -> None:
+    from int8cal.data.hub import PREFIX
+
+    _branching_feeds(f"{PREFIX}{path.read_text(encoding='utf-8', errors='surrogateescape')}")
+
+
 _CACHE = b"image 2.5\na 3.0\nb 3.0\nc 1.25\n"
 _OLD_JSON = seeds.text_of(
     {"image": [-1.0, 2.0], "b": {"lowest": 0.0, "highest": {"data": [3.0], "CLS": "numpy.array"}}}
@@ -476,6 +543,13 @@ PARSERS: dict[str, Parser] = {
 }
 if importlib.util.find_spec("soundfile") is not None:
     PARSERS["sound"] = Parser("a.wav", _made_sounds, _octets, _read_sound)
+if importlib.util.find_spec("tokenizers") is not None:
+    PARSERS["tokenizer"] = Parser(
+        "tokenizer.json", _made_tokenizers, mutate.json_text, _read_tokenizer, _tokenizer_beside
+    )
+    PARSERS["csv"] = Parser("a.csv", _made_cells, _text_change, _read_cells, _tokenizer_beside)
+if importlib.util.find_spec("datasets") is not None:
+    PARSERS["datasets"] = Parser("name", _made_names, _text_change, _read_dataset, _datasets_beside)
 if importlib.util.find_spec("openvino") is not None:
     PARSERS["openvino-ir"] = replace(
         _foreign("openvino", "net.xml", change=_text_change), make=_made_ir, beside=_ir_beside

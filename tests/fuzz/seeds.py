@@ -142,6 +142,56 @@ def old() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=3)
 
 
+def reader() -> onnx.ModelProto:
+    """A network of tokens (n, tokens), and a mask on them."""
+    rng = np.random.default_rng(4)
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "W"], ["p"], "m"),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["masks"]),
+        helper.make_node("Mul", ["p", "masks"], ["y"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "tokens"])
+        for name in ("input_ids", "attention_mask")
+    ]
+    constants = [
+        numpy_helper.from_array(rng.normal(size=(8, 5)).astype(np.float32), "table"),
+        numpy_helper.from_array(rng.normal(size=(5, 5)).astype(np.float32), "W"),
+        numpy_helper.from_array(np.array([-1]), "last"),
+    ]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "tokens", 5])
+    graph = helper.make_graph(nodes, "reader", inputs, [output], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def tokenizers() -> list[str]:
+    """tokenizer.json files of words, word pieces, byte pairs and unigrams, as the library `tokenizers` writes them."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "good": 4, "bad": 5, "film": 6, "##s": 7}
+    made = [
+        Tokenizer(models.WordLevel(words, unk_token="[UNK]")),  # noqa: S106 - a token of text
+        Tokenizer(models.WordPiece(words, unk_token="[UNK]")),  # noqa: S106
+        Tokenizer(models.BPE({"g": 0, "o": 1, "d": 2, "go": 3, "od": 4, "<pad>": 5}, [("g", "o"), ("o", "d")])),
+        Tokenizer(models.Unigram([("<unk>", 0.0), ("good", -1.0), ("o", -2.5), ("<pad>", -9.0)], 0, False)),
+    ]
+    for each in made[:2]:
+        each.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Lowercase(), normalizers.StripAccents()])
+        each.pre_tokenizer = pre_tokenizers.Whitespace()
+        each.post_processor = processors.TemplateProcessing(
+            "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 2), ("[SEP]", 3)]
+        )
+        each.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+        each.enable_truncation(6)
+        each.enable_padding(pad_id=0, pad_token="[PAD]")  # noqa: S106
+    made[2].pre_tokenizer = pre_tokenizers.ByteLevel()
+    made[2].decoder = decoders.ByteLevel()
+    made[3].pre_tokenizer = pre_tokenizers.Metaspace()
+    return [each.to_str(pretty=True) for each in made]
+
+
 def images() -> np.ndarray:
     return np.random.default_rng(5).normal(size=(4, 3, 8, 8)).astype(np.float32)
 
