@@ -435,7 +435,7 @@ def _report(
     if job.evaluation.data is not None:
         warnings += fewer_samples(job.evaluation.data, evaluation.samples)
     else:
-        warnings.append("evaluated on the calibration data; give evaluation data of its own for a figure to rely on")
+        warnings.append("evaluated on the calibration data; give other data with --eval-data")
     if job.quantization.optimize is None:
         warnings += speed_warnings(job.quantization.target, evaluation.latency)
     pixels = Uint8Input.of(table)

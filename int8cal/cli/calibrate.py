@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, say, show_report, shown_path, tell
+from int8cal.cli.console import Telling, command_line, say, show_report, shown_path, tell
 from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -73,15 +73,16 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         if not job.quiet:
             tell(f"wrote {shown_path(counted.path)}: {counted.samples} samples, shard {job.calibration.shard}")
         return
+    telling = Telling()
     with placed_patterns(place), shown_progress(quiet=job.quiet) as line:
         if line is not None:
             line.announce(order_of(job))
         outcome = calibrate_job(
             job,
             command=command_line(context),
-            tell=None if job.quiet else say,
+            tell=None if job.quiet else telling,
         )
-    show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json)
+    show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json, told=telling.told)
     require_complete(outcome.report)
     junit.record(outcome.report)
     require_sound(outcome.report)

@@ -13,7 +13,7 @@ import click
 from int8cal.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from int8cal.evaluation.result import Report
@@ -26,6 +26,18 @@ def say(message: str) -> None:
         if sys.stderr.isatty():  # a line of progress may stand there
             click.echo("\r\x1b[K", err=True, nl=False)
         click.echo(f"int8cal: {printable(' '.join(message.splitlines()))}", err=True)
+
+
+class Telling:
+    """Says lines about a run, and remembers them, so that its results do not say them again."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __call__(self, message: str) -> None:
+        """Say a line."""
+        say(message)
+        self.told.append(message.removeprefix("warning: "))
 
 
 def tell(line: str, *, err: bool = False, nl: bool = True) -> None:
@@ -70,11 +82,14 @@ def open_closed_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - a descriptor
 
 
-def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json: bool) -> None:
+def show_report(
+    report: Report, directory: Path | None, *, quiet: bool, as_json: bool, told: Collection[str] = ()
+) -> None:
     """Print a report: a summary, or (`as_json`) the text of report.json and nothing else on stdout.
 
     Args:
         directory: Where the files are; None when none were written.
+        told: What was said of it before.
     """
     if as_json:
         if directory is not None:
@@ -88,7 +103,7 @@ def show_report(report: Report, directory: Path | None, *, quiet: bool, as_json:
         from int8cal.report.summary import summary_lines
 
         page = "" if directory is None else shown_path(directory / "report.html")
-        tell_lines(summary_lines(report, screen(), page))
+        tell_lines(summary_lines(report, screen(), page, told))
     if directory is not None and as_json and not quiet:
         tell(f"results are in {shown_path(directory)}", err=True)
 

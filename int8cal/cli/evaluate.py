@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, say, show_report
+from int8cal.cli.console import Telling, command_line, show_report
 from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -94,6 +94,7 @@ def command(
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
     junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
+    telling = Telling()
     with shown_progress(quiet=job.quiet):
         report = evaluate_files(
             Path(fp32),
@@ -110,9 +111,9 @@ def command(
             overwrite=overwrite,
             strict=job.evaluation.strict,
             command=command_line(context),
-            tell=None if job.quiet else say,
+            tell=None if job.quiet else telling,
         )
-    show_report(report, directory, quiet=job.quiet, as_json=as_json)
+    show_report(report, directory, quiet=job.quiet, as_json=as_json, told=telling.told)
     require_complete(report)
     junit.record(report)
     require_sound(report)

@@ -222,10 +222,17 @@ def _match(text: str, outputs: re.Pattern[str] | None) -> re.Match[str] | None:
     return found if found is not None or outputs is None else _LIKE_OUTPUT.fullmatch(text)
 
 
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the first figure that begins with a name, else the one that is spelled most alike; "" for none."""
+    known = list(names)
+    begun = (each for each in known if each.startswith(name.lower()))
+    return next(begun, "") or next(iter(difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)), "")
+
+
 def _nearest(name: str, names: Collection[str], example: str) -> str:
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    near = nearest(name, names)
     if near:
-        return f'did you mean "{near[0]}"?'
+        return f'did you mean "{near}"?'
     return f"use one of {', '.join(names)}" if len(names) < 50 else f'write for example "{example}"'
 
 

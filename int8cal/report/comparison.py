@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import ConfigError
 from int8cal.evaluation.figures import DECISIONS, FIGURES, OUTPUT, OWN, figure_of, full_name, interval_of, value_of
-from int8cal.evaluation.gates import ParsedGate, hold, parse_gate
+from int8cal.evaluation.gates import ParsedGate, hold, nearest, parse_gate
 from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
@@ -120,6 +120,11 @@ class Comparison:
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def of_one_network(self) -> bool:
+        """Whether both are of one network, as far as layers tell: with none in common, figures alone stand together."""
+        return bool(self.layers) or not (self.lost and self.gained)
 
 
 def compare_documents(old: Document, new: Document) -> Comparison:
@@ -261,7 +266,8 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     found = []
     hashes = [str(document.model.get("sha256") or "") for document in (old, new)]
     if all(hashes) and hashes[0] != hashes[1]:
-        found.append(f"the float models differ: sha256 {hashes[0][:12]}… and {hashes[1][:12]}…")
+        names = "" if name_of(old) == name_of(new) else f"{name_of(old)} and {name_of(new)}, "
+        found.append(f"the float models differ: {names}sha256 {hashes[0][:12]}… and {hashes[1][:12]}…")
     elif not all(hashes) and name_of(old) != name_of(new):
         found.append(f'the float models have different names: "{name_of(old)}" and "{name_of(new)}"')
     data = [dict(evaluation_data(document)) for document in (old, new)]
@@ -308,6 +314,7 @@ _OF_BOTH: dict[str, Callable[[Comparison], float | None]] = {
     "layers.to_float": lambda found: None if found.to_float is None else len(found.to_float),
 }
 LIMITS = (*(f"{name}.{change}" for name in FIGURES for change in _CHANGES), *_OF_BOTH)
+_JUDGED = tuple(name for name, figure in FIGURES.items() if figure.better)  # of which one way is worse
 _OUTPUT_LIMIT = re.compile(rf"{OUTPUT.pattern}\.({'|'.join(_CHANGES)})", re.DOTALL)
 EXAMPLE = "sqnr_db.drop<=0.5"
 
@@ -345,6 +352,12 @@ def parse_limit(text: str, metric: str = "") -> ParsedGate:
     if plain is not None and plain[1] in FIGURES:
         changes = " or ".join(f"{plain[1]}.{change}" for change in _CHANGES)
         raise ConfigError(f'limit "{text}" is about a figure itself, not its change', do=f"write {changes}", gate=text)
+    if plain is not None and plain[1] not in _OF_BOTH and plain[1].rpartition(".")[2] not in _CHANGES:
+        near = nearest(plain[1], _JUDGED)
+        if near:
+            worse = "drop" if FIGURES[near].better > 0 else "rise"
+            what = f'limit "{text}" names an unknown figure "{plain[1]}"'
+            raise ConfigError(what, do=f'did you mean "{near}.{worse}"?', gate=text)
     limits = dict.fromkeys(LIMITS)
     if metric:
         limits |= {f"{metric}{rest}.{change}": None for rest in OWN for change in _CHANGES}

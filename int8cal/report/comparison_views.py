@@ -26,6 +26,14 @@ VERSION = 1
 MARKER = "<!-- int8cal compare -->"
 _SHOWN_LAYERS = 10
 _MOST = 40
+# Settings of which the two models' names and the warnings say all.
+_TOLD = frozenset({"model.int8", "model.name", "model.run", "model.sha256"})
+_DATA, _DIGEST = "model.data_fingerprint", 12
+_CALLED = {
+    _DATA: "calibration data, by fingerprint",
+    "model.samples": "calibration samples",
+    "samples": "evaluation samples",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ def compare_lines(judged: JudgedComparison) -> list[str]:
     lines = [
         f"old  {old}: {printable(name_of(found.old))}",
         f"new  {new}: {printable(name_of(found.new))}",
+        *(f"warning: {printable(text)}" for text in found.warnings),
         "",
     ]
     lines += wording.columns([("", "old", "new", "change", ""), *_figure_rows(found)])
@@ -93,9 +102,8 @@ def compare_lines(judged: JudgedComparison) -> list[str]:
     if worse:
         lines += ["", *wording.columns([("layer, largest drop first", "op", "old", "new", "change"), *worse])]
     rows = [(head, text) for head, text in _lists(found) if text]
-    rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in found.settings]
+    rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in _settings(found)]
     rows += _of_one(found)
-    rows += [("Warning", text) for text in found.warnings]
     rows += [
         ("pass" if gate.passed else "FAIL", f"{gate.gate}  ({value_text(judged, gate)})") for gate in judged.verdicts
     ]
@@ -115,7 +123,7 @@ def compare_markdown(judged: JudgedComparison) -> str:
         [code(gate.gate), escape(value_text(judged, gate)), "✅" if gate.passed else "❌"] for gate in judged.verdicts
     ]
     gates = [[code(each.gate), _passed(each.old), _passed(each.new)] for each in found.gates]
-    settings = [[code(cell) for cell in row] for row in found.settings]
+    settings = [[code(cell) for cell in row] for row in _settings(found)]
     lists = [f"{head}: {escape(text)}" for head, text in _lists(found) if text]
     return joined(
         [
@@ -188,7 +196,9 @@ def compare_suite(judged: JudgedComparison) -> Suite:
 
 
 def _figure_rows(found: Comparison) -> list[tuple[str, ...]]:
-    return [cells(change) for change in found.figures if change.old is not None or change.new is not None]
+    rows = [cells(change) for change in found.figures if change.old is not None or change.new is not None]
+    # how one network differs from another is no change
+    return [row if found.of_one_network else (*row[:3], "", "") for row in rows]
 
 
 def _layer_rows(found: Comparison) -> list[tuple[str, ...]]:
@@ -205,22 +215,38 @@ def _layer_rows(found: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def _lists(found: Comparison) -> list[tuple[str, str]]:
+def _settings(found: Comparison) -> list[tuple[str, str, str]]:
+    """Return the settings that changed, in words; what the head and the warnings say already is left out."""
+    cut = {_DATA: _DIGEST}
     return [
+        (_CALLED.get(name, name), old[: cut.get(name)], new[: cut.get(name)])
+        for name, old, new in found.settings
+        if name not in _TOLD
+    ]
+
+
+def _lists(found: Comparison) -> list[tuple[str, str]]:
+    of_layers = [
         ("From integer to float", _named(found.to_float or ())),
         ("From float to integer", _named(found.to_integer or ())),
         ("Layers no longer measured", _named(found.lost)),
         ("Layers newly measured", _named(found.gained)),
+    ]
+    return [
+        *(of_layers if found.of_one_network else []),
         ("Gates no longer there", _named([each.gate for each in found.gates if each.gone])),
     ]
 
 
 def _of_one(found: Comparison) -> list[tuple[str, str]]:
     """Name the settings that one report alone has."""
-    alone = (("old", found.only_old), ("new", found.only_new))
+    alone = {
+        which: [_CALLED.get(name, name) for name in names if name not in _TOLD]
+        for which, names in (("old", found.only_old), ("new", found.only_new))
+    }
     return [
         (f"In the {which} report alone", f"{wording.count(len(names), 'setting')}: {_named(names)}")
-        for which, names in alone
+        for which, names in alone.items()
         if names
     ]
 

@@ -65,8 +65,6 @@ def report_to_html(report: Report) -> str:
 
 def _page(report: Report, document: Document, histograms: list[dict[str, Any] | None]) -> dict[str, object]:
     """Prepare what the template shows in an order of its own, or on one axis."""
-    gates = [gate for _, gate in reading.told_gates(document)]
-    broken = any(not gate.passed for gate in gates) or bool(reading.faults(document))
     rows = tables.layer_rows(document, {histogram.tensor: index for index, histogram in enumerate(report.histograms)})
     by_tensor = {row.layer.tensor: row for row in reversed(rows)}
     drawn = [
@@ -76,7 +74,7 @@ def _page(report: Report, document: Document, histograms: list[dict[str, Any] | 
     speed, speed_text = charts.speed_picture(document)
     return {
         "title": printable(reading.name_of(document)),
-        "state": "fail" if broken else "pass" if gates else "none",
+        "verdict": reading.verdict(document, complete=not report.evaluation.failures),
         "figures": _grouped(document),
         "layers": rows,
         "in_order": sorted(rows, key=lambda row: row.order),

@@ -14,7 +14,6 @@ from int8cal.report import wording
 from int8cal.report.advice import advice
 from int8cal.report.document import document_of
 from int8cal.report.reading import (
-    doubts,
     evaluation_data,
     faults,
     flat,
@@ -25,7 +24,6 @@ from int8cal.report.reading import (
     origin_rows,
     told_gates,
     verdict,
-    worse_than_fp32,
 )
 from int8cal.report.tables import (
     DECISION_HEADS,
@@ -52,7 +50,7 @@ if TYPE_CHECKING:
 
     from int8cal.evaluation.result import Gate, LayerMetrics, Report
     from int8cal.report.document import Document
-    from int8cal.report.reading import Headline
+    from int8cal.report.reading import Headline, Phrase
 
 # By which a workflow finds its comment again.
 MARKER = "<!-- int8cal report -->"
@@ -80,11 +78,13 @@ def report_to_markdown(report: Report) -> str:
         64,000 characters: long parts are cut and say by how much, since a comment on GitHub holds 65,536.
     """
     document = document_of(report)
+    told = verdict(document, complete=not report.evaluation.failures)
+    text = "; ".join(each.text for each in told)
     return joined(
         [
             MARKER,
-            f"## {_mark(document)}int8cal: {_models(document)}",
-            f"**{escape(_whole_verdict(document))}**{_samples(document)}",
+            f"## {_mark(told)}int8cal: {_models(document)}",
+            f"**{escape(text[:1].upper() + text[1:])}**{_samples(document)}",
             bullets([f"⚠️ {escape(str(each))}" for each in document.findings], most=_FLOAT_NODES),
             _origin(document),
             bullets([f"❌ {escape(line)}" for line in faults(document)], most=_GATES),
@@ -110,17 +110,10 @@ def report_to_markdown(report: Report) -> str:
     )
 
 
-def _whole_verdict(document: Document) -> str:
-    """Put what speaks against the figures before the verdict, and what is worse than in the FP32 model behind it."""
-    text = "; ".join([*doubts(document), verdict(document), *worse_than_fp32(document)])
-    return text[:1].upper() + text[1:]
-
-
-def _mark(document: Document) -> str:
-    gates = [gate for _, gate in told_gates(document)]
-    if not gates:
-        return "❌ " if faults(document) else ""
-    return "✅ " if all(gate.passed for gate in gates) else "❌ "
+def _mark(told: Sequence[Phrase]) -> str:
+    """Mark what failed and what passed; being worse than FP32 is neither, where no gate is about it."""
+    bands = {each.band for each in told if each.kind in ("fault", "gates")}
+    return "❌ " if "poor" in bands else "✅ " if "good" in bands else ""
 
 
 def _models(document: Document) -> str:

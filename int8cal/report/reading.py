@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from int8cal.errors import printable
 from int8cal.evaluation.fastest import TITLES
@@ -46,6 +46,22 @@ class Headline:
     def note(self) -> str:
         """Everything to write beside the value."""
         return ", ".join(filter(None, (self.aside, f"95 % interval {self.interval}" if self.interval else "")))
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A part of the verdict.
+
+    Attributes:
+        kind: "doubt" speaks against the figures, "fault" is an output that is useless, "gates" how they went, "worse" a
+            way in which the int8 model is worse than the FP32 model.
+        text: Without a capital and a full stop.
+        band: "poor" where somebody has to look, "good" where gates passed, "" for neither.
+    """
+
+    kind: Literal["doubt", "fault", "gates", "worse"]
+    text: str
+    band: Literal["poor", "good", ""] = ""
 
 
 def name_of(document: Document) -> str:
@@ -132,34 +148,42 @@ def told_gates(document: Document) -> list[tuple[int, Gate]]:
     return [(at, gate) for at, gate in enumerate(document.gates) if is_told(gate)]
 
 
-def verdict(document: Document) -> str:
-    """How the gates went, in one phrase, after the outputs that are at fault."""
-    at_fault = sum(bool(output.faults) for output in document.outputs.values())
-    return f"{wording.count(at_fault, 'output')} at fault, {_of_gates(document)}" if at_fault else _of_gates(document)
+def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:
+    """Say how the int8 model stands, in the order in which every view tells it.
 
+    Args:
+        document: The report.
+        complete: Whether everything could be evaluated.
 
-def _of_gates(document: Document) -> str:
-    gates = [gate for _, gate in told_gates(document)]
-    failed = sum(not gate.passed for gate in gates)
-    if not gates:
-        return "no accuracy gates set"
-    if failed and len(gates) == 1:
-        return "the accuracy gate failed"
-    if failed:
-        return f"{failed} of {wording.count(len(gates), 'accuracy gate')} failed"
-    return "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed"
-
-
-def doubts(document: Document) -> list[str]:
-    """Say what speaks against the figures themselves."""
-    return [
+    Returns:
+        What speaks against the figures themselves; outputs at fault; how the gates went, always one phrase; in which
+        ways the int8 model is worse than the FP32 model, beyond the noise of the figures.
+    """
+    doubts = [
+        *([] if complete else ["not everything could be evaluated"]),
         *(["check the data"] if document.findings else []),
         *(["nothing to compare"] if nothing_to_compare(document) else []),
     ]
+    at_fault = sum(bool(output.faults) for output in document.outputs.values())
+    faulty = [Phrase("fault", f"{wording.count(at_fault, 'output')} at fault", "poor")] if at_fault else []
+    worse = [Phrase("worse", text, "poor") for text in _worse_than_fp32(document)]
+    return (*(Phrase("doubt", text, "poor") for text in doubts), *faulty, _of_gates(document), *worse)
 
 
-def worse_than_fp32(document: Document) -> list[str]:
-    """Say in which ways the int8 model is worse than the FP32 model, beyond the noise of the figures."""
+def _of_gates(document: Document) -> Phrase:
+    gates = [gate for _, gate in told_gates(document)]
+    failed = sum(not gate.passed for gate in gates)
+    if not gates:
+        return Phrase("gates", "no accuracy gates set")
+    if failed:
+        several = f"{failed} of {wording.count(len(gates), 'accuracy gate')} failed"
+        return Phrase("gates", "the accuracy gate failed" if len(gates) == 1 else several, "poor")
+    return Phrase(
+        "gates", "the accuracy gate passed" if len(gates) == 1 else f"all {len(gates)} accuracy gates passed", "good"
+    )
+
+
+def _worse_than_fp32(document: Document) -> list[str]:
     found = []
     for name, drop in (("top-1", document.metrics.top1), (own_metric(document), document.metric)):
         bounds = ends(drop.drop_ci95) if drop else None

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.errors import printable
 from int8cal.report import wording
-from int8cal.report.advice import advice
 from int8cal.report.document import document_of
-from int8cal.report.reading import (
-    NOTHING,
-    doubts,
-    faults,
-    headlines,
-    nothing_to_compare,
-    told_gates,
-    verdict,
-    worse_than_fp32,
-)
+from int8cal.report.reading import NOTHING, faults, headlines, nothing_to_compare, told_gates, verdict
 from int8cal.report.screen import Screen
 from int8cal.report.tables import decision_sentences, optimized_sentence, runtime_sentences, worst_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
@@ -36,55 +26,87 @@ _LABEL = 8
 # Of the headlines, those that are about accuracy, most telling first.
 _ACCURACY = ("metric", "top1", "agreement", "sqnr_db")
 _GATES_NAMED = 2
+_KINDS = 3  # of float nodes, where room is short
+_MORE = "More"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A label and a text; those of the least `rank` stay where there is no room for all."""
+    """A label and a text; those of the least `rank` stay where there is no room for all.
+
+    `shorter` says the same in fewer words, where room is short.
+    """
 
     rank: int
     label: str
     text: str
     band: str = ""
+    shorter: str = ""
 
     def lines(self, screen: Screen) -> list[str]:
         whole = f"{self.label:{_LABEL}}  {printable(self.text)}"
         return [screen.paint(line, self.band) for line in screen.wrap(whole, _LABEL + 2)]
 
+    def short(self, screen: Screen) -> _Row:
+        """Leave out what is beside the point, and then what one line does not hold; the verdict keeps its lines."""
+        text, room = self.shorter or self.text, screen.width - _LABEL - 2
+        if self.rank and len(text) > room:
+            # at the end of a part, or else of a word
+            ends = [text.rfind(each, 0, room) for each in (" (", ", ", "; ")]
+            text = f"{text[: max(ends) if max(ends) > 0 else max(text.rfind(' ', 0, room), 1)]}…"
+        return replace(self, text=text)
 
-def summary_lines(report: Report, screen: Screen = PIPE, page: str = "") -> list[str]:
+
+def summary_lines(report: Report, screen: Screen = PIPE, page: str = "", told: Collection[str] = ()) -> list[str]:
     """Say in at most eight lines where a model stands.
 
     Args:
         report: Of the job.
         screen: Where; its width decides how much is told.
         page: Path of the HTML report, which is the last line; "" without one.
+        told: Findings and warnings that have been printed already, and are not printed again.
 
     Returns:
         First the verdict with everything that is worse than in the FP32 model and all that speaks against the figures;
-        then what fits of reasons, accuracy, speed, size, advice, warnings, the worst layer and what stayed in float.
+        then accuracy, speed, size, warnings, the worst layer and what stayed in float. Where that takes more lines,
+        rows are told in short, the least important first, and then left out, with their names in a line.
     """
     document = document_of(report)
     last = _Row(0, "Report", page or "not written; -o DIR writes it")
-    rows = [_verdict(document, complete=not report.evaluation.failures), *_rows(document), last]
-    room, kept = LINES, set[int]()
-    for index in sorted(range(len(rows)), key=lambda index: rows[index].rank):
-        needed = len(rows[index].lines(screen))
-        if rows[index].rank == 0 or needed <= room:
-            room -= needed
-            kept.add(index)
-    return [line for index in sorted(kept) for line in rows[index].lines(screen)]
+    rows = [_verdict(document, complete=not report.evaluation.failures), *_rows(document, screen, told), last]
+    return [line for row in _fitting(rows, screen) for line in row.lines(screen)]
+
+
+def _fitting(rows: list[_Row], screen: Screen) -> list[_Row]:
+    """Shorten rows until eight lines hold them, and leave out what still does not fit; the last row stays the last."""
+
+    def fits() -> bool:
+        return sum(len(row.lines(screen)) for row in rows) <= LINES
+
+    places = sorted(range(len(rows)), key=lambda place: -rows[place].rank)
+    for place in places:
+        if screen.whole_names or fits():
+            break
+        rows[place] = rows[place].short(screen)
+    left = list[str]()
+    for row in [rows[place] for place in places if rows[place].rank]:
+        if fits():
+            break
+        rows = [each for each in rows[:-1] if each is not row and each.label != _MORE] + rows[-1:]
+        left.insert(0, row.label)
+        rows.insert(-1, _Row(0, _MORE, f"{', '.join(left)}: in the report"))
+    return rows
 
 
 def _verdict(document: Document, *, complete: bool) -> _Row:
     gates = told_gates(document)
     failed = [f"{gate.gate}, {_value(document, index)}" for index, gate in gates if not gate.passed]
     named = f" ({'; '.join(failed[:_GATES_NAMED])}{'; ...' if len(failed) > _GATES_NAMED else ''})" if failed else ""
-    against = [*([] if complete else ["not everything could be evaluated"]), *doubts(document)]
-    worse = worse_than_fp32(document)
-    bad = against or failed or faults(document) or worse
-    band = "poor" if bad else "good" if gates else "strong"
-    return _Row(0, "Result", "; ".join([*against, f"{verdict(document)}{named}", *worse]), band)
+    phrases = verdict(document, complete=complete)
+    bands = {each.band for each in phrases}
+    band = "poor" if "poor" in bands else "good" if "good" in bands else "strong"
+    told = "; ".join(f"{each.text}{named if each.kind == 'gates' else ''}" for each in phrases)
+    return _Row(0, "Result", told, band, shorter="; ".join(each.text for each in phrases))
 
 
 def _value(document: Document, index: int) -> str:
@@ -92,28 +114,25 @@ def _value(document: Document, index: int) -> str:
     return wording.NOT_MEASURED if value is None else f"is {wording.plain(value)}"
 
 
-def _rows(document: Document) -> list[_Row]:
+def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Row]:
     """Return what there is to say beside the verdict, in reading order."""
     figures = {each.label: each for each in headlines(document)}
     fastest = document.fastest is not None and document.fastest.runtime != "onnxruntime"
-    worst = worst_layer(document)
-    failed = [index for index, gate in told_gates(document) if not gate.passed]
     rows = [
-        _of(1, "Data", [str(each) for each in document.findings], "poor"),
+        _of(1, "Data", [text for text in map(str, document.findings) if text not in told], "poor"),
         _of(1, "At fault", faults(document), "poor"),
-        _Row(2, "Accuracy", _accuracy(document)),
+        _Row(2, "Accuracy", _accuracy(document), shorter=_accuracy(document, asides=False)),
         *(
-            _Row(3 if each.measured else 10, label, _told(each))
+            _Row(3 if each.measured else 10, label, _told(each), shorter=_elsewhere(each))
             for label in ("Speedup", "Size")
             for each in [figures[label]]
         ),
         _of(4, "Runtime", [f"{name}: {text}" for name, text in runtime_sentences(document)]),
         _Row(4, "Fastest", _told(figures["Fastest here"])) if fastest and "Fastest here" in figures else None,
         _of(5, "Search", _goals(document)),
-        _of(6, "Advice", list(dict.fromkeys(filter(None, (advice(document, index) for index in failed))))),
-        _of(7, "Warning", document.other_warnings, "fair"),
-        _Row(8, "Worst", f"{worst.text} at {worst.aside}") if worst.measured else None,
-        _Row(9, "Float", _left_in_float(document)),
+        _of(6, "Warning", [text for text in document.other_warnings if text not in told], "fair"),
+        _worst(document, screen),
+        _Row(8, "Float", _left_in_float(document, None), shorter=_left_in_float(document, _KINDS)),
     ]
     return [each for each in rows if each is not None and each.text]
 
@@ -124,7 +143,7 @@ def _of(rank: int, label: str, told: Sequence[str], band: str = "") -> _Row | No
     return _Row(rank, label, f"{told[0]}{more}", band) if told else None
 
 
-def _accuracy(document: Document) -> str:
+def _accuracy(document: Document, *, asides: bool = True) -> str:
     if nothing_to_compare(document):
         return NOTHING
     found = sorted(
@@ -132,7 +151,9 @@ def _accuracy(document: Document) -> str:
     )
     decisions = [f"{label} {text.partition(' (')[0]}" for label, text in decision_sentences(document)[:1]]
     told = [
-        f"{each.label} {each.text if each.about == 'agreement' else _told(each)}" for each in found if each.measured
+        f"{each.label} {_told(each) if asides and each.about != 'agreement' else each.text}"
+        for each in found
+        if each.measured
     ]
     if told or decisions:
         return ", ".join([*decisions, *told])
@@ -146,16 +167,33 @@ def _told(headline: Headline) -> str:
     return f"{headline.text} ({headline.aside})" if headline.aside else headline.text
 
 
+def _elsewhere(speed: Headline) -> str:
+    """Write a speedup without the machine that it is of."""
+    return _told(replace(speed, aside=speed.aside.partition(" on ")[0])) if speed.measured else ""
+
+
+def _worst(document: Document, screen: Screen) -> _Row | None:
+    """Name the worst layer; in short with its name cut in the middle."""
+    worst = worst_layer(document)
+    if not worst.measured:
+        return None
+    front = f"{worst.text} at "
+    fitted = wording.shortened(printable(worst.aside), max(screen.width - _LABEL - 2 - len(front), _LABEL))
+    return _Row(7, "Worst", front + worst.aside, shorter=front + fitted)
+
+
 def _goals(document: Document) -> list[str]:
     """Say what measured latencies or a budget led to."""
     found = [optimized_sentence(document.optimize).rstrip(".")] if document.optimize else []
     return found + ([document.mixed_precision.outcome] if document.mixed_precision else [])
 
 
-def _left_in_float(document: Document) -> str:
+def _left_in_float(document: Document, most: int | None) -> str:
+    """Count the float nodes by kind, at most so many kinds."""
     fusion = document.fusion
     if fusion is None:
         return ""
     kinds = Counter(node.op_type for node in fusion.nodes).most_common()
-    listed = ", ".join(f"{number} {kind}" for kind, number in kinds)
-    return f"{fusion.float_} of {fusion.total} compute nodes{f' ({listed})' if listed else ''}"
+    listed = [f"{number} {kind}" for kind, number in kinds[:most]] + (["…"] if len(kinds[:most]) < len(kinds) else [])
+    told = f" ({', '.join(listed)})" if listed else ""
+    return f"{fusion.float_} of {fusion.total} compute nodes{told}"

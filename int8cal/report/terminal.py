@@ -55,8 +55,9 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
         scales of weights, the nodes left in float, what the recipe and a budget did, and decisions.
     """
     samples = document.samples
-    title = f"{printable(name_of(document))}, {verdict(document)}"
-    band = "poor" if any(not gate.passed for gate in document.gates) else "strong"
+    phrases = verdict(document)
+    title = f"{printable(name_of(document))}, {'; '.join(each.text for each in phrases)}"
+    band = "poor" if any(each.band == "poor" for each in phrases) else "strong"
     lines = [screen.paint(f"{title}, {wording.count(samples, 'sample')}" if samples else title, band), ""]
     broken = _fault_rows(document)
     lines += [*screen.aligned(broken, ["poor"] * len(broken)), ""] if broken else []
@@ -244,9 +245,10 @@ def _weight(name: str, each: WeightScales) -> tuple[str, str, float, float, floa
 
 def _verdict_rows(document: Document) -> list[_Row]:
     gates = told_gates(document)
-    rows: list[_Row] = [("Gates", verdict(document))] if gates else []
+    rows = list[_Row]()
     for index, gate in gates:
-        rows.append(("", f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"))
+        told = f"{'pass' if gate.passed else 'FAIL'}  {gate.gate}  (value {gate_value(document, index)})"
+        rows.append(("" if rows else "Gates", told))
         rows += [("", f"      {text}") for text in filter(None, [advice(document, index)])]
     return rows + [("" if index else "Warnings", line) for index, line in enumerate(document.other_warnings)]
 
@@ -261,4 +263,4 @@ def _verdict_bands(document: Document) -> list[str]:
     gates = list[str]()
     for index, gate in told_gates(document):
         gates += ["" if gate.passed else "poor", *([""] if advice(document, index) else [])]
-    return [*([""] if gates else []), *gates, *(["fair"] if document.other_warnings else [])]
+    return [*gates, *(["fair"] if document.other_warnings else [])]

@@ -41,6 +41,7 @@ HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to 
 LEAST_SEEN = 1e-3
 ENOUGH_FIT = 80  # samples; to fit on more than these, at most a fifth of all are taken
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
+_LEAST_SHOWN = 0.01  # dB, of two decimals
 LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 
 
@@ -92,6 +93,22 @@ class Gain:
     def surely_worse(self) -> bool:
         """Whether one of the two falls, by more than the noise of the samples."""
         return self.db < -self.margin_db or self.mean_db < -self.mean_margin_db
+
+    @property
+    def told(self) -> str:
+        """What it comes to in words: at the worst point, and in the mean where that is another figure."""
+        if self.margin_db == math.inf:
+            return "one validation sample cannot tell a gain from noise"
+        worst, mean = (_difference(*each) for each in ((self.db, self.margin_db), self.mean))
+        return worst if worst == mean else f"at the worst output {worst}; in the mean of all {mean}"
+
+
+def _difference(db: float, margin: float) -> str:
+    """Tell a difference of scores, and whether it is more than other samples may change it by, which is the margin."""
+    if db == 0:
+        return "no difference"
+    size = f"of {abs(db):.2f} ± {margin:.2f} dB" if abs(db) >= _LEAST_SHOWN else f"below {_LEAST_SHOWN:g} dB"
+    return f"a {'gain' if db > 0 else 'loss'} {size}, {'more' if abs(db) > margin else 'no more'} than chance"
 
 
 class Scorer:

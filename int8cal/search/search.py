@@ -292,13 +292,8 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     gain = gain_of(before, after)
     kept = gain.sure and gain.db > proposal.least_db
     verdict = "kept" if kept else "dropped"
-    noise = "one validation sample cannot tell a gain from noise"
-    if gain.margin_db < math.inf:
-        # rounded to -0.00, a gain has no sign
-        told = [f"{round(db, 2) or 0.0:+.2f} ± {of:.2f}" for db, of in ((gain.db, gain.margin_db), gain.mean)]
-        why = "sure" if gain.sure else "not sure"
-        noise = f"the gain of {told[0]} dB, {told[1]} dB in the mean, is {why}"
-        noise += "" if kept or not gain.sure else f" and less than the {proposal.least_db:g} dB asked for"
+    noise = gain.told
+    noise += "" if kept or not gain.sure else f", but less than the {proposal.least_db:g} dB asked for"
     figures = f"SQNR on the validation samples {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:
         figures = "no validation sample has a signal to score by"

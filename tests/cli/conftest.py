@@ -144,6 +144,7 @@ class FakePipeline:
     errors: list[BaseException | None] = field(default_factory=list)
     report: Report = REPORT
     lines: tuple[str, ...] = ("version: 1", "providers: CPU")
+    said: tuple[str, ...] = ()
     calls: list[SimpleNamespace] = field(default_factory=list)
 
     def _called(self, **arguments: object) -> None:
@@ -154,6 +155,8 @@ class FakePipeline:
 
     def calibrate_job(self, job, *, exclusive=None, output=None, command="", tell=None):
         self._called(job=job)
+        for line in self.said:
+            tell(line)
         directory = self.folder / "results"
         directory.mkdir(exist_ok=True)
         (directory / "report.json").write_text('{"format": "int8cal/report"}\n')
@@ -165,6 +168,8 @@ class FakePipeline:
 
     def evaluate_files(self, fp32, int8, data, **settings):
         self._called(fp32=fp32, int8=int8, data=data, **settings)
+        for line in self.said:
+            settings["tell"](line)
         return self.report
 
     def merge_files(self, inputs, output, *, overwrite):

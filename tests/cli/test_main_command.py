@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +18,7 @@ import int8cal
 from int8cal import errors
 from int8cal.cli.grouped import GROUPS
 from int8cal.cli.main import COMMANDS, cli
+from int8cal.data.checks import Finding
 from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
 
 Engine = Literal["local", "ray"]
@@ -320,3 +322,23 @@ def test_the_help_of_a_long_command_has_at_most_40_lines_and_every_option_under_
     headings = re.findall(r"^(\w.*):$", every.out, re.MULTILINE)
     assert headings == re.findall(r"^(\w.*):$", first.out, re.MULTILINE) == list(GROUPS)
     golden(f"help/{name}-all.txt", every.out)
+
+
+@pytest.mark.parametrize("command", ["calibrate m.onnx --data d", "evaluate m.onnx q.onnx --data d"])
+def test_what_was_said_before_the_work_is_not_said_again_by_the_results(here, pipeline, command):
+    findings = tuple(Finding("grey", f"samples are {what}", "check them") for what in ("grey", "odd"))
+    pipeline.report = replace(pipeline.report, findings=findings, warnings=(*map(str, findings), "slow"))
+    pipeline.said = (f"warning: {findings[0]}", "slow")
+    done = here(*command.split())
+    assert done.err == "int8cal: warning: samples are grey; check them\nint8cal: slow\n"
+    assert "Data      samples are odd; check them\n" in done.out
+    assert not [text for text in ("samples are grey", "slow") if text in done.out]
+
+
+@pytest.mark.parametrize("command", ["calibrate m.onnx --data d", "evaluate m.onnx q.onnx --data d"])
+def test_the_advice_on_a_gate_that_failed_is_given_once(here, pipeline, gated, command):
+    pipeline.report = gated(("fusion.float<=0", 2.0, False))
+    done = here(*command.split())
+    assert done.code == 7
+    assert done.message.endswith("the results are kept; see Left in float")
+    assert "see Left in float" not in done.out

@@ -26,7 +26,6 @@ from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.junit import suite_of_report
 from int8cal.report.markdown import report_to_markdown
-from int8cal.report.summary import summary_lines
 
 SQNR = "sqnr_db>=40"
 
@@ -181,7 +180,6 @@ def test_several_gates_are_advised_one_by_one(held):
 def test_every_view_shows_it(held):
     report = held("fusion.float<=0", fusion=Fusion(1, 1, (FloatNode("soft", "Softmax", "x"),)))
     told = "in float are soft (Softmax: x)"
-    assert told in "\n".join(summary_lines(report))
     assert told in report_to_markdown(report)
     assert told in report_to_html(report)
     assert told in suite_of_report("job", report, action="calibrate").cases[1].message

@@ -65,6 +65,28 @@ def test_the_outcome_says_what_was_looked_at(judge, limits, regressions, phrase)
     assert outcome(judge(*limits, regressions=regressions)) == phrase
 
 
+def test_warnings_stand_before_the_figures_and_hashes_are_no_settings(judge, new):
+    worsen(new)
+    new["model"]["data_fingerprint"] = new["model"]["run"] = "f" * 32
+    lines = compare_lines(judge())
+    assert lines[2] == "warning: the float models differ: sha256 abababababab… and cdcdcdcdcdcd…"
+    assert not [line for line in lines[3:] if "sha256" in line or "model.run" in line]
+    new["model"]["name"] = "other.onnx"
+    assert compare_lines(judge())[2].startswith("warning: the float models differ: net.onnx and other.onnx, sha256 ab")
+
+
+def test_of_different_networks_only_figures_stand_side_by_side(judge, new):
+    worsen(new)
+    for at, layer in enumerate(new["layers"]):
+        layer["tensor"] = f"other_{at}"
+    judged = judge()
+    lines, comment = compare_lines(judged), compare_markdown(judged)
+    assert "SQNR                        31.50 dB     28.00 dB" in [line.rstrip() for line in lines]
+    for text in ("\n".join(lines), comment):
+        assert not [word for word in ("worse", "other_0", "conv_a", "measured: a") if word in text]
+    assert json.loads(compare_json(judged))["gained_layers"] == ["other_0", "other_1", "other_2"]
+
+
 def test_the_comment_has_the_verdict_first_and_the_rest_folded(judge, new):
     worsen(new)
     text = compare_markdown(judge("sqnr_db.drop<=0.5", regressions=True))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import importlib.resources
 import json
 import re
@@ -10,11 +11,17 @@ from html.parser import HTMLParser
 
 import pytest
 
-from int8cal.evaluation.result import FloatNode, Gate, LayerScales, OutputMetrics
+from int8cal.data.checks import Finding
+from int8cal.evaluation.result import FloatNode, Gate, Latency, LayerScales, OutputMetrics
 from int8cal.numerics.metrics import EXACT_DB
 from int8cal.quantization.table import WeightEntry
+from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
+from int8cal.report.markdown import report_to_markdown
+from int8cal.report.reading import verdict
+from int8cal.report.terminal import report_lines
 
+FINDING = Finding("grey", "all samples are grey", "check how they are read")
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 
@@ -235,3 +242,31 @@ def test_an_exact_layer_is_drawn_to_the_edge_and_named_as_it_is(report):
     page = report_to_html(replace(report, evaluation=replace(report.evaluation, layers=layers)))
     bars = re.findall(r'x="0.0%" width="([\d.]+)%" height="100%"/></svg>\s*<span class="good">([^<]*)', page)
     assert bars == [("50.0", "30.00 dB"), ("100.0", "75.50 dB"), ("100.0", "exact")]
+
+
+def test_a_gate_that_is_always_on_and_passed_has_no_card_beside_a_verdict_without_gates(report):
+    standing = Gate("outputs.dead<=0", 0.0, passed=True)
+    page = report_to_html(replace(report, gates=(standing,)))
+    assert "no accuracy gates set" in page
+    assert "<h2>Gates</h2>" not in page
+    failed = report_to_html(replace(report, gates=(replace(standing, value=1.0, passed=False),)))
+    assert "<h2>Gates</h2>" in failed
+    assert '<span class="pill fail">✗ the accuracy gate failed</span>' in failed
+
+
+def test_findings_are_shown_where_there_is_no_other_warning(report):
+    page = report_to_html(replace(report, findings=(FINDING,), warnings=(str(FINDING),)))
+    assert f"<strong>Check the data.</strong> {FINDING}" in page
+
+
+def test_the_verdict_is_the_same_phrases_in_every_view(report):
+    slower = replace(report.evaluation, latency=Latency(2.0, 2.5, 0.8, (0.75, 0.84)))
+    each = replace(report, evaluation=slower, findings=(FINDING,), warnings=(str(FINDING),))
+    texts = [phrase.text for phrase in verdict(document_of(each))]
+    assert texts == ["check the data", "1 of 2 accuracy gates failed", "slower than FP32 (0.80x)"]
+    pills = re.findall(r'<span class="pill \w+">(?:[!✗✓] )?([^<]+)</span>', report_to_html(each))
+    assert pills[:3] == texts
+    assert "**Check the data; 1 of 2 accuracy gates failed; slower than FP32 (0.80x)**" in html.unescape(
+        report_to_markdown(each).replace("\\", "")
+    )
+    assert "; ".join(texts) in report_lines(document_of(each))[0]

@@ -6,6 +6,8 @@ import pytest
 
 from int8cal.data.checks import Finding
 from int8cal.evaluation.result import Drop, Gate, Latency, Size
+from int8cal.report.html import report_to_html
+from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.summary import LINES, summary_lines
 
@@ -31,7 +33,7 @@ def test_a_pipe_gets_whole_lines_the_verdict_first_and_the_page_last(report):
         "Speedup   2.00x (4.812 ms to 2.411 ms per sample)",
         "Size      3.83x smaller (14.00 MB to 3.66 MB)",
     ]
-    assert lines[4].startswith("Advice    SQNR falls most at ")
+    assert [line.split()[0] for line in lines[4:]] == ["Warning", "Worst", "Float", "Report"]
     assert lines[-1] == f"Report    {PAGE}"
     assert len(lines) == LINES
 
@@ -49,6 +51,29 @@ def test_a_terminal_gets_at_most_eight_lines_of_its_width(report, empty_report, 
         assert len(lines) <= LINES
         assert max(map(len, lines)) <= width
         assert lines[-1] == f"Report    {PAGE}"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_worst_layer_and_what_stayed_in_float_are_told_at_any_width(report, width):
+    cpu = "per sample on Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz, 2 threads"
+    warned = replace(report, gates=(), warnings=(f"evaluated on the calibration data; {cpu}",))
+    labels = [line.split()[0] for line in summary_lines(warned, Screen(width=width), PAGE)]
+    assert labels == ["Result", "Accuracy", "Speedup", "Size", "Warning", "Worst", "Float", "Report"]
+
+
+def test_rows_without_room_are_named(report):
+    gates = tuple(Gate(f"outputs.a_long_name_of_an_output_{at}.sqnr_db>=30", 24.6, False) for at in range(3))
+    lines = summary_lines(replace(report, gates=gates, findings=(FINDING,)), Screen(width=40), PAGE)
+    assert len(lines) <= LINES
+    shown = " ".join("\n".join(lines).split())
+    assert "More Worst, Float: in the report Report" in shown
+
+
+def test_a_part_that_could_not_be_evaluated_stands_in_the_verdict_of_every_view(report, measured):
+    failed = measured(failures=(ValueError("no"),))
+    assert summary_lines(failed)[0].startswith("Result    not everything could be evaluated; 1 of 2 accuracy gates")
+    assert "**Not everything could be evaluated; 1 of 2 accuracy gates failed**" in report_to_markdown(failed)
+    assert '<span class="pill fail">! not everything could be evaluated</span>' in report_to_html(failed)
 
 
 def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):

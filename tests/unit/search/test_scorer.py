@@ -12,7 +12,7 @@ import int8cal
 from int8cal.data.sample import Sample
 from int8cal.graph.signature import signature_of
 from int8cal.search.recipes import PLAIN, RECIPES, Recipe
-from int8cal.search.scorer import Score, Scorer, gain_of, split_samples
+from int8cal.search.scorer import Gain, Score, Scorer, gain_of, split_samples
 
 
 def score(noise, signal=None):
@@ -23,6 +23,28 @@ def score(noise, signal=None):
 def test_the_worst_point_decides():
     assert score([[1e-2, 0.0]]).db == pytest.approx(20 + 10 * math.log10(2))
     assert score([[1e-2, 1e-9]]).db == pytest.approx(score([[1e-2, 0.0]]).db, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("gain", "told"),
+    [
+        (Gain(-0.55, 0.27, -0.55, 0.27), "a loss of 0.55 ± 0.27 dB, more than chance"),
+        (Gain(1.52, 0.27, 1.52, 0.27), "a gain of 1.52 ± 0.27 dB, more than chance"),
+        (Gain(-0.1, 0.27, -0.1, 0.27), "a loss of 0.10 ± 0.27 dB, no more than chance"),
+        (Gain(0.0, 0.0, 0.0, 0.0), "no difference"),
+        (Gain(1e-4, 1e-5, 1e-4, 1e-5), "a gain below 0.01 dB, more than chance"),
+        (Gain(0.1, math.inf, 0.1, math.inf), "one validation sample cannot tell a gain from noise"),
+        (
+            Gain(0.14, 0.25, -3.14, 1.72),
+            (
+                "at the worst output a gain of 0.14 ± 0.25 dB, no more than chance; "
+                "in the mean of all a loss of 3.14 ± 1.72 dB, more than chance"
+            ),
+        ),
+    ],
+)
+def test_a_gain_is_told_by_its_interval_and_each_figure_once(gain, told):
+    assert gain.told == told
 
 
 def test_points_without_a_signal_do_not_count():
