@@ -218,7 +218,7 @@ def count_shard(job: Job, *, tell: Callable[[str], object] | None = None) -> Sha
         what = f"its directory cannot be made ({reason_of(error)})"
         raise OutputError(what, where=str(path), do="give another output directory") from error
     statistics = count_planned(job, planned, checkpoint)
-    save_statistics(statistics, path, frozenset({Shard.parse(str(job.calibration.shard))}))
+    save_statistics(replace(statistics, shards=frozenset({Shard.parse(str(job.calibration.shard))})), path)
     checkpoint.remove()
     return ShardOutcome(path, statistics.samples)
 

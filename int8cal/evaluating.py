@@ -15,7 +15,7 @@ from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
-from int8cal.data.preprocessing import flat
+from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
@@ -247,26 +247,17 @@ def _used(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> 
     keys = {key: value for key, value in flat(feeds.preprocess).items() if value != defaults.get(key)}
     if feeds.preprocess.text is not None:
         keys["text.tokenizer"] = feeds.preprocess.text.tokenizer
-    shown = ", ".join(f"{key} {_shown(value)}" for key, value in keys.items() if value not in (None, {}))
-    return (f"preprocessing from {stored.source}: {shown or 'none'}",)
+    told = ", ".join(f"{key} {shown(value)}" for key, value in keys.items() if value not in (None, {}))
+    return (f"preprocessing from {stored.source}: {told or 'none'}",)
 
 
 def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess | None) -> tuple[Finding, ...]:
     """Say that samples are preprocessed in another way than those that the int8 model was calibrated on."""
     if stored is None or not feeds.prepared or data.preprocess in (None, stored.preprocess):
         return ()
-    given, known = flat(data.preprocess), flat(stored.preprocess)
-    keys = [key for key in {**known, **given} if given.get(key) != known.get(key)]
-    # a color or layout that one of them leaves to the model's input is none that differs
-    keys = [key for key in keys if key not in {"color", "layout"} or None not in (given[key], known[key])]
-    if not keys:
+    told = differing(flat(data.preprocess), flat(stored.preprocess))
+    if not told:
         return ()
-    told = ", ".join(
-        "another tokenizer"
-        if key == "text.tokenizer"
-        else f"{key} {_shown(given.get(key))} and not {_shown(known.get(key))}"
-        for key in keys
-    )
     return (
         Finding(
             "other-preprocess",
@@ -275,10 +266,6 @@ def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess
             "leave data.preprocess out, so that the stored one is used",
         ),
     )
-
-
-def _shown(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _header(model: Path | onnx.ModelProto) -> onnx.ModelProto:

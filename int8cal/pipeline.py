@@ -18,10 +18,11 @@ from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
+from int8cal.data.preprocessing import noted
 from int8cal.data.shards import Shard
 from int8cal.errors import DataError
 from int8cal.evaluating import open_samples, trimmer
-from int8cal.evaluation.data_checks import Findings, few_samples, one_sample
+from int8cal.evaluation.data_checks import Findings, few_samples, one_sample, unlike_data
 from int8cal.evaluation.feeding import fed
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.bodies import full_name
@@ -110,13 +111,16 @@ def plan_job(
         trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
         shard = None if job.calibration.shard is None else Shard.parse(job.calibration.shard)
         feeds = open_samples(job.data, prepared.signature, stream, trim, shard=shard)
-    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric)
+        path = job.calibration.statistics
+        known = None if path is None else load_statistics(path)
+    return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric, known)
 
 
 def before_calibration(planned: Planned, job: Job) -> tuple[Finding, ...]:
     """Say what is known of the calibration data before the pass over it."""
-    few = one_sample(planned.feeds.count) if job.calibration.statistics is None else ()
-    return (*few, *fed_wrong(planned, job))
+    if planned.known is None:
+        return (*one_sample(planned.feeds.count), *fed_wrong(planned, job))
+    return (*unlike_data(planned.known, str(job.calibration.statistics), planned.feeds), *fed_wrong(planned, job))
 
 
 def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
@@ -174,7 +178,7 @@ def count_planned(job: Job, planned: Planned, checkpoint: Checkpoint) -> Statist
     statistics = _collected(job, planned, None, ahead, keep=0, checkpoint=checkpoint).statistics
     parts = _count_bodies(job, planned, feeds, None, keep=0)
     counted = {path: part.counting.result().statistics for path, part in parts.items() if part.counting.seen}
-    return replace(statistics, bodies=counted)
+    return replace(statistics, bodies=counted, preprocess=noted(feeds))
 
 
 def calibrate_planned(
@@ -210,8 +214,7 @@ def calibrate_planned(
     held: Iterable[Sample] = feeds if planned.stream is None or not planned.plan.bodies else [*feeds]
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
     ahead = track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples")
-    path = job.calibration.statistics
-    known = None if path is None else load_statistics(path)
+    known = planned.known
     with clock.station("calibrate"):
         if engine is not None:
             prepared, sha256, threads = planned.prepared, planned.prepared.sha256, job.calibration.threads
@@ -222,6 +225,8 @@ def calibrate_planned(
         else:
             counts = cluster.added(_count_work(job, planned, keep), feeds, "samples")
             watch, collected = counts.watch, counts.collected(feeds)
+    if known is None:
+        collected = replace(collected, statistics=replace(collected.statistics, preprocess=noted(feeds)))
     bodies = _Bodies()
     inputs = _search_inputs(job, planned, collected, checkpoint)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):

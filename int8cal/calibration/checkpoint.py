@@ -97,7 +97,7 @@ class Checkpoint:
             with zipfile.ZipFile(self._path) as archive:
                 if header["samples"]:
                     self._packed = archive.read(_STATISTICS)
-                    statistics, _ = read_statistics(BytesIO(self._packed), str(self._path))
+                    statistics = read_statistics(BytesIO(self._packed), str(self._path))
                     widths = {name: Widths(*map(int, each)) for name, each in header["widths"].items()}
                     if (statistics.samples, [*statistics.tensors]) != (header["samples"], [*widths]):
                         raise ValueError(_STATISTICS)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.data.padding import tally
+from int8cal.data.preprocessing import differing
+from int8cal.data.shards import together
 from int8cal.errors import StatisticsError
 from int8cal.numerics import Float32, Float64, Int64, exactsum
 from int8cal.numerics.loglinear import Histogram, add_counts, histogram, moved
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from int8cal.data.padding import Padding
+    from int8cal.data.shards import Shard
 
 
 FINGERPRINT_MODULUS = 1 << 128
@@ -188,6 +191,8 @@ class Statistics:
         padding: What padding the samples had, and whether it was counted; none where no sample had any.
         bodies: Statistics of bodies of If, Loop and Scan by path (see `graph.bodies`), whose samples are their runs;
             one that was never run is missing.
+        shards: The parts of the data that they are of; none for all of it.
+        preprocess: How samples became inputs, as `data.preprocessing.noted` has it; None where nobody noted it.
     """
 
     model_sha256: str
@@ -196,6 +201,8 @@ class Statistics:
     tensors: dict[str, TensorStatistics]
     padding: tuple[Padding, ...] = ()
     bodies: Mapping[str, Statistics] = field(default_factory=dict)
+    shards: frozenset[Shard] = frozenset()
+    preprocess: Mapping[str, object] | None = None
 
     def __repr__(self) -> str:
         return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
@@ -226,13 +233,20 @@ class Statistics:
         """Merge two shards: bit-identical to one run over all their samples.
 
         Raises:
-            StatisticsError: the shards are of different models or planned tensors, or treat padding differently; names
-                both.
+            StatisticsError: the shards are of different models or planned tensors, or treat padding or samples
+                differently; names both.
         """
         if self.model_sha256 != other.model_sha256:
             raise StatisticsError(
                 f"shards of different models do not add ({self.model_sha256[:12]} and {other.model_sha256[:12]})",
                 do="calibrate every shard with the same FP32 file",
+            )
+        noted = None not in (self.preprocess, other.preprocess)
+        told = differing(self.preprocess or {}, other.preprocess or {}) if noted else ""
+        if told:
+            raise StatisticsError(
+                f"shards with different preprocessing do not add ({told})",
+                do="preprocess the samples of every shard alike",
             )
         total = self._added(other)
         bodies = {
@@ -240,7 +254,12 @@ class Statistics:
             for path in sorted(self.bodies.keys() | other.bodies.keys())
             for first, second in [(self.bodies.get(path), other.bodies.get(path))]
         }
-        return replace(total, bodies={path: each for path, each in bodies.items() if each is not None})
+        return replace(
+            total,
+            bodies={path: each for path, each in bodies.items() if each is not None},
+            shards=together(self.shards, other.shards),
+            preprocess=self.preprocess if noted else None,
+        )
 
     def _added(self, other: Statistics) -> Statistics:
         """Add the statistics of one graph, without those of the bodies inside it."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from int8cal.calibration.statistics import ChannelStatistics, Statistics, TensorStatistics
 from int8cal.data.padding import record, recorded
-from int8cal.data.shards import Shard
+from int8cal.data.shards import Shard, told_missing
 from int8cal.errors import StatisticsError
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_apart, require_free, require_readable
@@ -30,25 +30,18 @@ ARRAYS = ("bins", "counts")
 CHANNEL_ARRAYS = ("low", "high", "total", "square", "bins", "counts")
 _COARSE_INFINITY = 0x7F800000 >> COARSE_SHIFT
 _LARGEST = 2.0**128  # float32 ends below
-_NAMED = 20  # missing shards
 _HARMLESS, _GROWTH = 1 << 26, 300  # bytes that any archive may become, and how many times its own beyond
 _MOST = 2.0**62  # values; beyond, int64 sums would wrap
 
 Array = npt.NDArray[Any]
 
 
-def save_statistics(statistics: Statistics, path: Path, shards: frozenset[Shard] = frozenset()) -> None:
-    """Write statistics atomically.
-
-    Args:
-        statistics: What is written.
-        path: The file.
-        shards: The parts of the data that they are of, of one N; none for the whole.
-    """
-    atomic_write(path, statistics_to_bytes(statistics, shards))
+def save_statistics(statistics: Statistics, path: Path) -> None:
+    """Write statistics atomically."""
+    atomic_write(path, statistics_to_bytes(statistics))
 
 
-def statistics_to_bytes(statistics: Statistics, shards: frozenset[Shard] = frozenset()) -> bytes:
+def statistics_to_bytes(statistics: Statistics) -> bytes:
     """Make the content of a file; see `save_statistics`.
 
     Keys: "header" (JSON as uint8), and per tensor "NAME:bins", "NAME:counts" and, with channels, "NAME:channel_*".
@@ -61,7 +54,8 @@ def statistics_to_bytes(statistics: Statistics, shards: frozenset[Shard] = froze
         "model_sha256": statistics.model_sha256,
         **_figures(statistics),
         **({"bodies": [{"path": path, **_figures(each)} for path, each in bodies]} if bodies else {}),
-        **({"shards": [str(each) for each in sorted(shards)]} if shards else {}),
+        **({"shards": [str(each) for each in sorted(statistics.shards)]} if statistics.shards else {}),
+        **({} if statistics.preprocess is None else {"preprocess": dict(statistics.preprocess)}),
     }
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
     for prefix, each in (("", statistics), *((f"{path}:", each) for path, each in bodies)):
@@ -109,11 +103,6 @@ def load_statistics(path: Path) -> Statistics:
     Raises:
         StatisticsError: The file is missing, damaged, not statistics, or of a newer version.
     """
-    return load_shards(path)[0]
-
-
-def load_shards(path: Path) -> tuple[Statistics, frozenset[Shard]]:
-    """Read statistics, and which parts of the data they are of: none where that is not noted; see `load_statistics`."""
     require_statistics(path)
     with path.open("rb") as file:
         return read_statistics(file, str(path))
@@ -128,8 +117,8 @@ def require_statistics(path: Path) -> None:
     require_readable(path, StatisticsError, "give a .stats.npz that `int8cal calibrate` wrote")
 
 
-def read_statistics(file: IO[bytes], where: str) -> tuple[Statistics, frozenset[Shard]]:
-    """Read statistics from an open file; `where` is what messages call it. See `load_shards`."""
+def read_statistics(file: IO[bytes], where: str) -> Statistics:
+    """Read statistics from an open file; `where` is what messages call it. See `load_statistics`."""
     try:
         with np.load(file, allow_pickle=False) as data:
             _require_plain(data.zip.infolist())
@@ -153,7 +142,9 @@ def read_statistics(file: IO[bytes], where: str) -> tuple[Statistics, frozenset[
             raise ValueError("model_sha256")
         bodies = {each["path"]: _read(each, sha256, arrays, f"{each['path']}:") for each in header.get("bodies", [])}
         shards = frozenset(Shard.parse(each) for each in header.get("shards", []))
-        return replace(_read(header, sha256, arrays), bodies=bodies), shards
+        preprocess = header.get("preprocess")
+        _require(preprocess is None or type(preprocess) is dict, "preprocess")
+        return replace(_read(header, sha256, arrays), bodies=bodies, shards=shards, preprocess=preprocess)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=where, do="calibrate again") from error
 
@@ -265,10 +256,11 @@ def _histogram(channels: ChannelStatistics, tensor: TensorStatistics) -> bool:
 
 @dataclass(frozen=True)
 class MergeOutcome:
-    """How many samples the sum holds, and warnings."""
+    """How many samples the sum holds, which parts of the data it is of where it is not of all, and warnings."""
 
     samples: int
     warnings: tuple[str, ...]
+    shards: frozenset[Shard] = frozenset()
 
 
 def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False) -> MergeOutcome:
@@ -284,41 +276,39 @@ def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False
     """
     require_free(output, overwrite=overwrite)
     require_apart((output,), inputs)
-    total, shards = load_shards(inputs[0])
-    seen, several = {total.fingerprint: inputs[0]}, [shards]
+    total = load_statistics(inputs[0])
+    seen, several = {total.fingerprint: inputs[0]}, [total.shards]
     warnings = []
     for index, path in enumerate(inputs[1:], 1):
-        more, shards = load_shards(path)
+        more = load_statistics(path)
         if more.fingerprint in seen:
             warnings.append(f"{path} holds the same samples as {seen[more.fingerprint]}; they count twice")
         seen[more.fingerprint] = path
-        several.append(shards)
+        several.append(more.shards)
         try:
             total += more
         except StatisticsError as error:
             error.where = error.where or _pair(inputs[:index], path)
             raise
-    there, found = _together(several)
-    save_statistics(total, output, there)
-    return MergeOutcome(total.samples, (*warnings, *found))
+    save_statistics(total, output)
+    return MergeOutcome(total.samples, (*warnings, *_odd_shards(several, total.shards)), total.shards)
 
 
-def _together(several: Sequence[frozenset[Shard]]) -> tuple[frozenset[Shard], list[str]]:
-    """Say of which parts of the data a sum is, none where they are all of it, and what is not as it should be."""
+def _odd_shards(several: Sequence[frozenset[Shard]], there: frozenset[Shard]) -> list[str]:
+    """Say what is not as it should be of the parts that were added: different, twice there, or missing."""
     parts = [shard for shards in several for shard in shards]
-    there, numbers = frozenset(parts), {shard.of for shard in parts}
-    if not all(several) or len(numbers) != 1:
-        # counted in another way, or each its own way: what they have in common cannot be told
-        many = " and ".join(map(str, sorted(numbers)))
-        return frozenset(), [f"these are shards of {many}; samples may count twice"] if len(numbers) > 1 else []
-    (of,) = numbers
-    twice = sorted(shard for shard in there if parts.count(shard) > 1)
+    numbers = {shard.of for shard in parts}
+    if len(numbers) > 1:
+        # each its own way: what they have in common cannot be told
+        return [f"these are shards of {' and '.join(map(str, sorted(numbers)))}; samples may count twice"]
+    if not all(several):
+        return []
+    twice = sorted(shard for shard in set(parts) if parts.count(shard) > 1)
     warnings = [f"shard {', '.join(map(str, twice))} is there more than once; its samples count twice"] if twice else []
-    missing = [str(number) for number in range(1, of + 1) if Shard(number, of) not in there]
-    if not missing:
-        return frozenset(), warnings
-    some = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
-    return there, [*warnings, f"{len(missing)} of {of} shards missing: {some}"]
+    return [
+        *warnings,
+        *([f"{told_missing(there)}; merge them too, or ranges follow the others alone"] if there else []),
+    ]
 
 
 def _pair(before: Sequence[Path], path: Path) -> str:

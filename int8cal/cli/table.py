@@ -135,4 +135,5 @@ def merge(*, inputs: tuple[str, ...], output: str, overwrite: bool) -> None:
     for warning in merged.warnings:
         say(f"warning: {warning}")
     files = "1 file" if len(inputs) == 1 else f"{len(inputs)} files"
-    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {files}")
+    part = "" if not merged.shards else f", {len(merged.shards)} of {min(merged.shards).of} shards"
+    tell(f"wrote {shown_path(output)}: {merged.samples} samples from {files}{part}")

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Check = Literal[
     "no-preprocess",  # images into a float model, nothing declared
-    "other-preprocess",  # not the preprocessing that the int8 model was calibrated with
+    "other-preprocess",  # not the preprocessing that the int8 model or the statistics were made with
+    "shards",  # statistics of some parts of the data
     "input-range",  # values that overwhelm the first layer, or vanish in it
     "input-variant",  # fed another way, the FP32 model is clearly better
     "chance",  # FP32 accuracy near chance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from int8cal.preprocess import AudioPreprocess, Preprocess, TextPreprocess
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Feed
     from int8cal.graph.signature import Signature
 
@@ -79,6 +81,32 @@ def flat(preprocess: Preprocess | None) -> dict[str, object]:
     }
     plain = {key: value for key, value in values.items() if key not in sections}
     return plain | {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+def noted(feeds: Feeds) -> dict[str, object] | None:
+    """Return what `flat` says of samples, as JSON has it; None where they are arrays, which nothing is made of."""
+    if not feeds.prepared:
+        return None
+    values: dict[str, object] = json.loads(json.dumps(flat(feeds.preprocess)))
+    return values
+
+
+def differing(given: Mapping[str, object], known: Mapping[str, object]) -> str:
+    """Say what differs between two declarations, as `flat` has them; "" where samples come out alike."""
+    keys = [key for key in {**known, **given} if shown(given.get(key)) != shown(known.get(key))]
+    # a color or layout that one of them leaves to the model's input is none that differs
+    keys = [key for key in keys if key not in {"color", "layout"} or None not in (given.get(key), known.get(key))]
+    return ", ".join(
+        "another tokenizer"
+        if key == "text.tokenizer"
+        else f"{key} {shown(given.get(key))} and not {shown(known.get(key))}"
+        for key in keys
+    )
+
+
+def shown(value: object) -> object:
+    """Return a setting as messages have it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def filled(signature: Signature, preprocess: Preprocess | None) -> tuple[Signature, Feed]:

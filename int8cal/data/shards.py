@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NAMED = 20  # shards that are missing
 PATTERN = r"^\s*0*([1-9][0-9]*)\s*/\s*0*([1-9][0-9]*)\s*$"
 
 
@@ -56,3 +57,27 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
+
+
+def together(first: frozenset[Shard], second: frozenset[Shard]) -> frozenset[Shard]:
+    """Say of which parts a sum is: none where it is of all, and where both are not parts of one N."""
+    union = first | second
+    if not first or not second or len({each.of for each in union}) > 1 or not missing(union):
+        return frozenset()
+    return union
+
+
+def missing(shards: frozenset[Shard]) -> tuple[Shard, ...]:
+    """Name the parts that are not there, in their order; none where all are."""
+    of = max((each.of for each in shards), default=0)
+    return tuple(each for number in range(1, of + 1) if (each := Shard(number, of)) not in shards)
+
+
+def told_missing(shards: frozenset[Shard]) -> str:
+    """Say which parts are not there: "2 of 5 shards missing: 3, 5"; "" where all are."""
+    absent = missing(shards)
+    if not absent:
+        return ""
+    some = ", ".join(str(each.number) for each in absent[:_NAMED])
+    more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
+    return f"{len(absent)} of {absent[0].of} shards missing: {some}{more}"

@@ -7,11 +7,14 @@ import statistics
 from typing import TYPE_CHECKING
 
 from int8cal.data.checks import Finding, classes_of, label_findings, strict_error
+from int8cal.data.preprocessing import differing, noted
+from int8cal.data.shards import told_missing
 from int8cal.numerics.intervals import proportion_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from int8cal.calibration.statistics import Statistics
     from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import Drop, LayerMetrics
     from int8cal.graph.signature import Signature
@@ -92,6 +95,26 @@ def one_sample(samples: int | None) -> tuple[Finding, ...]:
             "calibrate on 64 samples or more",
         ),
     )
+
+
+def unlike_data(statistics: Statistics, where: str, feeds: Feeds) -> tuple[Finding, ...]:
+    """Say in what statistics of a file are not those that the calibration samples would give.
+
+    Args:
+        statistics: Of which ranges are made.
+        where: The file.
+        feeds: The calibration samples.
+    """
+    found, given = [], noted(feeds)
+    if statistics.shards:
+        of = f"{told_missing(statistics.shards)}: ranges follow the other{'s' * (len(statistics.shards) > 1)} alone"
+        found.append(Finding("shards", f"{where}: {of}", "merge the statistics of all shards"))
+    told = "" if given is None or statistics.preprocess is None else differing(given, statistics.preprocess)
+    if told:
+        what = f"samples are preprocessed otherwise than those of {where}, whose ranges are taken: {told}"
+        do = "declare what the statistics were made with, or leave --stats out"
+        found.append(Finding("other-preprocess", what, do))
+    return tuple(found)
 
 
 def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:

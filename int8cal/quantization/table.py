@@ -219,12 +219,14 @@ class TableData(TypedDict, total=False):
     Attributes:
         padding: See `data.padding.record`.
         bodies: How often each body of an If, Loop or Scan that holds a layer was run; where a model has any.
+        shards: The parts of the data that were counted, such as "1/3"; where they are not all of it.
     """
 
     fingerprint: str
     samples: int
     padding: dict[str, dict[str, dict[str, object]]]
     bodies: dict[str, int]
+    shards: list[str]
 
 
 @dataclass(frozen=True, repr=False)
@@ -341,6 +343,8 @@ def blank_table(job: Job, prepared: Prepared, statistics: Statistics) -> Calibra
     data: TableData = {"fingerprint": f"{statistics.fingerprint:032x}", "samples": statistics.samples}
     if statistics.padding:
         data["padding"] = record(statistics.padding)
+    if statistics.shards:
+        data["shards"] = [str(each) for each in sorted(statistics.shards)]
     return CalibrationTable(
         model={"sha256": prepared.sha256, "name": prepared.name},
         data=data,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import StrictBool, TypeAdapter, ValidationError
 
+from int8cal.data.shards import told_missing
 from int8cal.errors import ConfigError, printable
 from int8cal.evaluation.gates import is_told
 from int8cal.evaluation.numbers import Count, Number  # noqa: TC001 - pydantic reads the annotations
@@ -47,9 +48,11 @@ def table_lines(table: CalibrationTable, name: str, screen: Screen) -> list[str]
         weights; corrections and warnings.
     """
     settings = [text for key, value in table.settings.recorded.items() if value for text in _setting(key, value)]
+    parts = table.data.get("shards", [])
+    alone = f", of shards {', '.join(map(str, parts))} alone" if isinstance(parts, list) and parts else ""
     lines = [
         f"table        {name} for {table.model.get('name')} (sha256 {str(table.model.get('sha256'))[:12]})",
-        f"calibrated   on {table.data.get('samples')} samples"
+        f"calibrated   on {table.data.get('samples')} samples{alone}"
         if table.data.get("samples") != 0
         else f"converted    from {table.settings.recorded.get('method')}, its ranges were not measured here",
         *screen.wrap("settings     " + ", ".join(settings), 13),
@@ -142,9 +145,11 @@ def statistics_lines(statistics: Statistics, name: str, screen: Screen) -> list[
         What they are of, and a line per tensor with a small histogram from its smallest value to its largest; heights
         are logarithms of counts.
     """
+    shards = ", ".join(map(str, sorted(statistics.shards)))
     lines = [
         f"statistics   {name} of a model with sha256 {statistics.model_sha256[:12]}",
         f"samples      {statistics.samples} (fingerprint {statistics.fingerprint:032x})",
+        *([f"shards       {shards}; {told_missing(statistics.shards)}"] if shards else []),
         *(line for each in statistics.padding for line in screen.wrap(f"padding      {each.text}", 13)),
         "",
         *_tensor_lines(statistics, screen),

@@ -47,6 +47,7 @@ class Planned:
         stream: Yields feed dicts, in place of the job's data path.
         feeds: The calibration samples.
         metric: The user's own, for gates; None for none.
+        known: Statistics that are taken in place of a pass over the samples; None for such a pass.
     """
 
     source: Path | onnx.ModelProto
@@ -58,6 +59,7 @@ class Planned:
     stream: Callable[[], object] | None
     feeds: Feeds
     metric: Metric | None = None
+    known: Statistics | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -174,7 +174,7 @@ class FakePipeline:
 
     def merge_files(self, inputs, output, *, overwrite):
         self._called(inputs=inputs, output=output, overwrite=overwrite)
-        return SimpleNamespace(samples=12, warnings=())
+        return SimpleNamespace(samples=12, warnings=(), shards=frozenset())
 
     def describe_file(self, path, screen):
         self._called(path=path, screen=screen)

@@ -1,5 +1,6 @@
 """`int8cal calibrate --shard K/N`, `merge`, and `calibrate --stats`: the bytes of one run over everything."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from control_flow import branches, feeds, save_feeds
 from small_batch import fill
+from small_models import photo_classifier, save_photos
 
 from int8cal.calibration.statistics import Statistics
 
@@ -118,13 +120,62 @@ def test_merge_tells_which_shards_are_missing_and_which_count_twice(call, work):
     count(call, 2, "--data", "data", "-o", "halves")
     parts = {number: f"net-shards/net.{number}-of-5.stats.npz" for number in range(1, 6)}
     done = call("merge", parts[1], parts[4], "-o", "some.stats.npz")
-    assert done.err == "int8cal: warning: 3 of 5 shards missing: 2, 3, 5\n"
+    others = "; merge them too, or ranges follow the others alone"
+    assert done.err == f"int8cal: warning: 3 of 5 shards missing: 2, 3, 5{others}\n"
+    assert done.out.endswith(" samples from 2 files, 2 of 5 shards\n")
     done = call("merge", "some.stats.npz", parts[4], parts[2], "-o", "more.stats.npz")
     assert done.err.splitlines() == [
         "int8cal: warning: shard 4/5 is there more than once; its samples count twice",
-        "int8cal: warning: 2 of 5 shards missing: 3, 5",
+        f"int8cal: warning: 2 of 5 shards missing: 3, 5{others}",
     ]
     done = call("merge", "some.stats.npz", parts[2], parts[3], parts[5], "-o", "all.stats.npz")
     assert done.err == ""
     done = call("merge", "halves/net.1-of-2.stats.npz", parts[2], "-o", "odd.stats.npz")
     assert done.err == "int8cal: warning: these are shards of 2 and 5; samples may count twice\n"
+
+
+def test_what_is_made_of_some_shards_says_so_everywhere(call, work):
+    count(call, 3, "--data", "data")
+    assert call("merge", "net-shards/net.1-of-3.stats.npz", "-o", "some.stats.npz").code == 0
+    given = ("calibrate", "net.onnx", "--data", "data", "--no-latency", "--stats", "some.stats.npz")
+    done = call(*given, "-o", "out")
+    told = (
+        "some.stats.npz: 2 of 3 shards missing: 2, 3: ranges follow the other alone; merge the statistics of all shards"
+    )
+    assert done.code == 0
+    assert f"int8cal: warning: {told}\n" in done.err
+    assert done.out.startswith("Result    check the data; ")
+    report = json.loads((work / "out/report.json").read_text())
+    assert told in report["warnings"]
+    assert "shards" in [each["check"] for each in report["findings"]]
+    assert json.loads((work / "out/net.table.json").read_text())["data"]["shards"] == ["1/3"]
+    assert "of shards 1/3 alone" in call("inspect", "out/net.table.json").out
+    for file in ("some.stats.npz", "out/net.stats.npz"):
+        assert "shards       1/3; 2 of 3 shards missing: 2, 3\n" in call("inspect", file).out
+    strict = call(*given, "-o", "strict", "--strict")
+    assert (strict.code, "data: shards: some.stats.npz: 2 of 3" in strict.err) == (4, True)
+    assert not (work / "strict").exists()
+
+
+def test_statistics_of_otherwise_preprocessed_images_say_what_differs(call, tmp_path):
+    onnx.save(photo_classifier(), tmp_path / "net.onnx")
+    save_photos(tmp_path / "data", 4, seed=0)
+    given = ("calibrate", "net.onnx", "--data", "data", "--resize", "224x224", "--no-latency")
+    for number, scale in ((1, "1/255"), (2, "1/128")):
+        assert call(*given, "--scale", scale, "--shard", f"{number}/2", "--quiet").code == 0
+    parts = [f"net-shards/net.{number}-of-2.stats.npz" for number in (1, 2)]
+    done = call("merge", *parts, "-o", "sum.stats.npz")
+    assert done.code == 5
+    told = "shards with different preprocessing do not add (scale 0.00392156862745098 and not 0.0078125)"
+    assert f"{parts[0]} and {parts[1]}: {told}" in done.message
+    assert call(*given, "--scale", "1/255", "-o", "own").code == 0
+    same = call(*given, "--scale", "1/255", "--stats", "own/net.stats.npz", "-o", "same")
+    assert (same.code, "preprocessed otherwise" in same.err) == (0, False)
+    other = call(*given, "--scale", "1/128", "--stats", "own/net.stats.npz", "-o", "other")
+    assert other.code == 0
+    told = (
+        "samples are preprocessed otherwise than those of own/net.stats.npz, whose ranges are taken: "
+        "scale 0.0078125 and not 0.00392156862745098; "
+    )
+    assert f"warning: {told}" in other.err
+    assert told in (tmp_path / "other/report.json").read_text()
