@@ -9,7 +9,7 @@ import platform
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from int8cal.errors import ModelError, UsageError, printable
+from int8cal.errors import Int8calError, ModelError, StatisticsError, TableError, UsageError, printable
 from int8cal.extras import extra_hint
 from int8cal.io.paths import require_readable
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from int8cal.report.screen import Screen
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "numba", "click", "tqdm", "PyYAML", "pydantic", "Pillow", "Jinja2")
+_ERRORS = {".onnx": ModelError, ".table.json": TableError, ".stats.npz": StatisticsError}
+_ROOM_OF_COLUMNS = 60  # fewer leave names no room beside a column of ops
 _OPTIONAL = ("ray", "openvino")
 
 
@@ -33,12 +35,14 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
     Raises:
         Int8calError: The file is missing or of none of these kinds.
     """
-    require_readable(path, ModelError, "give a file")
+    require_readable(path, _kind_by_name(path), "give a file")
     kind = _kind(path)
     if kind is None:
         from int8cal.graph.foreign import foreign_format
 
         foreign = foreign_format(path)
+        if foreign and foreign.is_model:
+            raise ModelError(f"is {foreign.what}, not an ONNX model", where=str(path), do=foreign.do, path=path)
         what = f"is {foreign.what}, " if foreign else "is "
         do = "give one of the files that `int8cal calibrate` and `int8cal run` read or write"
         raise UsageError(
@@ -50,6 +54,11 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
 
     mixed = [f"warning      {each}" for each in mixed_with(path)]
     return [part for line in (*kind(path, screen), *mixed) for part in screen.wrap(screen.plain(line), 4)]
+
+
+def _kind_by_name(path: Path) -> type[Int8calError]:
+    """Choose the error for a file that cannot be read: that of its station, where its name says which."""
+    return next((error for end, error in _ERRORS.items() if path.name.endswith(end)), UsageError)
 
 
 def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
@@ -126,7 +135,8 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     floats = float_nodes(prepared.model, plan)
     if floats:
         ops = collections.Counter(node.op_type for node in floats)
-        lines += screen.wrap(f"would stay float: {count(len(floats), 'node')} ({counted(ops, len(ops))})", 2)
+        of = f"{count(len(floats), 'node')} of the model ({counted(ops, len(ops))})"
+        lines += screen.wrap(f"would stay float: {of}; a report counts nodes as the runtime merges them", 2)
     if left:
         lines += ["why, of those that could be quantized", *_nodes(left, width, screen)]
     return lines
@@ -152,6 +162,7 @@ def _family_lines(model: onnx.ModelProto, plan: Plan) -> list[str]:
 
 def _nodes(nodes: list[tuple[str, str, str]], width: int, screen: Screen) -> list[str]:
     shown = screen.chosen(nodes, lambda node: node[1], lambda _: 0.0)
+    width = width if screen.width >= _ROOM_OF_COLUMNS else 0
     return screen.cut([f"  {op_type:<{width}}  {node}{why}" for op_type, node, why in shown], "node")
 
 

@@ -12,6 +12,7 @@ import importlib
 import io
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -26,13 +27,14 @@ from int8cal.io.signals import signal_main
 from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import FrameType
 
 EXIT_CRASH = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
+_NARROW = 60  # columns
 _IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
 # Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>, but for those beside another.
 COMMANDS = {
@@ -59,8 +61,28 @@ Exit codes: 0 done, 1 a bug in int8cal, 2 usage or config, 3 model, 4 data, 5 st
 failed, 130 interrupted."""
 
 
+class _HelpFormatter(click.HelpFormatter):
+    """Fits help to narrow terminals: click writes 50 columns at least, and texts of ten beside long options."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
+        columns = shutil.get_terminal_size().columns
+        super().__init__(indent_increment, columns - 2 if width is None and columns < _NARROW else width, max_width)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names and texts in two columns, on a narrow terminal texts below all but short names."""
+        super().write_dl(list(rows), min(col_max, self.width // 3) if self.width < _NARROW else col_max, col_spacing)
+
+
+class _Context(click.Context):
+    """What help is written with."""
+
+    formatter_class = _HelpFormatter
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports one only to call it."""
+
+    context_class = _Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Name the commands in the order of the table."""
@@ -72,7 +94,10 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"int8cal.cli.{BESIDE.get(cmd_name, cmd_name)}")
         command = getattr(module, cmd_name if cmd_name in BESIDE else "command")
-        return command if isinstance(command, click.Command) else None
+        if not isinstance(command, click.Command):
+            return None
+        command.context_class = _Context
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -42,6 +42,11 @@ class Foreign:
     what: str
     do: str
 
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a model all the same, of another tool."""
+        return self.do in (_TORCH, _KERAS, _SOURCE)
+
 
 def foreign_format(path: Path) -> Foreign | None:
     """Tell what a file is that is no ONNX model; None where its bytes do not say, and for .npz archives.

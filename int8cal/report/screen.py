@@ -150,8 +150,10 @@ class Screen:
     def aligned(self, rows: list[tuple[str, str]], bands: Sequence[str] = ()) -> list[str]:
         """Write labels and texts in two columns, long texts on several lines; `bands` colour the rows' first lines."""
         hang = max((len(label) for label, _ in rows), default=0) + 2
-        lines = []
-        for line, band in zip_longest(wording.aligned(rows), bands, fillvalue=""):
+        shown, lines = wording.aligned(rows), list[str]()
+        if hang > self.width // 3 and not self.whole_names:  # a column of labels would leave no room for texts
+            shown, hang = [printable(f"{label}  {text}") for label, text in rows], 2
+        for line, band in zip_longest(shown, bands, fillvalue=""):
             first, *further = self.wrap(line, hang)
             lines += [self.paint(first, band), *further]
         return lines

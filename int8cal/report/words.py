@@ -15,7 +15,10 @@ WORDS = {
     "Largest error": "largest absolute difference of one output value, in the output's own unit",
     "Speedup": ("time of the FP32 model over that of the int8 model, both measured here, exclusive and interleaved"),
     "Worst layer": ("the tensor inside the network with the lowest SQNR; errors of the layers before it are in it"),
-    "On integers": "nodes that the runtime computes with an integer kernel, of all that compute",
+    "On integers": (
+        "nodes that the runtime computes with an integer kernel, of all that compute once it has merged some and added "
+        "others"
+    ),
     "Can saturate": (
         "output channels whose sums of products may overflow 16 bits on x86 CPUs without VNNI, an instruction for "
         "int8 products, so that results are wrong there"

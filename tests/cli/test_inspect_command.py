@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -31,22 +32,33 @@ def test_every_file_of_a_run_can_be_shown(call, sample_run, name):
     assert len(done.out.splitlines()) > 1
 
 
-def test_a_missing_file_is_one_line(call):
-    done = call("inspect", "missing.onnx")
-    assert done.code in (2, 3)
-    assert "missing.onnx" in done.message
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("a.onnx", 3), ("a.table.json", 6), ("a.stats.npz", 5), ("report.json", 2), ("nowhere", 2)],
+)
+def test_a_missing_file_ends_with_the_code_of_the_kind_that_its_name_says(call, name, code):
+    done = call("inspect", name)
+    assert (done.code, f"{name}: does not exist; give a file" in done.message) == (code, True)
+
+
+def test_a_model_of_another_tool_ends_as_everywhere_else(call, tmp_path):
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr("net/data.pkl", b"")
+    inspected, calibrated = call("inspect", "net.pt"), call("calibrate", "net.pt", "--data", ".")
+    assert (inspected.code, inspected.message) == (3, calibrated.message)
+    assert "net.pt: is a PyTorch file (.pt or .pth), not an ONNX model; export" in inspected.message
 
 
 def test_a_file_of_no_known_kind_is_one_line(call, tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     done = call("inspect", "notes.txt")
-    assert done.code in (2, 3)
+    assert done.code == 2
     assert "notes.txt" in done.message
 
 
 def test_what_is_no_regular_file_is_called_so(call, tmp_path):
     done = call("inspect", os.devnull)
-    assert (done.code, "is not a regular file" in done.message) == (3, True)
+    assert (done.code, "is not a regular file" in done.message) == (2, True)
     assert "is a directory" in call("inspect", tmp_path).message
 
 
@@ -185,6 +197,6 @@ def test_weights_count_wherever_they_are(call, tmp_path, in_nodes):
 
 def test_inspect_and_init_tell_the_same_of_what_stays_float(call, tmp_path):
     onnx.save(network(in_nodes=True), tmp_path / "net.onnx")
-    assert "would stay float: 1 node (Softmax 1)" in call("inspect", "net.onnx").out
+    assert "would stay float: 1 node of the model (Softmax 1); a report counts" in call("inspect", "net.onnx").out
     assert call("init", "net.onnx").code == 0
     assert "# Would stay float: Softmax 1.\n" in (tmp_path / "net.yaml").read_text()

@@ -35,3 +35,20 @@ def test_arithmetic_on_shapes_is_none_of_them(bench):
     )
     assert set(found) <= {"Erf", "Reshape"}
     assert "Erf" in found
+
+
+def test_a_relu_behind_an_add_and_what_only_moves_values_are_none_of_them(bench):
+    found = kinds(
+        bench,
+        """net (float[N,8,6,6] x) => (float[N,8,6,6] y) {
+            c = Conv<pads = [1, 1, 1, 1]>(x, w)
+            d = Conv<pads = [1, 1, 1, 1]>(c, w)
+            a = Add(c, d)
+            r = Relu(a)
+            e = Conv<pads = [1, 1, 1, 1]>(r, w)
+            s = Softmax(e)
+            y = Transpose<perm = [0, 1, 3, 2]>(s)
+        }""",
+        w=(8, 8, 3, 3),
+    )
+    assert found == ["Softmax"]
