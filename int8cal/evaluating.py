@@ -263,7 +263,7 @@ def _other_preprocess(data: DataSettings, feeds: Feeds, stored: StoredPreprocess
             "other-preprocess",
             f"{'images' if feeds.images else 'samples'} are preprocessed otherwise than for calibration "
             f"({stored.source}): {told}",
-            "leave data.preprocess out, so that the stored one is used",
+            "leave --preprocess and the like (data.preprocess in a YAML) out, so that the stored one is used",
         ),
     )
 

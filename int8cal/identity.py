@@ -111,7 +111,9 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None, beside: Path | N
             return StoredPreprocess(found, "the int8 model" if path is None else path.name)
         except ValueError as error:
             what = f'its metadata "{PREPROCESS_KEY}" is no preprocessing'
-            raise ModelError(what, do="quantize the model again, or declare data.preprocess") from error
+            raise ModelError(
+                what, do="quantize the model again, or declare preprocessing (--preprocess, --scale, ...)"
+            ) from error
     stem = None if path is None else _stem(path)
     if path is None or stem is None or not run_of(int8):
         return None
@@ -122,7 +124,7 @@ def stored_preprocess(int8: onnx.ModelProto, path: Path | None, beside: Path | N
     try:
         return StoredPreprocess(_preprocess(stored, beside), table.name)
     except ValueError as error:
-        do = "correct it, or declare data.preprocess"
+        do = "correct it, or declare preprocessing (--preprocess, --scale, ...)"
         raise TableError("settings.preprocess is no preprocessing", where=str(table), do=do) from error
 
 

@@ -352,7 +352,7 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint:
     if not left:
         return inputs
     lines = (
-        f"{node} stays float: {why}; give samples that do, or name it in weights_only" for node, why in left.items()
+        f"{node} stays float: {why}; give samples that do, or name it with --weights-only" for node, why in left.items()
     )
     settings = blank.settings.with_left("left_without_range", left)
     blank = replace(blank, settings=settings, warnings=(*blank.warnings, *lines))

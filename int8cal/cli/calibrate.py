@@ -82,7 +82,14 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             command=command_line(context),
             tell=None if job.quiet else telling,
         )
-    show_report(outcome.report, outcome.directory, quiet=job.quiet, as_json=as_json, told=telling.told)
+    show_report(
+        outcome.report,
+        outcome.directory,
+        quiet=job.quiet,
+        as_json=as_json,
+        told=telling.told,
+        explain=job.quantization.explain,
+    )
     require_complete(outcome.report)
     junit.record(outcome.report)
     require_sound(outcome.report)

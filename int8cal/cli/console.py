@@ -83,13 +83,20 @@ def open_closed_streams() -> None:
 
 
 def show_report(
-    report: Report, directory: Path | None, *, quiet: bool, as_json: bool, told: Collection[str] = ()
+    report: Report,
+    directory: Path | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+    told: Collection[str] = (),
+    explain: bool = False,
 ) -> None:
     """Print a report: a summary, or (`as_json`) the text of report.json and nothing else on stdout.
 
     Args:
         directory: Where the files are; None when none were written.
         told: What was said of it before.
+        explain: Whether what each step of the recipe gave comes first.
     """
     if as_json:
         if directory is not None:
@@ -100,8 +107,12 @@ def show_report(
             text = report_to_json(report)
         tell(text, nl=not text.endswith("\n"))
     elif not quiet:
+        from int8cal.report.document import document_of
         from int8cal.report.summary import summary_lines
+        from int8cal.report.terminal import step_lines
 
+        if explain:
+            tell_lines(step_lines(document_of(report), screen()))
         page = "" if directory is None else shown_path(directory / "report.html")
         tell_lines(summary_lines(report, screen(), page, told))
     if directory is not None and as_json and not quiet:

@@ -69,10 +69,10 @@ class ImagePlan:
         """Tell what to add to the preprocessing so that images get the model's size."""
         height, width = self.size
         if isinstance(height, int) and height == width:
-            return f"add resize: {height} and crop: {height} under data.preprocess (--resize {height} --crop {height})"
+            return f"give --resize {height} --crop {height} (data.preprocess in a YAML)"
         if isinstance(height, int) and isinstance(width, int):
-            return f"add resize: [{height}, {width}] under data.preprocess (--resize {height}x{width})"
-        return "add resize or crop under data.preprocess"
+            return f"give --resize {height}x{width} (data.preprocess in a YAML)"
+        return "give --resize or --crop (data.preprocess in a YAML)"
 
 
 def plan_images(signature: Signature, preprocess: Preprocess | None, where: str) -> ImagePlan:
@@ -102,7 +102,7 @@ def plan_images(signature: Signature, preprocess: Preprocess | None, where: str)
             raise ConfigError(
                 f'gives images of {pair[0]} x {pair[1]}, input "{spec.name}" expects {shape_text(spec)}',
                 where=_WHERE,
-                do=plan.size_advice().replace("add", "set", 1),
+                do=plan.size_advice(),
             )
     return plan
 
@@ -111,7 +111,9 @@ def _layout(spec: TensorSpec, chosen: Preprocess, where: str) -> Literal["NCHW",
     if spec.shape is None:
         if chosen.layout is None or chosen.color is None:
             raise DataError(
-                f'input "{spec.name}" states no shape', where=where, do="set layout and color under data.preprocess"
+                f'input "{spec.name}" states no shape',
+                where=where,
+                do="give --layout and --color (data.preprocess in a YAML)",
             )
         return chosen.layout
     if len(spec.shape) == 3:
@@ -121,7 +123,7 @@ def _layout(spec: TensorSpec, chosen: Preprocess, where: str) -> Literal["NCHW",
         raise DataError(
             f'input "{spec.name}" expects {shape_text(spec)}, which leaves open what is a channel',
             where=where,
-            do="use .npy files, or set color: GRAY under data.preprocess if axis 0 counts grey images",
+            do="use .npy files, or give --color GRAY (data.preprocess in a YAML) if axis 0 counts grey images",
         )
     if len(spec.shape) != 4:
         raise DataError(f'input "{spec.name}" expects {shape_text(spec)}, no image', where=where, do="use .npy files")
@@ -132,7 +134,7 @@ def _layout(spec: TensorSpec, chosen: Preprocess, where: str) -> Literal["NCHW",
         raise DataError(
             f'input "{spec.name}" expects {shape_text(spec)}, which leaves open where the channels are',
             where=where,
-            do="set layout: NCHW or NHWC under data.preprocess",
+            do="give --layout NCHW or NHWC (data.preprocess in a YAML)",
         )
     return "NCHW" if first else "NHWC"
 
@@ -145,14 +147,14 @@ def _color(
         raise DataError(
             f'input "{spec.name}" expects {shape_text(spec)}, {wanted} channels in {layout}; images give 1 or 3',
             where=where,
-            do="correct layout under data.preprocess, or use .npy files",
+            do="correct --layout (data.preprocess in a YAML), or use .npy files",
         )
     if chosen.color is None:
         if not isinstance(wanted, int):
             raise DataError(
                 f'input "{spec.name}" expects {shape_text(spec)}, which leaves the number of channels open',
                 where=where,
-                do="set color: RGB, BGR or GRAY under data.preprocess",
+                do="give --color RGB, BGR or GRAY (data.preprocess in a YAML)",
             )
         return "GRAY" if wanted == 1 else "RGB"
     if isinstance(wanted, int) and (chosen.color == "GRAY") != (wanted == 1):
@@ -307,7 +309,7 @@ def _sized(image: Image, plan: ImagePlan, name: str) -> Image:
             raise DataError(
                 f"image is {height} x {width} (height x width), smaller than crop {crop_height} x {crop_width}",
                 where=name,
-                do="set resize under data.preprocess to the crop's size or more",
+                do="give --resize with the crop's size or more (data.preprocess in a YAML)",
             )
         left, top = round((width - crop_width) / 2), round((height - crop_height) / 2)
         image = image.crop((left, top, left + crop_width, top + crop_height))

@@ -107,8 +107,8 @@ class Pixels:
                 f"input {self.input!r} holds {float(values.reshape(-1)[place]):.6g}, which stands for pixel "
                 f"{float(exact.reshape(-1)[place]):.6g}, no whole number in 0..255",
                 where=origin,
-                do="declare how pixels became these values (scale, mean, std under data.preprocess), give images, or "
-                "leave out uint8_input",
+                do="declare how pixels became these values (--scale, --mean, --std), give images, or leave "
+                "--uint8-input out",
                 input=self.input,
                 sample=origin,
             )
@@ -166,7 +166,7 @@ def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -
     try:
         plan = plan_images(signature, preprocess, where)
     except DataError as error:
-        advice = error.do if "data.preprocess" in error.do else "leave out uint8_input"
+        advice = error.do if "data.preprocess" in error.do else "leave --uint8-input out"
         raise ModelError(f"uint8_input needs a model with one image input: {error.what}", where=where, do=advice) from (
             error
         )
@@ -174,7 +174,7 @@ def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -
         raise ModelError(
             f'uint8_input needs a float32 input, "{plan.spec.name}" is {plan.spec.dtype.name}',
             where=where,
-            do="leave out uint8_input",
+            do="leave --uint8-input out",
         )
     chosen = plan.preprocess
     channels = 1 if plan.color == "GRAY" else 3
@@ -190,7 +190,7 @@ def pixels_of(signature: Signature, preprocess: Preprocess | None, where: str) -
         raise ConfigError(
             f"uint8_input cannot fold scale {pixels.scale:.6g}, mean {pixels.mean} and std {pixels.std} within float32",
             where=where,
-            do="check data.preprocess, or leave out uint8_input",
+            do="check --scale, --mean and --std, or leave --uint8-input out",
         )
     return pixels
 

@@ -154,7 +154,7 @@ def evaluate_pair(
             with parts.part("fusion"):
                 fusion = audit_file(folder / "graph.onnx", with_names(models[1]))
     if not kept:
-        raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data or --data")
+        raise DataError("there are no samples to evaluate on", do="check the path of --eval-data or --data")
 
     found = comparison.reasons()
     for other in others:

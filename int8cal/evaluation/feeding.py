@@ -63,30 +63,31 @@ class _Variant:
     color: bool = False
 
 
-_SCALED = "set scale: 0.00392156862745098 under data.preprocess"
+_SCALED, _KEYS = "give --scale 1/255", "(data.preprocess in a YAML)"
+_NORMALIZED = f"--mean {','.join(map(str, _MEAN))} --std {','.join(map(str, _STD))}"
 _VARIANTS = (
-    _Variant("divided by 255", _SCALED, lambda x, mean, std: x / 255),  # noqa: ARG005 - one signature for all
-    _Variant("times 255", "remove scale, or set it to 1", lambda x, mean, std: x * 255),  # noqa: ARG005
+    _Variant("divided by 255", f"{_SCALED} {_KEYS}", lambda x, mean, std: x / 255),  # noqa: ARG005 - one signature for all
+    _Variant("times 255", "leave --scale out, or give 1", lambda x, mean, std: x * 255),  # noqa: ARG005
     _Variant(
         "scaled to -1..1",
-        "set scale: 0.00784313725490196 and mean: [1] under data.preprocess",
+        f"give --scale 2/255 --mean 1 {_KEYS}",
         lambda x, mean, std: x / 127.5 - 1,  # noqa: ARG005
     ),
     _Variant(
         "with red and blue exchanged",
-        "set the other of color: RGB and BGR under data.preprocess",
+        f"give the other of --color RGB and BGR {_KEYS}",
         lambda x, mean, std: x,  # noqa: ARG005 - exchanged by whoever knows the axis
         color=True,
     ),
     _Variant(
         "divided by 255, with ImageNet's mean and std",
-        f"{_SCALED}, with mean: {list(_MEAN)} and std: {list(_STD)}",
+        f"{_SCALED} {_NORMALIZED} {_KEYS}",
         lambda x, mean, std: (x / 255 - mean) / std,
         color=True,
     ),
     _Variant(
         "with ImageNet's mean and std",
-        f"set mean: {list(_MEAN)} and std: {list(_STD)} under data.preprocess",
+        f"give {_NORMALIZED} {_KEYS}",
         lambda x, mean, std: (x - mean) / std,
         color=True,
     ),

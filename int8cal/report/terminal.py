@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _Row = tuple[str, str]
 _FAMILIES = 2  # in a line
+_LABEL = 8  # columns, as in a summary
 WIDE = Screen()
 
 
@@ -143,12 +144,23 @@ def _float_rows(document: Document) -> list[_Row]:
 
 def _search_rows(document: Document) -> list[_Row]:
     """Say what the steps of the recipe, measured latencies and a budget led to."""
-    steps, optimized, mixed = step_rows(document), document.optimize, document.mixed_precision
-    wide = max((len(name) for name, _, _ in steps), default=0)
-    told = [f"{printable(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in steps]
-    rows = [("" if index else "Steps", line) for index, line in enumerate(told)]
+    rows, optimized, mixed = _step_rows(document), document.optimize, document.mixed_precision
     rows += [("Optimized", optimized_sentence(optimized).rstrip("."))] if optimized else []
     return rows + ([("Mixed precision", mixed.outcome)] if mixed else [])
+
+
+def _step_rows(document: Document) -> list[_Row]:
+    steps = step_rows(document)
+    wide = max((len(name) for name, _, _ in steps), default=0)
+    told = [f"{printable(name):<{wide}}  {sqnr:>9}  {gain}".rstrip() for name, sqnr, gain in steps]
+    return [("" if index else "Steps", line) for index, line in enumerate(told)]
+
+
+def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
+    """Show what each step of the recipe gave, for who asked for it; nothing where nobody did."""
+    rows = _step_rows(document)
+    said = "SQNR on the validation samples; why a step was dropped: Decisions in the report"
+    return screen.aligned([(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said)]]) if rows else []
 
 
 def _mixed_lines(document: Document, screen: Screen) -> list[str]:

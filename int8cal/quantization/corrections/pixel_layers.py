@@ -168,7 +168,7 @@ def _pads(node: onnx.NodeProto) -> bool:
 
 def refused(what: str, where: str) -> ModelError:
     """Make the error for a model that cannot take raw pixels."""
-    return ModelError(f"uint8_input is not possible: {what}", where=where, do="leave out uint8_input")
+    return ModelError(f"uint8_input is not possible: {what}", where=where, do="leave --uint8-input out")
 
 
 def _normalizes(index: Index, node: onnx.NodeProto, slot: int) -> bool:

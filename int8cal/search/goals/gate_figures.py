@@ -140,7 +140,10 @@ class GateEvaluator:
                 if size > KEPT_BYTES:
                     kept = None
             if not size:
-                raise DataError("there are no samples to evaluate on", do="check the path under evaluation.data")
+                raise DataError(
+                    "there are no samples to evaluate on",
+                    do="check the path of --eval-data (evaluation.data in a YAML)",
+                )
             self._kept, self._fingerprint = kept, digest.hexdigest()
         return self._fingerprint
 

@@ -99,30 +99,30 @@ def test_wrong_size_says_what_to_add(tmp_path, rgb, feeds, paint):
         list(feeds(path, rgb))
     text = str(caught.value)
     assert 'a.png: input "x" has shape (1, 3, 8, 9), the model expects (N, 3, 8, 8)' in text
-    assert text.endswith("add resize: 8 and crop: 8 under data.preprocess (--resize 8 --crop 8)")
+    assert text.endswith("give --resize 8 --crop 8 (data.preprocess in a YAML)")
 
 
 def test_wrong_size_of_an_oblong_input_asks_for_a_pair(tmp_path, signature, feeds, paint):
     path = paint(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"add resize: \[6, 12\] under data\.preprocess \(--resize 6x12\)"):
+    with pytest.raises(DataError, match=r"give --resize 6x12 "):
         list(feeds(path, signature(x=("N", 3, 6, 12))))
 
 
 def test_declared_size_that_misses_the_model_is_found_before_any_image_is_read(tmp_path, rgb, feeds):
     (tmp_path / "a.png").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"gives images of 7 x 7.*set resize: 8 and crop: 8"):
+    with pytest.raises(ConfigError, match=r"gives images of 7 x 7.*give --resize 8 --crop 8"):
         feeds(tmp_path, rgb, preprocess=Preprocess(resize=16, crop=7))
 
 
 def test_crop_larger_than_the_image_is_refused(tmp_path, rgb, feeds, paint):
     path = paint(tmp_path / "a.png", size=(6, 6))
-    with pytest.raises(DataError, match=r"image is 6 x 6 .*smaller than crop 8 x 8; set resize"):
+    with pytest.raises(DataError, match=r"image is 6 x 6 .*smaller than crop 8 x 8; give --resize"):
         list(feeds(path, rgb, preprocess=Preprocess(crop=8)))
 
 
 @pytest.mark.parametrize("shape", [("N", 3, 8, 3), ("N", "C", "H", "W"), ("N", 3, 3, 3)])
 def test_ambiguous_layout_is_asked_for(tmp_path, signature, feeds, paint, shape):
-    with pytest.raises(DataError, match="set layout: NCHW or NHWC"):
+    with pytest.raises(DataError, match="give --layout NCHW or NHWC"):
         feeds(paint(tmp_path / "a.png"), signature(x=shape))
 
 
@@ -130,7 +130,7 @@ def test_declared_layout_and_color_settle_an_open_shape(tmp_path, signature, fee
     path = paint(tmp_path / "a.png")
     declared = Preprocess(layout="NHWC", color="GRAY")
     assert _one(feeds(path, signature(x=("N", "a", "b", "c")), preprocess=declared)).shape == (1, 8, 8, 1)
-    with pytest.raises(DataError, match="set color"):
+    with pytest.raises(DataError, match="give --color"):
         feeds(path, signature(x=("N", "a", "b", "c")), preprocess=Preprocess(layout="NHWC"))
 
 
