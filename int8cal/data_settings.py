@@ -61,8 +61,8 @@ class DataSettings:
     labels: Annotated[
         Labels | None,
         Option(
-            '"folders", a CSV path, "column:NAME", or null (told by the data: a column label or labels, labels.csv if '
-            "present, class folders else).",
+            '"folders", a CSV path, "column:NAME", "none", or null (told by the data: a column label or labels, '
+            "labels.csv if present, else class folders that can be the model's classes).",
             api=(),
         ),
     ] = None

@@ -324,11 +324,11 @@ class EvaluationSettings:
         Annotated[
             Labels | None,
             Option(
-                '"folders", a CSV of file,label, or "column:NAME", for the samples that the model is judged on.',
+                '"folders", a CSV of file,label, "column:NAME", or "none", for samples that the model is judged on.',
                 flag="--labels",
                 group="Data",
                 first=True,
-                help='CSV of file,label; "folders" for class folders; or column:NAME.',
+                help='CSV of file,label; "folders" for class folders; column:NAME; or "none".',
                 metavar="FILE",
                 api=("evaluate",),
             ),

@@ -31,7 +31,7 @@ class Form:
 File = Annotated[Path, Form("file")]
 Directory = Annotated[Path, Form("directory")]
 Source = Annotated[str, Form("source")]  # a path, package.module:function, or datasets:NAME
-Labels = Annotated[str, Form("labels")]  # a path, "folders", or "column:NAME"
+Labels = Annotated[str, Form("labels")]  # a path, "folders", "column:NAME", or "none"
 Name = Annotated[str, Form("name")]
 Gate = Annotated[str, Form("gate")]
 MetricName = Annotated[str, Form("metric")]  # package.module:function, or the name of an installed one

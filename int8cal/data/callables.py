@@ -32,6 +32,7 @@ class CallStream:
         signature: The model's inputs.
         samples: Stop after this many; None for all.
         shard: The part of them that is given; None for all.
+        labelled: Whether labels that it yields are taken.
     """
 
     name: str
@@ -39,6 +40,7 @@ class CallStream:
     signature: Signature
     samples: int | None
     shard: Shard | None = None
+    labelled: bool = True
 
     count: ClassVar[None] = None  # only a pass can tell
 
@@ -103,7 +105,7 @@ class CallStream:
         label_key = match_inputs(arrays, self.signature, where)
         headers = {name: Header(array.dtype, array.shape) for name, array in arrays.items()}
         rows = count_rows(headers, self.signature, where)
-        labels = None if label_key is None else label_values(arrays[label_key], rows, where)
+        labels = None if label_key is None or not self.labelled else label_values(arrays[label_key], rows, where)
         for row in range(rows):
             origin = row_name(where, row, rows)
             yield Sample(take_row(arrays, row, self.signature, origin), origin, None if labels is None else labels[row])
@@ -114,15 +116,18 @@ def is_callable_path(text: str, base: Path | None = None) -> bool:
     return SPELLING.fullmatch(text) is not None and not (base or Path()).joinpath(text).exists()
 
 
-def open_callable(text: str, signature: Signature, samples: int | None, shard: Shard | None = None) -> CallStream:
+def open_callable(
+    text: str, signature: Signature, samples: int | None, shard: Shard | None = None, *, labelled: bool = True
+) -> CallStream:
     """Import a function; it is not called yet.
 
     Args:
         text: "package.module:function", importable from the working directory, or installed.
         samples: Stop after this many; None for all.
         shard: The part of them that is given; None for all.
+        labelled: Whether labels that it yields are taken.
 
     Raises:
         DataError: The module cannot be imported, has no such name, or it is not callable.
     """
-    return CallStream(text, import_function(text, DataError), signature, samples, shard)
+    return CallStream(text, import_function(text, DataError), signature, samples, shard, labelled)

@@ -135,7 +135,7 @@ def label_findings(
         raise DataError(
             f"label {max(labels)} is not a class: the model's output has {classes}, so labels are 0 to {classes - 1}",
             where=where,
-            do="check the label file or the order of the class folders",
+            do="check the label file or the class folders, or give --labels none to do without",
             label=max(labels),
         )
     if len(labels) >= FEWEST_ALIKE and len(set(labels)) == 1:

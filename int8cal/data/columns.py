@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from int8cal.job import DataSettings
     from int8cal.preprocess import Preprocess
 
+T = TypeVar("T")
 Kind = Literal["text", "image", "audio", "numbers", "class", "other"]
 
 # Names that are taken where no column is declared, and several would do
@@ -136,18 +137,20 @@ def _given(row: Mapping[str, Any], column: str, where: str) -> Any:
 
 
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:
-    value = _given(row, column, where)
-    if not isinstance(value, str):
-        raise unreadable(where, f'column "{column}" holds {type(value).__name__}, expected text')
+    value = _given_as(str, "text", row, column, where)
     if not value.strip():
         raise unreadable(where, f'column "{column}" is empty')
     return value
 
 
 def _bytes(row: Mapping[str, Any], column: str, where: str) -> bytes:
+    return _given_as(bytes, "a file's bytes", row, column, where)
+
+
+def _given_as(kind: type[T], text: str, row: Mapping[str, Any], column: str, where: str) -> T:
     value = _given(row, column, where)
-    if not isinstance(value, bytes):
-        raise unreadable(where, f'column "{column}" holds {type(value).__name__}, expected a file\'s bytes')
+    if not isinstance(value, kind):
+        raise unreadable(where, f'column "{column}" holds {type(value).__name__}, expected {text}')
     return value
 
 

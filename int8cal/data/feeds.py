@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
@@ -15,12 +15,13 @@ import numpy as np
 from int8cal.data.arrays import open_npy, open_npz, open_test_data
 from int8cal.data.audio import open_audio, plan_audio
 from int8cal.data.callables import CallStream, is_callable_path, open_callable
+from int8cal.data.checks import classes_of
 from int8cal.data.columns import one_of, plan_rows, require_fed
 from int8cal.data.file_stream import FileStream
 from int8cal.data.find import TEXTS, find
 from int8cal.data.hub import is_dataset, open_dataset, part_of
 from int8cal.data.images import ImagePart, plan_images
-from int8cal.data.labels import COLUMN, find_labels, own_labels
+from int8cal.data.labels import COLUMN, NONE, NoClasses, find_labels, own_labels
 from int8cal.data.lines import LinesPart, columns_of, open_lines
 from int8cal.data.padding import tally
 from int8cal.data.preprocessing import filled, of_images
@@ -53,6 +54,7 @@ class Feeds:
         count: Number of samples, files that skip_bad may still leave out included; None when only a pass can tell.
         labelled: Whether samples carry labels.
         labels: Those of files, known before any is read; None without, and of a function.
+        no_classes: Folders that were not taken for labels, though nobody said that they are none.
         images: Whether the samples are images.
         prepared: Whether they are made of images, text or sound, and not arrays.
         preprocess: How they become feeds; None for pixel values as they are, and for arrays as they are.
@@ -66,13 +68,14 @@ class Feeds:
         *,
         labelled: bool,
         labels: Labels | None = None,
+        no_classes: NoClasses | None = None,
         images: bool = False,
         prepared: bool = False,
         preprocess: Preprocess | None = None,
         skipped: tuple[str, ...] = (),
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
-        self.count, self.labelled, self.labels = stream.count, labelled, labels
+        self.count, self.labelled, self.labels, self.no_classes = stream.count, labelled, labels, no_classes
         self.images, self.prepared, self.preprocess, self.name = images, prepared, preprocess, stream.name
         self.skipped = list(skipped)
         self.padding: tuple[Padding, ...] = ()
@@ -176,8 +179,9 @@ def open_feeds(
     else:
         feeds = _open_files(settings, signature, trim, stored, shard)
     if require_labels and not feeds.labelled:
+        why = "" if feeds.no_classes is None else f": {feeds.no_classes.why}"
         raise DataError(
-            "has no labels, without which there is no top-1 and no top-5",
+            f"has no labels, without which there is no top-1 and no top-5{why}",
             where=settings.path,
             do="use one folder per class, add a labels.csv (file,label), or give --labels FILE or column:NAME",
         )
@@ -250,13 +254,13 @@ def _open_callable(
         raise _no_preprocess(settings, "data.preprocess", "a function yields finished feeds")
     if settings.columns:
         raise _no_columns(settings)
-    if settings.labels is not None:
+    if settings.labels not in (None, NONE):
         raise DataError(
             f'labels "{settings.labels}" cannot be matched with a function',
             where=settings.path,
-            do='yield them under the key "labels"',
+            do='yield them under the key "labels", or give --labels none',
         )
-    stream = open_callable(settings.path, signature, settings.samples, shard)
+    stream = open_callable(settings.path, signature, settings.samples, shard, labelled=settings.labels is None)
     # the first feed shows a wrong shape before any inference, and whether there are labels
     first = next(stream.read([]), None)
     if first is None:
@@ -273,8 +277,7 @@ def _open_files(
 ) -> Feeds:
     found = find(settings.path)
     prepared = found.kind in TEXTS or found.kind in ("image", "audio")
-    if settings.preprocess is None and stored is not None and (prepared or stored.fill):
-        settings = replace(settings, preprocess=stored if prepared else Preprocess(fill=stored.fill))
+    settings = _with_stored(settings, stored, prepared=prepared)
     rest, constant = filled(signature, settings.preprocess)
     skipped: list[str] = []
     parts: list[tuple[str, Part]] = []
@@ -292,18 +295,9 @@ def _open_files(
     if not parts:
         raise _all_skipped(settings.path, skipped)
     _require_rows([part for _, part in parts], settings, skipped)
-    labels = find_labels(found, parts, settings.labels)
-    stream, labels = _chosen(settings, [part for _, part in parts], labels, constant, shard)
-    return Feeds(
-        stream,
-        labelled=labels is not None,
-        labels=labels,
-        images=found.kind == "image",
-        prepared=prepared,
-        preprocess=settings.preprocess,
-        skipped=tuple(skipped),
-        trim=trim,
-    )
+    labels = find_labels(found, parts, settings.labels, classes_of(signature))
+    read = _Read([part for _, part in parts], constant, prepared, found.kind == "image", tuple(skipped))
+    return _feeds(settings, read, labels, trim, shard)
 
 
 def _as_it_is(sample: Sample) -> Sample:
@@ -318,27 +312,61 @@ def _open_dataset(
     shard: Shard | None,
 ) -> Feeds:
     column = settings.labels is not None and settings.labels.startswith(COLUMN)
-    if settings.labels is not None and not column:
+    if settings.labels not in (None, NONE) and not column:
         raise DataError(
             f'labels "{settings.labels}" cannot be matched with a dataset',
             where=settings.path,
-            do="name the column that holds them: --labels column:NAME",
+            do="name the column that holds them: --labels column:NAME, or give --labels none",
         )
-    if settings.preprocess is None:
-        settings = replace(settings, preprocess=stored)
+    settings = _with_stored(settings, stored, prepared=True)
     rest, constant = filled(signature, settings.preprocess)
     dataset = open_dataset(settings.path)
     plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
     part = part_of(dataset, plan)
     labels = None if part.labels is None else own_labels([part], declared=column)
-    stream, labels = _chosen(settings, [part], labels, constant, shard)
+    read = _Read([part], constant, prepared=True, images=plan.image is not None)
+    return _feeds(settings, read, labels, trim, shard)
+
+
+def _with_stored(settings: DataSettings, stored: Preprocess | None, *, prepared: bool) -> DataSettings:
+    """Let stored preprocessing stand where none is declared; of arrays only inputs that hold one number."""
+    if settings.preprocess is not None or stored is None or not (prepared or stored.fill):
+        return settings
+    return replace(settings, preprocess=stored if prepared else Preprocess(fill=stored.fill))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was opened; `constant`: feeds that are the same in every sample. Else as in `Feeds`."""
+
+    parts: Sequence[Part]
+    constant: Feed
+    prepared: bool
+    images: bool
+    skipped: tuple[str, ...] = ()
+
+
+def _feeds(
+    settings: DataSettings,
+    read: _Read,
+    labels: Labels | NoClasses | None,
+    trim: Callable[[Sample], Sample] | None,
+    shard: Shard | None,
+) -> Feeds:
+    """Make feeds of the samples that are asked for."""
+    no_classes = labels if isinstance(labels, NoClasses) else None
+    stream, labels = _chosen(
+        settings, read.parts, None if isinstance(labels, NoClasses) else labels, read.constant, shard
+    )
     return Feeds(
         stream,
         labelled=labels is not None,
         labels=labels,
-        images=plan.image is not None,
-        prepared=True,
+        no_classes=no_classes,
+        images=read.images,
+        prepared=read.prepared,
         preprocess=settings.preprocess,
+        skipped=read.skipped,
         trim=trim,
     )
 

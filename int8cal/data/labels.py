@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 _FILE_HEADINGS = ("file", "filename", "file_name", "path", "image", "name")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_id", "class_name", "target")
 COLUMN = "column:"  # of labels that are a column's
+NONE = "none"  # no labels, whatever lies there
+# Folders of these names alone are parts of a set, whose classes lie below them.
+_SPLITS = {"calib", "calibration", "dev", "eval", "holdout", "test", "testing", "train", "training", "val"}
+_SPLITS |= {"valid", "validation"}
 _FRACTION = re.compile(r"([+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)?")  # or nothing: both are no class's name
 _ROW = re.compile(r"\[\d+\]$")
+_SHOWN = 3  # folders in a message
 _DIGITS = 18  # of a class index, its sign included
 _FORM = "write one line file,label per sample"
 
@@ -42,9 +47,16 @@ class Labels:
     names: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class NoClasses:
+    """Folders that nobody called classes, and that cannot be the model's; `why` is a clause that names them."""
+
+    why: str
+
+
 def labels_file(setting: str | None) -> Path | None:
-    """Return the CSV that a setting names; None for "folders", a column, or nothing."""
-    named = setting is None or setting == "folders" or setting.startswith(COLUMN)
+    """Return the CSV that a setting names; None for "folders", "none", a column, or nothing."""
+    named = setting is None or setting in ("folders", NONE) or setting.startswith(COLUMN)
     return None if named else Path(str(setting)).expanduser()
 
 
@@ -55,22 +67,27 @@ class _Row:
     label: str
 
 
-def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | None) -> Labels | None:
+def find_labels(
+    found: Found, parts: Sequence[tuple[str, Part]], setting: str | None, classes: int | None
+) -> Labels | NoClasses | None:
     """Give every sample its label.
 
     Args:
         found: Where the files lie.
         parts: (place under the root, file), in order.
-        setting: "folders", a CSV path, "column:NAME", or None. None takes what is there: labels in the files, else
-            labels.csv beside the data, else class folders for images and sounds (a lone folder that is not a number is
-            no class).
+        setting: "folders", a CSV path, "column:NAME", "none", or None. None takes what is there: labels in the files,
+            else labels.csv beside the data, else class folders for images and sounds (a lone folder that is not a
+            number is no class, nor are folders that cannot be the model's classes).
+        classes: How many the model has; None where it does not say.
 
     Returns:
-        One class index >= 0 per sample; None when there are no labels.
+        One class index >= 0 per sample; None when there are no labels, and why folders were not taken for them.
 
     Raises:
         DataError: Labels that were asked for and are not there, or that do not match the samples.
     """
+    if setting == NONE:
+        return None
     if setting == "folders":
         return _from_folders(found, parts)
     if setting is not None and setting.startswith(COLUMN):
@@ -98,7 +115,29 @@ def find_labels(found: Found, parts: Sequence[tuple[str, Part]], setting: str | 
     if found.kind not in ("image", "audio") or not all("/" in relative for relative, _ in parts):
         return None
     folders = _class_folders(found)
-    return _from_folders(found, parts) if len(folders) > 1 or _is_number(folders[0]) else None
+    if len(folders) == 1 and not _is_number(folders[0]):
+        return None
+    why = _why_no_classes(folders, classes)
+    if not why:
+        return _from_folders(found, parts)
+    return NoClasses(f"folders are not taken for classes ({_listed(folders)}): {why}")
+
+
+def _listed(folders: Sequence[str]) -> str:
+    more = f", ... ({len(folders)} in all)" if len(folders) > _SHOWN else ""
+    return ", ".join(f'"{folder}"' for folder in folders[:_SHOWN]) + more
+
+
+def _why_no_classes(folders: Sequence[str], classes: int | None) -> str:
+    """Say why folders cannot be the classes of a model; empty where they can."""
+    if _SPLITS.issuperset(map(str.lower, folders)):
+        return "such names are those of parts of a set"
+    if all(map(_is_number, folders)):
+        numbers = [int(folder) for folder in folders]
+        if len(set(numbers)) < len(numbers):
+            return "two of them are the same number"
+        return "" if classes is None or max(numbers) < classes else f"the model's are 0 to {classes - 1}"
+    return "" if classes in (None, len(folders)) else f"the model has {classes}"
 
 
 def own_labels(parts: Sequence[Part], *, declared: bool) -> Labels | None:

@@ -79,7 +79,10 @@ def opened(feeds: Feeds, signature: Signature) -> tuple[Finding, ...]:
     Raises:
         DataError: A label beyond the classes.
     """
-    labels = feeds.labels
+    labels, refused = feeds.labels, feeds.no_classes
+    if refused is not None:
+        do = "give --labels none if they are none, or --labels folders to take them in the order of their names"
+        return (Finding("class-count", refused.why, do),)
     return () if labels is None else label_findings(labels.values, labels.names, classes_of(signature), feeds.name)
 
 

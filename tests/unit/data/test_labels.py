@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from int8cal.data.labels import class_indices
 from int8cal.errors import DataError
+from int8cal.evaluation.data_checks import opened as findings_of
+from int8cal.graph.signature import Signature, TensorSpec
 
 
 def labels_of(feeds):
@@ -74,6 +78,65 @@ def test_labels_from_folders_for_flat_images_are_an_error(classes, rgb, feeds, p
     assert not feeds(classes, rgb).labelled
     with pytest.raises(DataError, match=r"stray\.png: lies in no class folder"):
         feeds(classes, rgb, labels="folders")
+
+
+def with_classes(signature, count):
+    return Signature(signature.inputs, (TensorSpec("y", np.dtype(np.float32), ("N", count)),))
+
+
+@pytest.mark.parametrize(
+    ("folders", "classes", "why"),
+    [
+        (("camera1", "camera2"), 10, r'\("camera1", "camera2"\): the model has 10'),
+        (("2023", "2024"), 10, "the model's are 0 to 9"),
+        (("1", "01"), 10, "two of them are the same number"),
+        (("train", "val"), 2, "such names are those of parts of a set"),
+        (("a", "b", "c", "d"), 2, r'\("a", "b", "c", ... \(4 in all\)\): the model has 2'),
+    ],
+)
+def test_folders_that_cannot_be_the_classes_are_taken_when_asked_only(
+    tmp_path, rgb, feeds, paint, folders, classes, why
+):
+    for folder in folders:
+        paint(tmp_path / folder / "1.png")
+    model = with_classes(rgb, classes)
+    opened = feeds(tmp_path, model)
+    assert labels_of(opened) == [None] * len(folders)
+    assert not opened.labelled
+    (found,) = findings_of(opened, model)
+    assert found.check == "class-count"
+    assert re.search(why, found.text)
+    assert "--labels none" in found.do
+    assert findings_of(feeds(tmp_path, model, labels="none"), model) == ()
+    with pytest.raises(DataError, match=why):
+        feeds(tmp_path, model, require_labels=True)
+    if len(set(map(str.isdigit, folders))) == 1 and not folders[0].isdigit():
+        assert labels_of(feeds(tmp_path, model, labels="folders")) == list(range(len(folders)))
+
+
+@pytest.mark.parametrize(("folders", "classes"), [(("cat", "dog"), 2), (("3", "7"), 10), (("cat", "dog"), None)])
+def test_folders_that_may_be_the_classes_are(tmp_path, rgb, feeds, paint, folders, classes):
+    for folder in folders:
+        paint(tmp_path / folder / "1.png")
+    model = rgb if classes is None else with_classes(rgb, classes)
+    opened = feeds(tmp_path, model)
+    assert labels_of(opened) == [3, 7] if folders[0] == "3" else [0, 1]
+    assert findings_of(opened, model) == ()
+    assert labels_of(feeds(tmp_path, model, labels="none")) == [None, None]
+
+
+def test_no_labels_may_be_asked_for_of_any_source(tmp_path, monkeypatch, vector, feeds):
+    np.savez(tmp_path / "a.npz", x=np.zeros((2, 3), np.float32), labels=np.array([0, 1]))
+    assert labels_of(feeds(tmp_path / "a.npz", vector)) == [0, 1]
+    assert labels_of(feeds(tmp_path / "a.npz", vector, labels="none")) == [None, None]
+    (tmp_path / "made_labels.py").write_text(
+        "import numpy as np\ndef samples():\n    yield {'x': np.zeros((1, 3), np.float32), 'labels': np.array([1])}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert labels_of(feeds("made_labels:samples", vector)) == [1]
+    opened = feeds("made_labels:samples", vector, labels="none")
+    assert labels_of(opened) == [None]
+    assert not opened.labelled
 
 
 def test_array_folders_are_classes_only_when_asked(tmp_path, vector, feeds):
