@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from int8cal.data.find import INPUT_FILE
-from int8cal.data.fit import Header, count_rows, match_inputs, only_input, take_row
+from int8cal.data.fit import Header, count_rows, counts_rows, match_inputs, only_input, take_row
 from int8cal.data.labels import label_values
 from int8cal.data.sample import row_name, unreadable
 from int8cal.errors import DataError
@@ -93,8 +93,7 @@ class ArrayPart:
                 start = stream.tell()
                 spec = self.signature.inputs[0]
                 self._require_same({spec.name: header})
-                batched = self.signature.batch is not None and len(header.shape) == len(spec.shape or ())
-                if header.by_columns or not batched:
+                if header.by_columns or not counts_rows(header, spec, self.signature):
                     whole = _read(stream, start, header)
                     yield from ((row, 0, whole) for row in rows)
                     return

@@ -94,11 +94,13 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
 
     Args:
         headers: Input name -> header, one for each input of the model.
-        signature: The model's inputs; an array of its rank is a batch (rows on axis 0), one rank less is one sample.
+        signature: The model's inputs. Along a batch axis, one that the model has or a first axis of size 1, an array of
+            the input's rank has a sample in each row, one rank less is one sample. An array of one rank more is a stack
+            of samples along a new first axis.
         where: File or feed for the message.
 
     Returns:
-        Number of samples; 1 when the model has no common batch axis, or for arrays without it.
+        Number of samples; 1 for arrays of the input's own shape without a batch axis.
 
     Raises:
         DataError: A shape or dtype the model does not take, or inputs with different numbers of rows.
@@ -114,7 +116,11 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
             continue
         shape, dims = header.shape, spec.shape
         rows[spec.name] = 1
-        if signature.batch is not None:
+        if len(shape) == len(dims) + 1:
+            rows[spec.name], shape = shape[0], shape[1:]
+            if signature.batch is not None:
+                dims = (1, *dims[1:])
+        elif has_batch_axis(spec, signature):
             dims = dims[1:]
             if len(shape) == len(dims) + 1:
                 rows[spec.name], shape = shape[0], shape[1:]
@@ -146,6 +152,17 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
     return count
 
 
+def has_batch_axis(spec: TensorSpec, signature: Signature) -> bool:
+    """Whether the first axis of an input counts samples: that of the model's batch, or one of size 1."""
+    return bool(spec.shape) and (signature.batch is not None or (spec.shape or (0,))[0] == 1)
+
+
+def counts_rows(header: Header, spec: TensorSpec, signature: Signature) -> bool:
+    """Whether the first axis of an array that fits counts samples, so that they can be read one by one."""
+    more = len(header.shape) - len(spec.shape or header.shape)
+    return more == 1 or (more == 0 and has_batch_axis(spec, signature))
+
+
 def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:
     """Refuse a dtype that could only reach the model's by changing what the values mean.
 
@@ -174,7 +191,7 @@ def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where:
     """Cut one sample out of a file's arrays, which `count_rows` has accepted.
 
     Args:
-        arrays: Input name -> array, batched or one sample.
+        arrays: Input name -> array: a batch, a stack, or one sample.
         row: Sample inside the file.
         signature: The model's inputs.
         where: The sample, "file[row]", for messages.
@@ -190,7 +207,9 @@ def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where:
     feed: Feed = {}
     for spec in signature.inputs:
         array = np.asarray(arrays[spec.name])
-        if signature.batch is not None and spec.shape is not None:
+        if spec.shape is not None and array.ndim == len(spec.shape) + 1:
+            array = array[row - first]
+        elif spec.shape is not None and has_batch_axis(spec, signature):
             array = array[row - first : row - first + 1] if array.ndim == len(spec.shape) else array[np.newaxis]
         feed[spec.name] = _cast(array, spec, row, where)
     return feed
@@ -227,12 +246,11 @@ def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
 
 
 def _shape_error(shape: tuple[int, ...], spec: TensorSpec, signature: Signature, where: str) -> DataError:
-    batch = signature.batch
-    free = "" if batch is None or len(spec.shape or ()) < 2 else ", with or without the batch axis"
+    free = ", with or without the batch axis" if has_batch_axis(spec, signature) and len(spec.shape or ()) > 1 else ""
     return DataError(
         f'input "{spec.name}" has shape {shape}, the model expects {shape_text(spec)}{free}',
         where=where,
-        do="fix the file, or give data made for this model",
+        do="fix the file, or give data made for this model; several samples are stacked along a new first axis",
         input=spec.name,
     )
 

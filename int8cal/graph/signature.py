@@ -9,10 +9,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from int8cal.graph.dims import named_dims
+from int8cal.protos import outline
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SIZED = frozenset({"Expand", "Reshape", "Tile"})  # ops whose second input says how large the output is
+_RECURRENT = frozenset({"LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"})
 Dim = int | str | None  # fixed size, symbolic name, or unknown
 
 
@@ -36,8 +40,8 @@ class Signature:
         batch: "dynamic" when axis 0 of every input is symbolic; an int when axis 0 is the same fixed size in every
             input, and in an output where it is above 1; None when the inputs have no common batch axis, so that a feed
             is one indivisible sample. Vectors of a fixed size have none: their only axis holds features.
-        whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, or is a
-            vector that is multiplied by weights.
+        whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, is a vector
+            that is multiplied by weights, or has the steps of a recurrence along its first axis.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -90,8 +94,39 @@ def signature_of(model: onnx.ModelProto) -> Signature:
         ),
         # a model may list an output twice
         outputs=tuple({spec.name: spec for spec in _specs(model.graph.output)}.values()),
-        whole=bool(vectors & (sizes | summed.keys())),
+        whole=bool(vectors & (sizes | summed.keys())) or _steps_first(model, inputs),
     )
+
+
+def _steps_first(model: onnx.ModelProto, inputs: Iterable[TensorSpec]) -> bool:
+    """Whether the first axis of an input is what an LSTM, GRU, RNN or Scan of the main graph goes along, step by step.
+
+    Shape inference carries the axis there, through Transposes and Reshapes. A first axis of one is no matter: a step.
+    """
+    axes = [each for node in model.graph.node for each in _step_axes(node)]
+    first = {spec.name for spec in inputs if spec.shape and spec.shape[0] != 1}
+    if not axes or not first:
+        return False
+    sketch = outline(model)
+    for value in sketch.graph.input:
+        if value.name in first:  # a size would say nothing of where it comes from
+            value.type.tensor_type.shape.dim[0].Clear()
+    dims = named_dims(sketch)
+    steps = {dims[tensor][axis] for tensor, axis in axes if len(dims.get(tensor, ())) > axis}
+    return any(dims[name][0] in steps for name in first)
+
+
+def _step_axes(node: onnx.NodeProto) -> list[tuple[str, int]]:
+    """List the tensors that a recurrent node goes along, each with the axis."""
+    attributes = {each.name: each for each in node.attribute}
+    if node.op_type in _RECURRENT:
+        layout = attributes["layout"].i if "layout" in attributes else 0
+        return [(node.input[0], layout)]
+    if node.op_type != "Scan" or "num_scan_inputs" not in attributes:
+        return []
+    scanned = node.input[-attributes["num_scan_inputs"].i :]
+    axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else [0] * len(scanned)
+    return [(name, axis) for name, axis in zip(scanned, axes, strict=False) if axis >= 0]
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:

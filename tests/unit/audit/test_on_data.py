@@ -9,12 +9,14 @@ from quantized_models import INPUT_SCALE, SAFE, UNSAFE, conv_codes, dynamic, fee
 from int8cal.audit.on_data import INSIDE, RECURRENT, measure_on_data
 from int8cal.audit.worst_case import worst_cases
 from int8cal.evaluation.fusion import audit_fusion, with_names
+from int8cal.graph.signature import signature_of
 
 
 def samples_of(model, count=3):
-    """As many full batches as asked, row by row."""
+    """As many full batches as asked, row by row; sequences as they are."""
     feeds = [feed_of(model, seed)["x"] for seed in range(count)]
-    return [SimpleNamespace(feed={"x": row[None]}, origin="") for feed in feeds for row in feed]
+    rows = feeds if signature_of(model).batch is None else [row[None] for feed in feeds for row in feed]
+    return [SimpleNamespace(feed={"x": row}, origin="") for row in rows]
 
 
 def measured(model, target="portable", count=3):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import zipfile
 
@@ -273,3 +274,12 @@ def test_a_file_that_is_replaced_by_one_with_fewer_rows_is_an_error_that_names_i
     save(2)
     with pytest.raises(DataError, match=rf"a\.{suffix}: cannot be read: it changed while it was in use"):
         list(opened)
+
+
+def test_npy_may_be_a_stack_of_samples_that_have_no_batch_axis(tmp_path, signature, feeds):
+    values = np.random.default_rng(0).normal(size=(5, 20, 2, 4)).astype(np.float32)
+    model = dataclasses.replace(signature(x=(20, 2, 4)), whole=True)
+    for name, array in {"rows": values, "columns": np.asfortranarray(values)}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+        found = [sample.feed["x"] for sample in feeds(tmp_path / f"{name}.npy", model)]
+        np.testing.assert_array_equal(found, values)

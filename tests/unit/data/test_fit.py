@@ -41,6 +41,43 @@ def test_indivisible_feed_must_match_exactly(signature):
         count_rows({"x": Header(F32, (8, 3)), "y": Header(F32, (2,))}, model, "f")
 
 
+def stacked(model, shapes, count):
+    """Samples 0, 1, …: every value of a sample is its number."""
+    arrays = {
+        name: np.broadcast_to(np.arange(count, dtype=np.float32).reshape(-1, *[1] * (len(shape) - 1)), shape)
+        for name, shape in shapes.items()
+    }
+    assert count_rows({name: Header(F32, array.shape) for name, array in arrays.items()}, model, "f") == count
+    rows = [take_row(arrays, row, model, "f") for row in range(count)]
+    assert all((values == row).all() for row, feed in enumerate(rows) for values in feed.values())
+    return {name: values.shape for name, values in rows[-1].items()}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes"),
+    [
+        ({"x": (20, 1, 40), "h": (2, 1, 8)}, {"x": (5, 20, 1, 40), "h": (5, 2, 1, 8)}),
+        ({"x": ("T", 1, 40), "h": (1, 1, 8)}, {"x": (5, 20, 1, 40), "h": (5, 1, 1, 8)}),
+        ({"x": ("T", 1, 40), "h": (1, 1, 8)}, {"x": (5, 20, 1, 40), "h": (5, 1, 8)}),
+        ({"x": (1, 512), "h": (2, 1, 8), "rate": ()}, {"x": (5, 512), "h": (5, 2, 1, 8), "rate": (5,)}),
+        ({"x": (64,)}, {"x": (5, 64)}),
+        ({"x": (1, 3)}, {"x": (5, 1, 3)}),
+        ({"x": ("N", 3)}, {"x": (5, 1, 3)}),
+        ({"x": ("N", 3), "y": ("N", 2)}, {"x": (5, 1, 3), "y": (5, 2)}),
+    ],
+)
+def test_samples_are_stacked_along_the_first_axis_whatever_the_inputs(signature, inputs, shapes):
+    taken = stacked(signature(**inputs), shapes, 5)
+    for name, shape in taken.items():
+        assert len(shape) == len(inputs[name])
+        assert all(not isinstance(dim, int) or dim == size for dim, size in zip(inputs[name], shape, strict=True))
+
+
+def test_a_batch_of_several_is_no_sample_of_a_stack(vector):
+    with pytest.raises(DataError, match=r"has shape \(5, 2, 3\).*stacked along a new first axis"):
+        count_rows({"x": Header(F32, (5, 2, 3))}, vector, "f")
+
+
 def test_input_of_unknown_rank_takes_any_shape(signature):
     model = signature(x=None)
     assert count_rows({"x": Header(F32, (2, 5, 7))}, model, "f") == 1

@@ -67,3 +67,38 @@ def test_a_vector_that_is_no_row_per_sample_leaves_no_batch_axis(nodes):
         g (float[2,3] x, int64[2] v) => (float[2,3] y) <float[2,3] W = {{0}}> {{ {nodes} y = Add(x, m) }}"""
     )
     assert signature_of(model).batch == (2 if "Cast" in nodes else None)  # behind a Cast it may be anything
+
+
+_LSTM = """<float[1,32,40] W = {0}, float[1,32,8] R = {0}, int64[1] axis = {1}, int64[3] three = {20, -1, 40}> {
+    NODES y, h, c = LSTM <hidden_size = 8 MORE> (steps, W, R) }"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes", "more", "expected"),
+    [
+        ("20,1,40", "steps = Identity(x)", "", None),
+        ("T,1,40", "steps = Identity(x)", "", None),
+        ("20,4,40", "r = Relu(x) steps = Cast <to = 1> (r)", "", None),
+        ("20,40", "steps = Unsqueeze(x, axis)", "", None),
+        ("20,5,40", "steps = Transpose <perm = [1, 0, 2]> (x)", "", 20),
+        ("N,5,40", "steps = Transpose <perm = [1, 0, 2]> (x)", "", "dynamic"),
+        ("20,5,40", "steps = Identity(x)", ", layout = 1", 20),
+        ("20,5,40", "t = Transpose <perm = [1, 0, 2]> (x) steps = Transpose <perm = [1, 0, 2]> (t)", "", None),
+        ("1,1,40", "steps = Identity(x)", "", 1),
+    ],
+)
+def test_steps_of_a_recurrence_are_no_batch(shape, nodes, more, expected):
+    body = _LSTM.replace("NODES", nodes).replace("MORE", more)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[{shape}] x) => (float y) {body}"""
+    )
+    assert signature_of(model).batch == expected
+
+
+def test_what_a_scan_goes_along_is_no_batch():
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[20,4] x, float[20,4] z) => (float y) <float[4] s = {0}> {
+            last, y = Scan <num_scan_inputs = 1, body = b (float[4] a, float[4] row) => (float[4] next, float[4] out) {
+                next = Add(a, row) out = Identity(next) }> (s, x) }"""
+    )
+    assert signature_of(model).batch is None
