@@ -28,7 +28,7 @@ from int8cal.evaluating import (
     skipped_warnings,
     versions,
 )
-from int8cal.evaluation.data_checks import Findings, opened
+from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.feeding import better_fed
 from int8cal.evaluation.gates import (
@@ -54,7 +54,6 @@ from int8cal.io.atomic import OutputDirectory
 from int8cal.io.paths import require_apart, require_free
 from int8cal.pipeline import (
     Calibrated,
-    after_calibration,
     before_calibration,
     calibrate_planned,
     cluster_of,
@@ -73,11 +72,11 @@ from int8cal.runtime.sessions import CPU, cpu_count
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.data.checks import Finding
-    from int8cal.data.padding import Padding
+    from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
     from int8cal.evaluation.result import Origin
     from int8cal.job import Job
@@ -306,6 +305,8 @@ def _calibrate_into(
             exclusive=exclusive,
             record=job.evaluation.data is None,
             checkpoint=checkpoint,
+            findings=findings,
+            judged=job.evaluation.data is None,
         )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
@@ -352,7 +353,7 @@ def _calibrate_into(
                 evaluation = nothing_measured(job.model, int8, job.quantization.target, error)
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
             with open_stage("report"):
-                report = _report(job, calibrated, evaluation, feeds.padding, clock.seconds, findings.found)
+                report = _report(job, calibrated, evaluation, feeds, watch, clock.seconds, findings.found)
                 warnings = (*report.warnings, *checkpoint.warnings)
                 report = replace(report, gates=check_gates(gates, evaluation), origin=origin, warnings=warnings)
                 write_reports(report, stage)
@@ -381,10 +382,8 @@ def _calibrate_into(
 def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: SampleWatch) -> Iterator[Finding]:
     """Say what the passes found about the data."""
     yield from evaluation.findings
-    if calibrated.watch is None:
-        return
-    yield from after_calibration(calibrated)
-    if job.evaluation.data is not None:
+    if calibrated.watch is not None and job.evaluation.data is not None:
+        yield from few_judged(watch.samples)
         yield from watch.overlap(calibrated.watch)
         yield from watch.findings()
 
@@ -420,7 +419,8 @@ def _report(
     job: Job,
     calibrated: Calibrated,
     evaluation: Evaluation,
-    paddings: Sequence[Padding],
+    feeds: Feeds,
+    watch: SampleWatch,
     timing: dict[str, float],
     findings: tuple[Finding, ...],
 ) -> Report:
@@ -442,7 +442,10 @@ def _report(
     gone = pixels.folded if pixels else ()
     stay = (item for item in calibrated.result.plan.unquantized if item.node not in gone)
     if job.evaluation.data is not None:
-        warnings += padding_lines(paddings, counted=True)
+        warnings += padding_lines(feeds.padding, counted=True)
+    made = [*calibrated.made, *(calibrated.watch.lines() if calibrated.watch is not None else ())]
+    if job.evaluation.data is not None:
+        made += [*(line for line in feeds.made if line not in made), *watch.lines()]
     left = [f"not quantized: {item.op_type} {item.node}: {item.reason}" for item in stay]
     left += [
         f"{path}: not quantized: {item.op_type} {item.node}: {item.reason}"
@@ -459,12 +462,13 @@ def _report(
         },
         settings={
             **table.settings.recorded,
-            "data": data_settings(job.data),
+            "data": data_settings(job.data, calibrated.watch),
             "evaluation": evaluation_settings(
                 job.evaluation.data or job.data,
                 job.evaluation.providers,
-                paddings,
+                feeds.padding,
                 job.evaluation.metric,
+                watch,
                 strict=job.evaluation.strict,
             ),
             "versions": versions(job.evaluation.runtimes),
@@ -473,6 +477,7 @@ def _report(
         timing_s=timing,
         warnings=tuple(warnings),
         decisions=(
+            *made,
             *padding_lines(calibrated.statistics.padding, counted=False),
             *calibrated.result.decisions,
             *left,

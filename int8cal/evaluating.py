@@ -19,7 +19,7 @@ from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
-from int8cal.evaluation.data_checks import Findings, opened
+from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.feeding import better_fed, fed
 from int8cal.evaluation.figures import metric_name
@@ -212,12 +212,12 @@ def evaluate_models(
     }
     sha256 = watched[0][1] or "" if isinstance(fp32, Path) else model_sha256(fp32)
     run = run_of(header)
-    findings.add((*evaluation.findings, *watch.findings()), told=True)
+    findings.add((*evaluation.findings, *few_judged(evaluation.samples), *watch.findings()), told=True)
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={
             "evaluation": evaluation_settings(
-                data, providers, feeds.padding, metric.text if metric else None, strict=strict
+                data, providers, feeds.padding, metric.text if metric else None, watch, strict=strict
             ),
             "versions": versions(runtimes),
         },
@@ -232,7 +232,7 @@ def evaluate_models(
             *fewer_samples(data, evaluation.samples),
             *padding_lines(feeds.padding, counted=True),
         ),
-        decisions=(*used, *padding_lines(feeds.padding, counted=False)),
+        decisions=(*used, *feeds.made, *watch.lines(), *padding_lines(feeds.padding, counted=False)),
         steps=steps_of(header),
         findings=findings.found,
         origin=origin,
@@ -390,9 +390,10 @@ def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
     return {**library_versions(), **{name: importlib.metadata.version(name) for name in further(runtimes)}}
 
 
-def data_settings(data: DataSettings) -> dict[str, object]:
-    """Return the data's settings as the report tells them."""
-    return {key: value for key, value in asdict(data).items() if value is not None}
+def data_settings(data: DataSettings, watch: SampleWatch | None = None) -> dict[str, object]:
+    """Return the data's settings as the report tells them, and how many samples were made to fit (see `Fit`)."""
+    fits = {"fit": dict(watch.fits)} if watch is not None and watch.fits else {}
+    return {key: value for key, value in asdict(data).items() if value is not None} | fits
 
 
 def evaluation_settings(
@@ -400,16 +401,18 @@ def evaluation_settings(
     providers: Sequence[str],
     paddings: Sequence[Padding] = (),
     metric: str | None = None,
+    watch: SampleWatch | None = None,
     *,
     strict: bool = False,
 ) -> dict[str, object]:
     """Return what an evaluation ran on, as the report tells it: data, its padding, the metric, providers if not CPU.
 
     Args:
+        watch: Has looked at the samples.
         strict: Whether findings about the data are errors.
     """
     resolved = resolve(providers)
-    settings: dict[str, object] = {"data": data_settings(data)}
+    settings: dict[str, object] = {"data": data_settings(data, watch)}
     if resolved != (CPU,):
         settings["providers"] = list(resolved)
     if paddings:

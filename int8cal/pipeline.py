@@ -67,7 +67,8 @@ if TYPE_CHECKING:
 class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
-    `findings` are those about the data, where it is calibrated in memory. `variation`, `outputs`: see `Collected`.
+    `made` says how samples were made of files. `findings` are those about the data, where it is calibrated in memory.
+    `outputs`: see `Collected`.
     """
 
     statistics: Statistics
@@ -78,7 +79,7 @@ class Calibrated:
     remark: str = ""
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
-    variation: float | None = None
+    made: tuple[str, ...] = ()
     outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
@@ -130,11 +131,15 @@ def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
     return fed(planned.prepared.model, planned.feeds, threads=job.calibration.threads)
 
 
-def after_calibration(calibrated: Calibrated) -> tuple[Finding, ...]:
-    """Say what the pass over the calibration data found."""
-    watched = () if calibrated.watch is None else calibrated.watch.findings()
-    samples = calibrated.statistics.samples
-    return (*one_sample(samples), *few_samples(samples, calibrated.variation), *watched)
+def of_the_pass(samples: int, variation: float | None, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:
+    """Say what the pass over the calibration data found.
+
+    Args:
+        samples, variation: See `Collected`.
+        watch: Has looked at them.
+        judged: Whether the model is judged on them as well.
+    """
+    return (*one_sample(samples), *few_samples(samples, variation, judged=judged), *watch.findings())
 
 
 def calibrate_model(
@@ -155,8 +160,7 @@ def calibrate_model(
     findings.add(before_calibration(planned, job))
     findings.require_none()
     with cluster_of(job) as cluster:
-        calibrated = calibrate_planned(job, planned, clock, engine=engine, cluster=cluster)
-    findings.add(after_calibration(calibrated))
+        calibrated = calibrate_planned(job, planned, clock, engine=engine, cluster=cluster, findings=findings)
     findings.require_none()
     return replace(calibrated, findings=findings.found)
 
@@ -192,6 +196,8 @@ def calibrate_planned(
     exclusive: Exclusive = nullcontext,
     record: bool = False,
     checkpoint: Checkpoint | None = None,
+    findings: Findings | None = None,
+    judged: bool = False,
 ) -> Calibrated:
     """Collect statistics, search for the table, and reach the job's goals.
 
@@ -203,6 +209,8 @@ def calibrate_planned(
         exclusive: Keeps other jobs from running while speed is measured.
         record: Whether the outputs of the float model are wanted.
         checkpoint: What was done before, and what remembers what is done; None for neither.
+        findings: Get what the pass over the data finds, before the search.
+        judged: Whether the model is judged on the calibration data.
 
     Raises:
         Int8calError: Of the station that failed.
@@ -227,6 +235,8 @@ def calibrate_planned(
             watch, collected = counts.watch, counts.collected(feeds)
     if known is None:
         collected = replace(collected, statistics=replace(collected.statistics, preprocess=noted(feeds)))
+    if findings is not None:
+        findings.add(of_the_pass(collected.statistics.samples, collected.variation, watch, judged=judged))
     bodies = _Bodies()
     inputs = _search_inputs(job, planned, collected, checkpoint)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
@@ -252,11 +262,8 @@ def calibrate_planned(
         with clock.station("mixed precision"):
             result, mixed = spend_budget(job, planned, result, collected, best_result)
     skipped = tuple(planned.feeds.skipped)
-    remark, variation = collected.remark, collected.variation
-    outputs = collected.outputs
-    return Calibrated(
-        collected.statistics, result, skipped, optimize, mixed, remark, watch, variation=variation, outputs=outputs
-    )
+    remark, outputs, made = collected.remark, collected.outputs, planned.feeds.made
+    return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, made=made, outputs=outputs)
 
 
 def _unscaled(result: Result, inputs: Inputs, clock: Clock) -> Result:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.data.fit import shape_text, take_row
-from int8cal.data.sample import row_name, unreadable
+from int8cal.data.sample import Fitted, row_name, unreadable
 from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
 from int8cal.preprocess import AudioPreprocess
@@ -84,7 +84,7 @@ class AudioPlan:
         """Say how many frames a sound has at the model's rate."""
         return sound.frames if self.audio.rate is None else sound.frames * self.audio.rate // sound.rate
 
-    def feeds(self, sound: Sound, rows: Sequence[int], names: Iterable[str]) -> Iterator[Feed]:
+    def feeds(self, sound: Sound, rows: Sequence[int], names: Iterable[str]) -> Iterator[Fitted]:
         """Decode what is needed of a sound, and give the feeds of these samples.
 
         Args:
@@ -92,14 +92,15 @@ class AudioPlan:
             rows: Samples of it.
             names: Of the samples, for messages.
         """
-        length, hop = self.audio.length, self.audio.hop
+        length, hop, last = self.audio.length, self.audio.hop, self.rows(sound) - 1
         whole = None if length is not None and sound.rate == self.audio.rate else self._whole(sound)
         for row, name in zip(rows, names, strict=True):
             start, count = (0, self.frames(sound)) if length is None or hop is None else (row * hop, length)
             frames = sound.read(start, count) if whole is None else whole[start : start + count]
             values = np.zeros((count, frames.shape[1]), np.float32)
             values[: len(frames)] = frames
-            yield self._feed(values, name)
+            beyond = row == last and start + count < self.frames(sound)
+            yield Fitted(self._feed(values, name), "padded" if len(frames) < count else "end" if beyond else None)
 
     def _whole(self, sound: Sound) -> Array:
         frames = sound.read(0, sound.frames)
@@ -256,7 +257,7 @@ class AudioPart:
         """Name a sample: the file, with the sample's number where it gives several."""
         return row_name(self.name, row, self.rows)
 
-    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+    def read(self, rows: Sequence[int]) -> Iterator[Fitted]:
         """Decode what these samples need, and give their feeds."""
         return self.plan.feeds(self.sound, rows, map(self.where, rows))
 

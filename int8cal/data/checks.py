@@ -7,6 +7,7 @@ threshold stands beside what was measured for it; docs/explanation/data-checks.m
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +18,7 @@ from int8cal.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from int8cal.data.sample import Array, Sample
+    from int8cal.data.sample import Array, Fit, Sample
     from int8cal.graph.signature import Signature, TensorSpec
 
 Check = Literal[
@@ -33,6 +34,7 @@ Check = Literal[
     "duplicates",
     "overlap",  # samples that are in the calibration and in the evaluation data
     "all-padding",
+    "cut",  # text or sound that is longer than its sample
     "grey",
     "one-sample",
     "few-samples",  # ranges that would differ with other samples
@@ -44,6 +46,8 @@ Check = Literal[
 # and up to 2.2 % that repeat others (short words).
 MOST_CONSTANT = 0.05
 MOST_REPEATED = 0.1
+# Texts and sounds that are cut: nobody judges what lies beyond. As many may be cut as may repeat others.
+MOST_CUT = MOST_REPEATED
 # Evaluation samples that were calibrated on: none in the same sets.
 MOST_SHARED = 0.05
 # Fewer samples of one class, or grey ones, may be chance.
@@ -169,6 +173,7 @@ class SampleWatch:
     constant: int = 0
     padded: int = 0
     colour: int = 0  # samples with three channels that differ
+    fits: Counter[Fit] = field(default_factory=Counter)  # samples that were made to fit
     _examples: dict[Check, tuple[int, str]] = field(default_factory=dict)  # the first of its kind, and its place
 
     def __post_init__(self) -> None:
@@ -190,6 +195,8 @@ class SampleWatch:
         """Look at one sample."""
         here = self.first + self.samples, sample.origin
         self.marks.append(sample.fingerprint & (1 << 64) - 1)
+        if sample.fit is not None:
+            self.fits[sample.fit] += 1
         large = [plane for name, value in sample.feed.items() for plane in self._planes(name, value) if plane.size > 1]
         if large and all(_is_constant(plane) for plane in large):
             self.constant += 1
@@ -207,7 +214,7 @@ class SampleWatch:
     def __add__(self, other: SampleWatch) -> SampleWatch:
         both = SampleWatch(self.role, self.signature, min(self.first, other.first), self.marks + other.marks)
         both.constant, both.padded = self.constant + other.constant, self.padded + other.padded
-        both.colour = self.colour + other.colour
+        both.colour, both.fits = self.colour + other.colour, self.fits + other.fits
         every = (*self._examples.items(), *other._examples.items())
         both._examples = {check: min(each for name, each in every if name == check) for check, _ in every}
         return both
@@ -224,7 +231,18 @@ class SampleWatch:
 
     def findings(self) -> tuple[Finding, ...]:
         """Say what is wrong with the samples seen so far."""
-        return tuple(filter(None, (self._all_padding(), self._constant(), self._repeated(), self._grey())))
+        found = (self._all_padding(), self._constant(), self._repeated(), self._cut(), self._grey())
+        return tuple(filter(None, found))
+
+    def lines(self) -> tuple[str, ...]:
+        """Say how many samples of text and sound were made to fit the model, and how."""
+        words: dict[Fit, str] = {
+            "cut": "are longer than a sample may be, and cut",
+            "end": "are followed by an end of their sound that is no whole sample, and left out",
+            "padded": "are filled up with zeros",
+        }
+        counts = ((self.fits[fit], text) for fit, text in words.items())
+        return tuple(f"{count} of {self.samples} {self.role} samples {text}" for count, text in counts if count)
 
     def overlap(self, calibration: SampleWatch) -> tuple[Finding, ...]:
         """Say whether samples of this set were calibrated on."""
@@ -270,6 +288,16 @@ class SampleWatch:
             "duplicates",
             f"{repeated} of {self.samples} {self.role} samples repeat others: {different} are different",
             "give more different samples",
+        )
+
+    def _cut(self) -> Finding | None:
+        if self.fits["cut"] <= MOST_CUT * self.samples:
+            return None
+        return Finding(
+            "cut",
+            f"{self.fits['cut']} of {self.samples} {self.role} samples are longer than a sample may be, and cut: what "
+            "lies beyond counts for nothing",
+            "give --max-length (or audio.length) as in use, or split what is longer",
         )
 
     def _grey(self) -> Finding | None:

@@ -15,14 +15,14 @@ from int8cal.data.audio import AudioPlan, open_sound, plan_audio
 from int8cal.data.fit import Header, count_rows, take_row
 from int8cal.data.images import ImagePlan, feed_of, plan_images
 from int8cal.data.labels import COLUMN
-from int8cal.data.sample import unreadable
+from int8cal.data.sample import Fitted, unreadable
 from int8cal.data.text import TextPlan, inputs_of_text, plan_text
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from int8cal.data.sample import Feed
+    from int8cal.data.sample import Feed, Fit
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
     from int8cal.preprocess import Preprocess
@@ -71,7 +71,7 @@ class RowPlan:
     numbers: tuple[str, ...]
     label: str | None
 
-    def feed(self, row: Mapping[str, Any], where: str) -> Feed:
+    def fitted(self, row: Mapping[str, Any], where: str) -> Fitted:
         """Make the feed of one row.
 
         Args:
@@ -82,20 +82,24 @@ class RowPlan:
             DataError: A value is missing, broken, or does not fit the model.
         """
         feed: Feed = {}
+        fit: Fit | None = None
         if self.texts is not None:
             columns, plan = self.texts
-            feed |= self._cut(plan.arrays([_text(row, column, where) for column in columns]), where)
+            tokens = plan.fitted([_text(row, column, where) for column in columns])
+            feed, fit = self._cut(tokens.feed, where), tokens.fit
         if self.image is not None:
             column, image = self.image
             feed |= feed_of(io.BytesIO(_bytes(row, column, where)), image, where)
         if self.audio is not None:
             column, audio = self.audio
             sound = open_sound(_bytes(row, column, where), where)
-            audio.rows(sound)
-            feed |= next(audio.feeds(sound, [0], [where]))
+            several = audio.rows(sound) > 1
+            heard = next(audio.feeds(sound, [0], [where]))
+            feed |= heard.feed
+            fit = "cut" if several or heard.fit == "end" else heard.fit
         if self.numbers:
             feed |= self._cut({name: self._array(row, name, where) for name in self.numbers}, where)
-        return feed
+        return Fitted(feed, fit)
 
     def require(self, row: Mapping[str, Any], where: str) -> None:
         """Check, without decoding anything, that a row has what its sample needs.

@@ -59,6 +59,7 @@ class Feeds:
         prepared: Whether they are made of images, text or sound, and not arrays.
         preprocess: How they become feeds; None for pixel values as they are, and for arrays as they are.
         skipped: Files left out by skip_bad, those of the last pass included.
+        made: How samples were made of arrays that hold several, in a line.
         padding: What padding the samples of the last pass had.
     """
 
@@ -73,11 +74,12 @@ class Feeds:
         prepared: bool = False,
         preprocess: Preprocess | None = None,
         skipped: tuple[str, ...] = (),
+        made: tuple[str, ...] = (),
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
         self.count, self.labelled, self.labels, self.no_classes = stream.count, labelled, labels, no_classes
         self.images, self.prepared, self.preprocess, self.name = images, prepared, preprocess, stream.name
-        self.skipped = list(skipped)
+        self.skipped, self.made = list(skipped), made
         self.padding: tuple[Padding, ...] = ()
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
 
@@ -296,7 +298,11 @@ def _open_files(
         raise _all_skipped(settings.path, skipped)
     _require_rows([part for _, part in parts], settings, skipped)
     labels = find_labels(found, parts, settings.labels, classes_of(signature))
-    read = _Read([part for _, part in parts], constant, prepared, found.kind == "image", tuple(skipped))
+    rows = sum(part.rows for _, part in parts)
+    made: tuple[str, ...] = ()
+    if not prepared and rows > len(parts):
+        made = (f"arrays of {settings.path} are cut into {rows} samples along their first axis",)
+    read = _Read([part for _, part in parts], constant, prepared, found.kind == "image", tuple(skipped), made)
     return _feeds(settings, read, labels, trim, shard)
 
 
@@ -344,6 +350,7 @@ class _Read:
     prepared: bool
     images: bool
     skipped: tuple[str, ...] = ()
+    made: tuple[str, ...] = ()
 
 
 def _feeds(
@@ -367,6 +374,7 @@ def _feeds(
         prepared=read.prepared,
         preprocess=settings.preprocess,
         skipped=read.skipped,
+        made=read.made,
         trim=trim,
     )
 

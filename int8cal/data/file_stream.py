@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.data.sample import Sample
+from int8cal.data.sample import Fitted, Sample
 from int8cal.errors import DataError
 
 if TYPE_CHECKING:
@@ -83,10 +83,12 @@ class FileStream:
             for place, row in enumerate(rows, first):
                 label = None if self.labels is None else self.labels[place]
                 try:
-                    feed = next(feeds)
+                    found = next(feeds)
                 except DataError as error:
                     if not (self.skip_bad and error.fields.get("unreadable")):
                         raise
                     skipped.append(part.name)
                     break
-                yield place, Sample({**feed, **self.filled} if self.filled else feed, part.where(row), label)
+                feed, fit = (found.feed, found.fit) if isinstance(found, Fitted) else (found, None)
+                feed = {**feed, **self.filled} if self.filled else feed
+                yield place, Sample(feed, part.where(row), label, fit=fit)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from int8cal.data.columns import Kind, RowPlan
-    from int8cal.data.sample import Feed
+    from int8cal.data.sample import Fitted
 
 PREFIX = "datasets:"
 # a split may be a slice or a sum of them: "train[:10%]+validation"
@@ -96,13 +96,13 @@ class DatasetPart:
         """Name a sample by its row."""
         return f"{self.name}[{row}]"
 
-    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+    def read(self, rows: Sequence[int]) -> Iterator[Fitted]:
         """Take row by row, and give their feeds."""
         table = self.dataset.table.select_columns([name for name in self.plan.read if name != self.plan.label])
         for row in rows:
             where = self.where(row)
             values = {name: self._bytes(name, value) for name, value in table[row].items()}
-            yield self.plan.feed(values, where)
+            yield self.plan.fitted(values, where)
 
     def _bytes(self, column: str, value: Any) -> Any:
         """Take the encoded file out of what the library gives for an image or sound."""

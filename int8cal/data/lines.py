@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from int8cal.data.columns import Kind, RowPlan
-    from int8cal.data.sample import Feed
+    from int8cal.data.sample import Fitted
 
 LINE_SUFFIXES = (".txt", ".csv", ".tsv", ".jsonl")
 _TEXT = "text"  # what the one column of a .txt is called
@@ -62,7 +62,7 @@ class LinesPart:
         """Name a sample by its line."""
         return _place(self.path, self.lines[row])
 
-    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+    def read(self, rows: Sequence[int]) -> Iterator[Fitted]:
         """Go through the file, and give the feeds of these samples."""
         wanted = ((self.lines[row], self.where(row)) for row in rows)
         line, where = next(wanted, (0, ""))
@@ -71,9 +71,9 @@ class LinesPart:
                 continue
             if isinstance(row, DataError):
                 raise row
-            feed = self.plan.feed(row, where)
+            made = self.plan.fitted(row, where)
             while found == line:
-                yield feed
+                yield made
                 line, where = next(wanted, (0, ""))
             if not line:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import xxhash
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     Feed = dict[str, Array]
 
 
+# How text or sound was made to fit: "cut" where what lies beyond the sample is in no other one, "end" where that is the
+# end of a sound and less than a sample, "padded" where a sound was filled up.
+Fit = Literal["cut", "end", "padded"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The feed of a sample of text or sound, and how it was made to fit; None where it did by itself."""
+
+    feed: Feed
+    fit: Fit | None
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """One sample, ready for the model.
@@ -33,6 +46,7 @@ class Sample:
         padding: What padding it had, per mask; see data.padding.
         positions: Those that are no padding, where they could not be trimmed; see data.padding.
         mark: Fingerprint of the sample as it was stored, where the feed is without its padding.
+        fit: How it was made to fit the model.
     """
 
     feed: Feed
@@ -41,6 +55,7 @@ class Sample:
     padding: tuple[Padding, ...] = ()
     positions: Positions | None = None
     mark: int | None = None
+    fit: Fit | None = None
 
     @cached_property
     def fingerprint(self) -> int:
@@ -66,7 +81,7 @@ class Part(Protocol):
     def where(self, row: int) -> str:
         """Name a sample, for messages."""
 
-    def read(self, rows: Sequence[int]) -> Iterator[Feed]:
+    def read(self, rows: Sequence[int]) -> Iterator[Feed | Fitted]:
         """Load the file once and give the feeds of these rows, in this order."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.data.fit import shape_text
+from int8cal.data.sample import Fitted
 from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
 
@@ -43,8 +44,8 @@ class TextPlan:
     length: int | None
     pad: tuple[int, str] | None
 
-    def arrays(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Make the feeds of one text or a pair: input name -> array (1, tokens), or (tokens,), in the input's dtype."""
+    def fitted(self, texts: Sequence[str]) -> Fitted:
+        """Make the feed of one text or a pair: input name -> array (1, tokens), or (tokens,), in the input's dtype."""
         found = self.tokenizer.encode(*texts)
         ids, mask, kinds = list(found.ids), list(found.attention_mask), list(found.type_ids)
         missing = 0 if self.length is None else self.length - len(ids)
@@ -56,7 +57,8 @@ class TextPlan:
             )
         positions = np.maximum(np.cumsum(mask) - 1, 0).tolist()
         made = dict(zip(ROLES, (ids, mask, kinds, positions), strict=True))
-        return {spec.name: _shaped(made[role], spec) for role, spec in self.inputs.items()}
+        feed = {spec.name: _shaped(made[role], spec) for role, spec in self.inputs.items()}
+        return Fitted(feed, "cut" if found.overflowing else None)
 
 
 def _shaped(values: list[int], spec: TensorSpec) -> Array:

@@ -30,6 +30,9 @@ _ORDINARY = 0.5
 # for a ResNet-20, 16 words, or 64 frames of speech; MobileNetV2's and a sentence encoder's ranges never differ as much.
 UNCERTAIN = 0.1
 _ERRORS = 2
+# A share of samples, such as agreement or top-1, is as uncertain as that where all of them are alike and the 95 %
+# interval (Clopper and Pearson) is (1 - UNCERTAIN, 1]; and of one point with the second number of samples.
+FEWEST_JUDGED, OF_A_POINT = (math.ceil(math.log(0.025) / math.log(1 - width)) for width in (UNCERTAIN, 0.01))
 
 # Values of evaluation samples outside the calibrated range. Fed right, real models have 0.11 % at most in the median
 # over tensors and 0.44 % at the input, calibrated on four samples already; an attention layer of the tests with random
@@ -120,24 +123,37 @@ def unlike_data(statistics: Statistics, where: str, feeds: Feeds) -> tuple[Findi
     return tuple(found)
 
 
-def few_samples(samples: int, variation: float | None) -> tuple[Finding, ...]:
-    """Say that other samples would have given other ranges.
+def few_samples(samples: int, variation: float | None, *, judged: bool = False) -> tuple[Finding, ...]:
+    """Say that other samples would have given other ranges, or other figures.
 
     Args:
         samples: That were calibrated on.
         variation: See `calibration.engines.local.Collected`.
+        judged: Whether the model is judged on them as well.
     """
-    if samples < 2 or variation is None:
-        return ()
-    uncertain = _ERRORS * variation / math.sqrt(samples)
+    uncertain = 0.0 if variation is None or samples < 2 else _ERRORS * variation / math.sqrt(samples)
+    few = few_judged(samples) if judged and samples > 1 else ()  # one is told as such
     if uncertain < UNCERTAIN:
+        return few
+    ranges = (
+        f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %, since single samples differ that "
+        "much in theirs"
+    )
+    do = f"calibrate on more: {3 * samples} further ones would halve it"
+    return (Finding("few-samples", "; ".join([ranges, *(each.text for each in few)]), do),)
+
+
+def few_judged(samples: int) -> tuple[Finding, ...]:
+    """Say that figures of so many samples decide little."""
+    if not 0 < samples < FEWEST_JUDGED:
         return ()
+    low, _ = proportion_interval(samples, samples)
     return (
         Finding(
             "few-samples",
-            f"with {samples} samples ranges are uncertain by {100 * uncertain:.0f} %, since single samples differ that "
-            "much in theirs",
-            f"calibrate on more: {3 * samples} further ones would halve it",
+            f"a share of {samples} samples, such as agreement or top-1, is known to {100 * (1 - low):.0f} points at "
+            "best (its 95 % interval where all are alike)",
+            f"judge on more: {FEWEST_JUDGED} for {100 * UNCERTAIN:.0f} points, {OF_A_POINT} for one",
         ),
     )
 

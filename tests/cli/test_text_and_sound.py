@@ -92,6 +92,23 @@ def test_an_int8_model_knows_how_its_texts_became_tokens(texts, capsys):
 
 
 @pytest.mark.slow
+def test_cut_texts_and_few_samples_are_counted_before_and_in_the_report(texts, capsys):
+    lines = Path("texts.txt").read_text().splitlines()
+    cut = sum(len(line.split()) > 6 for line in lines)
+    told = f"{cut} of 12 calibration samples are longer than a sample may be, and cut"
+    options = ["--tokenizer", "tokenizer.json", "--max-length", "6", "--no-latency"]
+    assert main(["calibrate", "net.onnx", "--data", "texts.txt", *options]) == 0
+    early = capsys.readouterr().err
+    assert f"warning: {told}" in early
+    assert "warning: a share of 12 samples, such as agreement or top-1, is known to 26 points at best" in early
+    report = json.loads(Path("net-int8/report.json").read_text())
+    assert [each["check"] for each in report["findings"]] == ["few-samples", "cut"]
+    assert told in report["decisions"]
+    assert report["settings"]["data"]["fit"] == report["settings"]["evaluation"]["data"]["fit"] == {"cut": cut}
+    assert main(["calibrate", "net.onnx", "--data", "texts.txt", *options, "--overwrite", "--strict"]) == 4
+
+
+@pytest.mark.slow
 def test_another_tokenizer_than_that_of_calibration_is_told(texts, capsys):
     assert main(["calibrate", "net.onnx", "--data", "texts.txt", "--tokenizer", "tokenizer.json", "--no-latency"]) == 0
     content = Path("tokenizer.json").read_text()
@@ -129,6 +146,8 @@ def test_a_model_of_sound_with_a_state(sounds, capsys):
     assert main(["calibrate", "net.onnx", "--data", "sounds", *options]) == 0
     assert preprocess_of()["fill"] == {"state": 0.0}
     assert json.loads(Path("net-int8/net.table.json").read_text())["data"]["samples"] == 20
+    report = json.loads(Path("net-int8/report.json").read_text())
+    assert "fit" not in report["settings"]["data"]
     capsys.readouterr()
     assert main(["evaluate", "net.onnx", "net-int8/net.int8.onnx", "--data", "sounds", "--no-latency"]) == 0
     found = capsys.readouterr()

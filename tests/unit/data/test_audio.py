@@ -45,18 +45,19 @@ def test_an_ogg_file_is_read(tmp_path, signature, feeds):
 
 
 @pytest.mark.parametrize(
-    ("settings", "starts"),
+    ("settings", "starts", "last"),
     [
-        ({}, [0, 300, 600]),
-        ({"pad": True}, [0, 300, 600, 900]),
-        ({"hop": 250}, [0, 250, 500]),
-        ({"hop": 350}, [0, 350, 700]),
+        ({}, [0, 300, 600], "end"),
+        ({"pad": True}, [0, 300, 600, 900], "padded"),
+        ({"hop": 250}, [0, 250, 500], "end"),
+        ({"hop": 350}, [0, 350, 700], None),
     ],
 )
-def test_files_are_cut_into_samples_of_the_models_length(tmp_path, signature, feeds, sound, settings, starts):
+def test_files_are_cut_into_samples_of_the_models_length(tmp_path, signature, feeds, sound, settings, starts, last):
     values = np.append(sound("a.wav")[:, 0], np.zeros(300, np.float32))
     samples = list(feeds(tmp_path, signature(x=(1, 1, 300)), preprocess=audio(**settings)))
     assert [sample.origin for sample in samples] == [f"{tmp_path.as_posix()}/a.wav[{n}]" for n in range(len(starts))]
+    assert [sample.fit for sample in samples] == [*[None] * (len(starts) - 1), last]
     for sample, start in zip(samples, starts, strict=True):
         np.testing.assert_array_equal(sample.feed["x"], values[np.newaxis, np.newaxis, start : start + 300])
 

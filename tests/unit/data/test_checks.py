@@ -62,6 +62,20 @@ def test_repeated_samples_are_told_above_their_share():
     assert checks(watched([*different, *different[:5]])) == ["duplicates"]
 
 
+@pytest.mark.parametrize(("cut", "told"), [(2, False), (3, True)])
+def test_samples_that_are_cut_are_counted_and_told_above_their_share(cut, told):
+    both = [SampleWatch("calibration", IMAGE, first) for first in (0, 10)]
+    for number, sample in enumerate(colours(20)):
+        fit = "cut" if number < cut else "padded" if number == 19 else None
+        both[number // 10].add(Sample({"x": sample}, f"t.txt, line {number}", fit=fit))
+    watch = both[0] + both[1]
+    assert [finding.check for finding in watch.findings()] == (["cut"] if told else [])
+    assert watch.lines() == (
+        f"{cut} of 20 calibration samples are longer than a sample may be, and cut",
+        "1 of 20 calibration samples are filled up with zeros",
+    )
+
+
 def test_evaluation_samples_that_were_calibrated_on_are_told():
     calibration, fresh = colours(20), colours(20, seed=1)
     assert watched(fresh, role="evaluation").overlap(watched(calibration)) == ()

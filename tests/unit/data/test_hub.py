@@ -70,6 +70,11 @@ def test_sounds_are_decoded_as_files_are(tmp_path, signature, feeds):
     datasets.Dataset.from_dict(table).cast_column("audio", kept).save_to_disk(tmp_path / "saved")
     (sample,) = feeds("datasets:saved", signature(x=("N", "T")), preprocess=Preprocess(audio=AudioPreprocess(8000)))
     np.testing.assert_array_equal(sample.feed["x"][0], values)
+    assert sample.fit is None
+    sound = Preprocess(audio=AudioPreprocess(8000))
+    for frames, fit in ((150, "cut"), (300, "cut"), (400, None)):
+        (sample,) = feeds("datasets:saved", signature(x=("N", frames)), preprocess=sound)
+        assert sample.fit == fit
 
 
 @pytest.mark.parametrize(

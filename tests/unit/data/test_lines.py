@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from int8cal.data.lines import columns_of, open_lines
 from int8cal.errors import DataError
 
-PLAN = SimpleNamespace(label=None, require=lambda _row, _where: None, feed=lambda row, where: {"row": row, "at": where})
+PLAN = SimpleNamespace(
+    label=None, require=lambda _row, _where: None, fitted=lambda row, where: {"row": row, "at": where}
+)
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r"), max_size=8)
 
 

@@ -226,3 +226,10 @@ def test_a_file_that_is_no_tokenizer(place, encoder, feeds):
     (place / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match=r"tokenizer.json: is no tokenizer.json"):
         feeds("t.txt", encoder(), preprocess=text())
+
+
+def test_texts_that_are_cut_say_so(place, encoder, feeds):
+    (place / "t.txt").write_text("a\na b c d\n")
+    assert [each.fit for each in feeds("t.txt", encoder(), preprocess=text(max_length=4))] == [None, "cut"]
+    assert [each.fit for each in feeds("t.txt", encoder(6), preprocess=text())] == [None, None]
+    assert [each.fit for each in feeds("t.txt", encoder(5), preprocess=text())] == [None, "cut"]

@@ -4,8 +4,9 @@ import pytest
 
 from int8cal.data.checks import Finding
 from int8cal.errors import DataError
-from int8cal.evaluation.data_checks import Findings, drift, few_samples, near_chance, one_sample
+from int8cal.evaluation.data_checks import Findings, drift, few_judged, few_samples, near_chance, one_sample
 from int8cal.evaluation.result import Drop, LayerMetrics
+from int8cal.numerics.intervals import proportion_interval
 
 
 def accuracy(fp32, samples):
@@ -42,6 +43,25 @@ def test_ranges_of_few_samples_say_how_uncertain_they_are(samples, variation, to
     if told:
         assert "with 5 samples ranges are uncertain by 13 %" in found[0].text
         assert "15 further ones would halve it" in found[0].do
+
+
+def test_figures_of_few_samples_say_how_uncertain_they_are():
+    (found,) = few_judged(12)
+    assert "a share of 12 samples, such as agreement or top-1, is known to 26 points at best" in found.text
+    assert found.do == "judge on more: 36 for 10 points, 368 for one"
+    assert few_judged(35) != ()
+    assert few_judged(36) == ()
+    for samples, points in ((36, 0.1), (368, 0.01)):  # the interval that the report gives for agreement
+        assert proportion_interval(samples - 1, samples - 1)[0] < 1 - points <= proportion_interval(samples, samples)[0]
+
+
+def test_one_finding_says_what_few_samples_mean_for_ranges_and_figures():
+    (found,) = few_samples(5, 0.15, judged=True)
+    assert "with 5 samples ranges are uncertain by 13 %" in found.text
+    assert "a share of 5 samples" in found.text
+    assert few_samples(12, 0.01, judged=True) == few_judged(12)
+    assert few_samples(12, 0.01) == ()
+    assert few_samples(1, None, judged=True) == ()
 
 
 @pytest.mark.parametrize(("samples", "told"), [(1, True), (2, False), (None, False)])
