@@ -132,13 +132,7 @@ def fed_wrong(planned: Planned, job: Job) -> tuple[Finding, ...]:
 
 
 def of_the_pass(samples: int, variation: float | None, watch: SampleWatch, *, judged: bool) -> tuple[Finding, ...]:
-    """Say what the pass over the calibration data found.
-
-    Args:
-        samples, variation: See `Collected`.
-        watch: Has looked at them.
-        judged: Whether the model is judged on them as well.
-    """
+    """Say what the pass over the calibration data found; arguments as for `few_samples`, `watch` has looked at them."""
     return (*one_sample(samples), *few_samples(samples, variation, judged=judged), *watch.findings())
 
 

@@ -45,17 +45,31 @@ class TextPreprocess:
         Option(
             '"longest" leaves each sample its own length, because samples run one by one; "max_length" pads to '
             "`max_length`. null pads to the model's length where that is fixed, and not at all where it is not.",
+            flag="--padding",
+            group="Data",
+            help="Pad text to --max-length, or leave samples their own length (default: as the model needs it).",
         ),
     ] = None
     pad_token: Annotated[
         str | None,
-        Option("Token that pads; null for that of the tokenizer's file, or else its [PAD] or <pad>."),
+        Option(
+            "Token that pads; null for that of the tokenizer's file, or else its [PAD] or <pad>.",
+            flag="--pad-token",
+            group="Data",
+            help="Token that pads (default: that of the tokenizer's file, or else its [PAD] or <pad>).",
+            metavar="TOKEN",
+        ),
     ] = None
     inputs: Annotated[
         dict[str, str],
         Option(
             "The model's names for input_ids, attention_mask, token_type_ids and position_ids, where it calls them "
-            "otherwise."
+            "otherwise.",
+            flag="--text-input",
+            group="Data",
+            help="What the model calls input_ids, attention_mask, token_type_ids or position_ids, such as "
+            "input_ids=tokens. Repeatable.",
+            metavar="NAME=INPUT",
         ),
     ] = field(default_factory=dict)
 
@@ -75,26 +89,72 @@ class AudioPreprocess:
             ge=1,
         ),
     ] = None
-    resample: Annotated[bool, Option("Bring files of another rate to `rate`.")] = False
+    resample: Annotated[
+        bool,
+        Option(
+            "Bring files of another rate to `rate`.",
+            flag="--resample",
+            group="Data",
+            help="Bring sounds of another rate to --sample-rate.",
+        ),
+    ] = False
     channels: Annotated[
         Literal["mean", "first"] | None,
-        Option("What becomes of several channels where the model takes one; null refuses such files."),
+        Option(
+            "What becomes of several channels where the model takes one; null refuses such files.",
+            flag="--audio-channels",
+            group="Data",
+            help="What becomes of sounds of several channels where the model takes one (default: they are refused).",
+        ),
     ] = None
-    scale: Annotated[Nonzero, Option("Factor applied to the values -1..1; 32768 for those of 16-bit integers.")] = 1.0
+    scale: Annotated[
+        Nonzero,
+        Option(
+            "Factor applied to the values -1..1; 32768 for those of 16-bit integers.",
+            flag="--audio-scale",
+            group="Data",
+            help="Factor on sounds, whose values are -1..1 (default 1; 32768 for those of 16-bit integers).",
+            metavar="X",
+        ),
+    ] = 1.0
     length: Annotated[
         int | None,
-        Option("Frames of a sample; null for the model's fixed length, or else whole files.", ge=1),
+        Option(
+            "Frames of a sample; null for the model's fixed length, or else whole files.",
+            flag="--audio-length",
+            group="Data",
+            help="Cut sounds into samples of N frames (default: the model's fixed length, or else whole files).",
+            ge=1,
+        ),
     ] = None
     hop: Annotated[
         int | None,
-        Option("Frames from the beginning of a sample to that of the next in its file; null for `length`.", ge=1),
+        Option(
+            "Frames from the beginning of a sample to that of the next in its file; null for `length`.",
+            flag="--audio-hop",
+            group="Data",
+            help="Frames from the beginning of a sample to that of the next (default: its length).",
+            ge=1,
+        ),
     ] = None
     pad: Annotated[
         bool,
-        Option("Fill the end of a file that is no whole sample with zeros, instead of leaving it out."),
+        Option(
+            "Fill the end of a file that is no whole sample with zeros, instead of leaving it out.",
+            flag="--audio-pad",
+            group="Data",
+            help="Fill the end of a sound that is no whole sample with zeros (default: leave it out).",
+        ),
     ] = False
     input: Annotated[
-        str | None, Option("The model's input that takes the sound; null for the only one that nothing else feeds.")
+        str | None,
+        Option(
+            "The model's input that takes the sound; null for the only one that nothing else feeds.",
+            flag="--audio-input",
+            group="Data",
+            help="Input that takes the sound (default: the only one that nothing else feeds).",
+            metavar="INPUT",
+        ),
     ] = None
 
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     _PairType = click.ParamType[tuple[str, float]]
+    _NamesType = click.ParamType[tuple[str, str]]
 else:
-    _PairType = click.ParamType  # older versions of click have no generic one
+    _PairType = _NamesType = click.ParamType  # older versions of click have no generic one
 
 CommandT = TypeVar("CommandT", bound="Callable[..., Any]")
 
@@ -47,7 +48,20 @@ class _NumberOf(_PairType):
         return name, found
 
 
-NUMBER_OF = _NumberOf()
+class _NameOf(_NamesType):
+    """NAME=INPUT."""
+
+    name = "NAME=INPUT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Split at the first sign of equality."""
+        name, _, given = str(value).partition("=")
+        if not name or not given:
+            self.fail(f"expected NAME=INPUT, got {value!r}", param, ctx)
+        return name, given
+
+
+NUMBER_OF, NAME_OF = _NumberOf(), _NameOf()
 
 
 class Setting(GroupedOption):
@@ -70,7 +84,7 @@ class Setting(GroupedOption):
         value, args = super().handle_parse_result(ctx, opts, args)
         if self.name and ctx.get_parameter_source(self.name) is ParameterSource.COMMANDLINE:
             if self.multiple:
-                value = dict(value) if self.type is NUMBER_OF else list(value)
+                value = dict(value) if self.type in (NUMBER_OF, NAME_OF) else list(value)
             ctx.meta.setdefault(_META, {})[self.key] = (not value) if self.negated else value
         return value, args
 
@@ -135,11 +149,12 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     several = get_origin(kinds[0]) is tuple
     kind = alternatives(get_args(kinds[0])[0])[0] if several else kinds[0]
     numbers = several and kind is float
+    names = get_origin(kinds[0]) is dict and setting.form == ""
     how: dict[str, Any]
     if kind is bool or setting.form == "nodes":
         how = {"is_flag": True, "negated": setting.default is True}
-    elif setting.form == "values":
-        how = {"type": NUMBER_OF}
+    elif setting.form == "values" or names:
+        how = {"type": NAME_OF if names else NUMBER_OF}
     elif get_origin(kind) is Literal:
         how = {"type": click.Choice(get_args(kind))}
     elif setting.form == "size":
@@ -155,7 +170,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
         cls=Setting,
         key=setting.path if setting.section is None else f"{setting.path}.path",
         expose_value=False,
-        multiple=(several and not numbers) or setting.form == "values",
+        multiple=(several and not numbers) or names or setting.form == "values",
         group=option.group,
         first=option.first,
         metavar=option.metavar or ("N" if kind is int else None),

@@ -70,7 +70,7 @@ def starter_yaml(model: Path, beside: Path) -> str:
         *_evaluation(signature),
         "",
         "output:",
-        _line(f"  dir: {_text(_stem(model) + '-int8')}", "an existing directory is refused, unless this job made it"),
+        _line(f"  dir: {_text(_free(_stem(model), beside))}", "an existing one is refused, unless this job made it"),
         _line("  # overwrite: true", "replace it whatever made it"),
     ]
     return "\n".join(lines) + "\n"
@@ -313,6 +313,14 @@ def _relative(model: Path, beside: Path) -> str:
 
 def _stem(model: Path) -> str:
     return model.name.removesuffix(".onnx")
+
+
+def _free(stem: str, beside: Path) -> str:
+    """Name a directory for results that is not there yet: what is there, others may have made."""
+    name, number = f"{stem}-int8", 2
+    while os.path.lexists(beside / name):
+        name, number = f"{stem}-int8-{number}", number + 1
+    return name
 
 
 def _text(text: str) -> str:

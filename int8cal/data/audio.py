@@ -61,10 +61,11 @@ class AudioPlan:
             raise DataError(
                 f"has {sound.rate} frames per second, the model takes {chosen.rate}",
                 where=sound.name,
-                do=f"convert it, or set resample: true under {_WHERE}",
+                do=f"convert it, or give --resample (resample: true under {_WHERE})",
             )
         if sound.channels != self.channels and (chosen.channels is None or self.channels != 1):
-            do = f"set channels: mean or first under {_WHERE}" if self.channels == 1 else "convert it"
+            option = f"give --audio-channels mean or first (channels under {_WHERE})"
+            do = option if self.channels == 1 else "convert it"
             raise DataError(f"has {sound.channels} channels, the model takes {self.channels}", where=sound.name, do=do)
         frames = self.frames(sound)
         if chosen.length is None or chosen.hop is None:
@@ -76,7 +77,7 @@ class AudioPlan:
             raise DataError(
                 f"has {frames} frames, a sample has {chosen.length}",
                 where=sound.name,
-                do=f"remove it, or set pad: true under {_WHERE}",
+                do=f"remove it, or give --audio-pad (pad: true under {_WHERE})",
             )
         return 1 + (-(-beyond // chosen.hop) if chosen.pad else beyond // chosen.hop)
 
@@ -161,7 +162,7 @@ def plan_audio(signature: Signature, audio: AudioPreprocess | None, where: str) 
         raise ConfigError(
             f"{'hop' if chosen.hop is not None else 'pad'} is about samples of one length, and none is declared",
             where=_WHERE,
-            do="add length beside it",
+            do="add length beside it (--audio-length)",
         )
     hop = chosen.hop if chosen.hop is not None else length
     return AudioPlan(signature, replace(chosen, length=length, hop=hop), channels if isinstance(channels, int) else 1)

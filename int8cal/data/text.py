@@ -44,7 +44,7 @@ class TextPlan:
     length: int | None
     pad: tuple[int, str] | None
 
-    def fitted(self, texts: Sequence[str]) -> Fitted:
+    def tokens(self, texts: Sequence[str]) -> Fitted:
         """Make the feed of one text or a pair: input name -> array (1, tokens), or (tokens,), in the input's dtype."""
         found = self.tokenizer.encode(*texts)
         ids, mask, kinds = list(found.ids), list(found.attention_mask), list(found.type_ids)
@@ -107,7 +107,7 @@ def plan_text(inputs: Mapping[str, TensorSpec], text: TextPreprocess | None, whe
         raise DataError(
             "holds text, and the model has no input that is called input_ids",
             where=where,
-            do=f"name the inputs that take tokens under {_WHERE}.inputs, such as input_ids: tokens",
+            do=f"name the inputs that take tokens, such as --text-input input_ids=tokens ({_WHERE}.inputs)",
         )
     for spec in inputs.values():
         if spec.dtype.kind not in "biuf" or (spec.shape is not None and len(spec.shape) not in (1, 2)):
@@ -152,7 +152,9 @@ def _lengths(text: TextPreprocess, tokenizer: Any, fixed: int | None) -> tuple[i
         return None, most
     if text.max_length is None:
         raise ConfigError(
-            'is "max_length", which is not declared', where=f"{_WHERE}.padding", do="add max_length beside it"
+            'is "max_length", which is not declared',
+            where=f"{_WHERE}.padding",
+            do="add max_length beside it (--max-length)",
         )
     return text.max_length, text.max_length
 
@@ -166,7 +168,7 @@ def _pad(text: TextPreprocess, tokenizer: Any) -> tuple[int, str]:
     token = next((found for found in map(tokenizer.token_to_id, names) if found is not None), None)
     if token is None:
         what = "the tokenizer has no token that pads" if text.pad_token is None else f'no token "{text.pad_token}"'
-        raise ConfigError(what, where=f"{_WHERE}.pad_token", do="name one of the tokenizer's tokens")
+        raise ConfigError(what, where=f"{_WHERE}.pad_token", do="name one of the tokenizer's tokens (--pad-token)")
     return token, side
 
 

@@ -47,6 +47,15 @@ def written(tmp_path, monkeypatch):
     return written
 
 
+def test_results_go_to_a_directory_that_is_free(written, tmp_path):
+    _, job = written(photo_classifier())
+    assert job.output.dir.name == "net-int8"
+    (tmp_path / "two-int8").mkdir()
+    (tmp_path / "two-int8-2").write_text("")
+    _, job = written(photo_classifier(), "two.onnx")
+    assert job.output.dir.name == "two-int8-3"
+
+
 @pytest.mark.slow
 def test_it_says_what_it_wrote_and_the_job_runs_once_there_is_data(written, tmp_path, capsys):
     text, job = written(photo_classifier())

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,41 @@ def test_a_model_of_sound_with_a_state(sounds, capsys):
     assert main(["evaluate", "net.onnx", "net-int8/net.int8.onnx", "--data", "sounds", "--no-latency"]) == 0
     found = capsys.readouterr()
     assert "preprocessing from net.int8.onnx: audio.rate 8000, fill.state 0.0" in found.err + found.out
+
+
+def test_all_that_is_declared_of_sound_has_an_option(sounds, capsys):
+    options = ["--sample-rate", "4000", "--resample", "--audio-channels", "first", "--audio-scale", "2"]
+    options += ["--audio-hop", "300", "--audio-pad", "--audio-input", "wave", "--fill", "state=0", "--no-latency"]
+    assert main(["calibrate", "net.onnx", "--data", "sounds", *options]) == 0
+    expected = AudioPreprocess(4000, True, "first", 2.0, None, 300, True, "wave")
+    assert preprocess_of()["audio"] == asdict(expected)
+    report = json.loads(Path("net-int8/report.json").read_text())
+    assert report["settings"]["data"]["fit"] == {"padded": 2}
+    assert "2 of 14 calibration samples are filled up with zeros" in report["decisions"]
+    capsys.readouterr()
+    assert (
+        main(["calibrate", "net.onnx", "--data", "sounds", "--sample-rate", "4000", "--fill", "state=0", "-o", "o"])
+        == 4
+    )
+    assert "give --resample" in capsys.readouterr().err
+
+
+def test_inputs_of_text_are_named_by_options(texts, capsys):
+    model = onnx.load("net.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["words" if name == "input_ids" else name for name in node.input]
+    next(each for each in model.graph.input if each.name == "input_ids").name = "words"
+    onnx.save(model, "net.onnx")
+    options = ["--data", "texts.txt", "--tokenizer", "tokenizer.json", "--no-latency"]
+    assert main(["calibrate", "net.onnx", *options]) == 4
+    assert "--text-input input_ids=tokens" in capsys.readouterr().err
+    more = ["--text-input", "input_ids=words", "--padding", "max_length", "--max-length", "24", "--pad-token", "[PAD]"]
+    assert main(["calibrate", "net.onnx", *options, *more]) == 0
+    recorded = preprocess_of()["text"]
+    assert recorded["inputs"] == {"input_ids": "words"}
+    assert (recorded["padding"], recorded["pad_token"], recorded["max_length"]) == ("max_length", "[PAD]", 24)
+    assert main(["calibrate", "net.onnx", *options, "--text-input", "input_ids"]) == 2
+    assert "expected NAME=INPUT, got 'input_ids'" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said_with_exit_code_4(sounds, capsys):

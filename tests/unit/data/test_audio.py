@@ -75,7 +75,7 @@ def test_chosen_samples_are_those_of_all(tmp_path, signature, feeds, sound):
 
 def test_channels_are_mixed_only_as_declared(tmp_path, signature, feeds, sound):
     values = sound("a.wav", channels=2)
-    with pytest.raises(DataError, match=r"has 2 channels, the model takes 1; set channels: mean or first"):
+    with pytest.raises(DataError, match=r"has 2 channels, the model takes 1; give --audio-channels mean or first"):
         feeds(tmp_path, signature(x=("N", "T")), preprocess=audio())
     (mixed,) = feeds(tmp_path, signature(x=("N", "T")), preprocess=audio(channels="mean"))
     np.testing.assert_allclose(mixed.feed["x"][0], values.mean(axis=1), atol=1e-7)
@@ -90,7 +90,9 @@ def test_rates_are_declared_and_checked(tmp_path, signature, feeds, sound):
     model = signature(x=("N", "T"))
     with pytest.raises(DataError, match=r"the model's rate is not declared; give --sample-rate 8000"):
         feeds(tmp_path, model)
-    with pytest.raises(DataError, match=r"has 8000 frames per second, the model takes 16000; convert it, or set"):
+    with pytest.raises(
+        DataError, match=r"has 8000 frames per second, the model takes 16000; convert it, or give --resample"
+    ):
         feeds(tmp_path, model, preprocess=audio(rate=16000))
 
 
@@ -162,7 +164,7 @@ def test_damaged_files_are_named_or_skipped(tmp_path, signature, feeds, sound):
         feeds(tmp_path, signature(x=("N", "T")), preprocess=audio())
     opened = feeds(tmp_path, signature(x=("N", "T")), preprocess=audio(), skip_bad=True)
     assert (opened.count, [name.rpartition("/")[2] for name in opened.skipped]) == (2, ["bad.wav"])
-    with pytest.raises(DataError, match=r"short.wav: has 50 frames, a sample has 100; remove it, or set pad: true"):
+    with pytest.raises(DataError, match=r"short.wav: has 50 frames, a sample has 100; remove it, or give --audio-pad"):
         feeds(tmp_path, signature(x=("N", 100)), preprocess=audio(), skip_bad=True)
 
 

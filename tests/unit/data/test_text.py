@@ -99,7 +99,7 @@ def test_inputs_of_other_names_are_declared(place, encoder, feeds):
     (place / "t.txt").write_text("a\n")
     model = encoder(names=("words", "attention_mask"))
     with pytest.raises(
-        DataError, match=r"no input that is called input_ids; name the inputs .* under data.preprocess.text"
+        DataError, match=r"no input that is called input_ids; name the inputs .* --text-input input_ids=tokens"
     ):
         feeds("t.txt", model, preprocess=text())
     (sample,) = feeds("t.txt", model, preprocess=text(inputs={"input_ids": "words"}))
