@@ -46,7 +46,7 @@ def with_one_scale(model: onnx.ModelProto) -> onnx.ModelProto:
     return result
 
 
-def pictures(count: int = 12) -> np.ndarray:
+def pictures(count: int = 40) -> np.ndarray:
     """Return inputs, (count, 3, 16, 16)."""
     return np.random.default_rng(1).normal(size=(count, 3, 16, 16)).astype(np.float32)
 

@@ -12,6 +12,7 @@ _FENCE = re.compile(
 )
 _NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^\n]+?) -->\s*\Z")
 _NEEDS = re.compile(r"<!-- needs: (?P<package>\w+) -->\s*\Z")
+AFTER = re.compile(r"^<!-- after: (\S+) -->$", re.MULTILINE)  # a page whose files this one takes
 _TITLE = re.compile(r'title="([^"]+)"')
 SHELL = {"bash", "sh", "console"}
 _CALL = re.compile(r"^(\$ )?([\w=./-]+ )*(int8cal|python -m int8cal) [a-z-]", re.MULTILINE)

@@ -112,7 +112,7 @@ def test_the_sample_with_a_gate_that_fails_and_one_that_holds(call, sample, tmp_
         "--data",
         sample / "calib",
         "--samples",
-        "12",
+        "40",
         "--no-latency",
         "-q",
     ]

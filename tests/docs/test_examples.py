@@ -2,7 +2,8 @@
 
 The pages share a directory in which README's blocks have run, as if a reader went through all of them; a tutorial has a
 directory of its own. A command that has run there is not run again. A block may be left out only by a remark above it,
-`<!-- not run: why -->`; one with `<!-- needs: package -->` runs where that is installed. `pytest --regen-golden` writes the
+`<!-- not run: why -->`; one with `<!-- needs: package -->` runs where that is installed. What a page says that it comes
+`<!-- after: page -->` has run before. `pytest --regen-golden` writes the
 figures that were printed into the pages.
 """
 
@@ -169,6 +170,11 @@ def examples(page: str) -> list[Block]:
     return [block for block in blocks if not block.needs or importlib.util.find_spec(block.needs) is not None]
 
 
+def befores(page: str) -> list[str]:
+    """Name the pages whose files a page takes."""
+    return page_blocks.AFTER.findall((ROOT / page).read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="module")
 def after_readme(tmp_path_factory, request) -> tuple[Workshop, list[str]]:
     """The shared directory, and what was wrong with README's blocks."""
@@ -186,7 +192,7 @@ def test_every_example_of_a_page_runs(page, request, tmp_path):
         workshop, of_readme = request.getfixturevalue("after_readme")
         wrong = of_readme if page == "README.md" else []
     if page != "README.md":
-        wrong = [each for block in examples(page) for each in workshop.run(block)]
+        wrong = [each for one in (*befores(page), page) for block in examples(one) for each in workshop.run(block)]
     assert not wrong, "\n\n".join(wrong)
 
 

@@ -96,3 +96,38 @@ def test_a_directory_of_any_other_model_will_do(tmp_path):
     shutil.copy(SAMPLE / "model.onnx", source / "model.onnx")
     found = quantize_directory(source, tmp_path / "int8", SAMPLE / "calib", samples=4)
     assert any(node.op_type == "QuantizeLinear" for node in onnx.load(found).graph.node)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of torch and transformers, about themselves
+def test_a_directory_that_optimum_exported_is_loaded_by_its_class(tmp_path):
+    pytest.importorskip("optimum.exporters.onnx")
+    tokenizers = pytest.importorskip("tokenizers")
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from model_directory import quantize_directory
+    from optimum.exporters.onnx import main_export
+    from optimum.onnxruntime import ORTModelForSequenceClassification
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(40))]
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(dict(zip(words, range(44), strict=True)), "[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(44, 32, 2, 2, 64, max_position_embeddings=64, num_labels=3, initializer_range=0.3)
+    for each in (transformers.BertForSequenceClassification(config), tokenizer):
+        each.save_pretrained(tmp_path / "torch")
+    main_export(str(tmp_path / "torch"), tmp_path / "exported", task="text-classification", do_validation=False)
+
+    lines = [f"word{n} word{(n * 7) % 40} word{(n * 3) % 40}" for n in range(40)]
+    (tmp_path / "texts.txt").write_text("\n".join(lines))
+    quantize_directory(tmp_path / "exported", tmp_path / "int8", tmp_path / "texts.txt")
+    fed = transformers.AutoTokenizer.from_pretrained(tmp_path / "int8")(lines, return_tensors="pt")
+    before, after = (
+        ORTModelForSequenceClassification.from_pretrained(tmp_path / name, file_name=file)(**fed).logits
+        for name, file in (("exported", "model.onnx"), ("int8", "model_quantized.onnx"))
+    )
+    assert after.shape == (40, 3)
+    assert not torch.equal(before, after)
+    assert torch.square(before - after).sum() < 1e-2 * torch.square(before).sum()
