@@ -179,14 +179,13 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
     """Draw accuracy over latency of both models.
 
     Returns:
-        The picture and a sentence below it; None and why there is nothing to draw where one of both was not measured.
+        The picture and a sentence below it; None where one of both was not measured, of which other places say why.
         Top-1 accuracy where labels are known. Else the SQNR of the outputs, in which float32 is the reference and so
         has no point but a line at its latency.
     """
     latency, metrics = document.latency, document.metrics
     if latency is None or latency.fp32 is None or latency.int8 is None:
-        reason = document.why("latency_ms.int8")
-        return None, f"Nothing to draw: latency {wording.NOT_MEASURED}: {reason}"
+        return None, ""
     times = (wording.milliseconds(latency.fp32), wording.milliseconds(latency.int8))
     top1 = metrics.top1
     if top1 is not None and top1.fp32 is not None and top1.int8 is not None:
@@ -200,8 +199,7 @@ def speed_picture(document: Document) -> tuple[Picture | None, str]:
         told = "The bar of int8 is where its accuracy lies with 95 % confidence, beside float32 on the same samples."
         return picture(dots, x_label="ms per sample", y_label="top-1"), told if span else ""
     if metrics.sqnr_db is None:
-        reason = document.why("metrics.sqnr_db")
-        return None, f"Nothing to draw: accuracy {wording.NOT_MEASURED}: {reason}"
+        return None, ""
     told = f"{wording.decibel(metrics.sqnr_db)}, {times[1]}"
     span = ends(metrics.sqnr_db_ci95)
     dot = Dot(latency.int8, metrics.sqnr_db, "int8", f"int8: {told}", chosen=True, span=span)

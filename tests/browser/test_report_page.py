@@ -302,3 +302,13 @@ def test_odd_numbers_are_drawn_without_complaint(show, build):
         page.select_option("#weights-of", number)
         drawn(page, "#channel-chart")
         page.locator("#channel-chart").press("l")
+
+
+def test_the_card_of_classes_does_not_scroll_on_a_laptop(show, build):
+    report = build()
+    drop = replace(report.evaluation.metrics.top1, drop=-10.25, drop_ci95=(-13.75, -11.25))
+    metrics = replace(report.evaluation.metrics, top1=drop, top5=drop)
+    page = show(replace(report, evaluation=replace(report.evaluation, metrics=metrics)), width=1265)  # and a scroll bar
+    card = page.locator(".card", has=page.locator("h3", has_text="Classification"))
+    assert card.evaluate("each => each.scrollWidth <= each.clientWidth")
+    assert page.locator("h3", has_text="Accuracy over latency").count() == 1

@@ -7,6 +7,7 @@ import pytest
 from int8cal.evaluation.result import Latency
 from int8cal.report.charts import BOTTOM, LEFT, RIGHT, TOP, speed_picture
 from int8cal.report.document import document_of
+from int8cal.report.html import report_to_html
 
 
 def drawn(report, **changes):
@@ -38,14 +39,13 @@ def test_without_labels_float32_is_a_line_since_it_is_the_reference(report):
 
 
 @pytest.mark.parametrize("latency", [None, Latency(float("nan"), 1.0, float("nan"))])
-def test_without_latency_nothing_is_drawn_and_the_reason_is_told(report, latency):
-    picture, text = drawn(report, latency=latency, reasons={"latency_ms": "switched off"})
-    assert picture is None
-    assert text.startswith("Nothing to draw: latency not measured: ")
+def test_without_latency_nothing_is_drawn(report, latency):
+    assert drawn(report, latency=latency, reasons={"latency_ms": "switched off"}) == (None, "")
+    evaluation = replace(report.evaluation, latency=latency)
+    assert "Accuracy over latency" not in report_to_html(replace(report, evaluation=evaluation))
+    assert "<h3>Accuracy over latency</h3>" in report_to_html(report)
 
 
 def test_without_accuracy_nothing_is_drawn(report):
     metrics = replace(without_labels(report), sqnr_db=None)
-    picture, text = drawn(report, metrics=metrics, reasons={"metrics": "no float output"})
-    assert picture is None
-    assert text == "Nothing to draw: accuracy not measured: no float output"
+    assert drawn(report, metrics=metrics, reasons={"metrics": "no float output"}) == (None, "")
