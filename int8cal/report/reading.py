@@ -196,7 +196,7 @@ def _worse_than_fp32(document: Document) -> list[str]:
         surely = bounds is None or bounds[1] < 1
         found.append(f"{'slower' if surely else 'no faster'} than FP32 ({wording.times(latency.speedup)})")
     if size.int8_bytes > size.fp32_bytes > 0:
-        found.append(f"larger than FP32 ({wording.smaller(size.fp32_bytes, size.int8_bytes)})")
+        found.append(f"larger than the float file ({wording.times(size.int8_bytes / size.fp32_bytes)})")
     return [*found, f"{wording.count(unsafe, 'channel')} can saturate"] if unsafe else found
 
 

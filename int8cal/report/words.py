@@ -14,6 +14,7 @@ WORDS = {
     "Top-1 drop": "percentage points of top-1 accuracy that int8 loses against the labels",
     "Largest error": "largest absolute difference of one output value, in the output's own unit",
     "Speedup": ("time of the FP32 model over that of the int8 model, both measured here, exclusive and interleaved"),
+    "Size": "of the files: the float model's, as it was given, over the int8 model's",
     "Worst layer": ("the tensor inside the network with the lowest SQNR; errors of the layers before it are in it"),
     "On integers": (
         "nodes that the runtime computes with an integer kernel, of all that compute once it has merged some and added "

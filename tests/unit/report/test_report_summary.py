@@ -82,7 +82,7 @@ def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):
     verdict = summary_lines(replace(slower, gates=()))[0]
     assert verdict == (
         "Result    no accuracy gates set; top-1 loses 4.00 points; slower than FP32 (0.80x); "
-        "larger than FP32 (1.50x larger)"
+        "larger than the float file (1.50x)"
     )
 
 
