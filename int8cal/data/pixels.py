@@ -107,8 +107,8 @@ class Pixels:
                 f"input {self.input!r} holds {float(values.reshape(-1)[place]):.6g}, which stands for pixel "
                 f"{float(exact.reshape(-1)[place]):.6g}, no whole number in 0..255",
                 where=origin,
-                do="declare how pixels became these values (--scale, --mean, --std), give images, or leave "
-                "--uint8-input out",
+                do="declare how pixels became these values (--scale, --mean, --std; data.preprocess in a YAML), give "
+                "images, or leave --uint8-input out",
                 input=self.input,
                 sample=origin,
             )

@@ -211,7 +211,8 @@ def with_raw_pixels(
     if low < -0.5 or high > 255.5:
         raise DataError(
             f"input {name!r} held values that stand for pixels {low:.4g} to {high:.4g}, not 0 to 255",
-            do="declare how pixels became these values (--scale, --mean, --std), or leave --uint8-input out",
+            do="declare how pixels became these values (--scale, --mean, --std; data.preprocess in a YAML), or leave "
+            "--uint8-input out",
         )
     low, high = (affine.scale * (float(np.rint(end)) - affine.zero_point) for end in (low, high))
     entry = TensorEntry(
