@@ -14,12 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
-from int8cal.graph.bodies import full_name
-from int8cal.graph.costs import float_us, layer_float_us
-from int8cal.graph.index import Index
-from int8cal.graph.islands import ends_in_codes
-from int8cal.graph.plan import make_plan
-from int8cal.probe.injection import sites_of
 from int8cal.probe.rounded import NoiseSource
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
@@ -29,12 +23,8 @@ from int8cal.search.search import left_in_float
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    import onnx
-
-    from int8cal.graph.layers import Layer
-    from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
-    from int8cal.graph.select import Selection
+    from int8cal.search.goals.optional_layers import OptionalLayer
     from int8cal.search.precision import ResidualGroup
     from int8cal.search.search import Result
 
@@ -42,30 +32,6 @@ LEAST_GAIN = 1e-4  # of the noise; less is not worth a layer in float
 MOST_EVALUATIONS = 8
 REASON = "in float so that the gates hold"
 _FIRST_PART = 16  # the search starts with this part of what the budget allows
-
-
-@dataclass(frozen=True)
-class OptionalLayer:
-    """What is known of a layer that may stay float.
-
-    Attributes:
-        layer: The layer; its node and input have their full names, and so have the tensors here.
-        freed: Tensors that are written as codes now and would be float.
-        exact: Tensors that are rounded for readers which are no layers, and would not be.
-        us: Estimated microseconds that it takes longer in float, and what falls to float with it.
-        free: Its own input exists as float already.
-    """
-
-    layer: Layer
-    freed: frozenset[str]
-    exact: frozenset[str]
-    us: float
-    free: bool
-
-    @property
-    def node(self) -> str:
-        """The layer's node."""
-        return self.layer.node
 
 
 @dataclass(frozen=True)
@@ -82,53 +48,6 @@ class PrecisionMix:
     residual: tuple[str, ...] = ()
     percent: float = 0.0
     gain: float = 0.0
-
-
-def open_layers(
-    model: onnx.ModelProto, plan: Plan, selection: Selection, elements: Mapping[str, float], fixed: frozenset[str]
-) -> tuple[OptionalLayer, ...]:
-    """Look at every layer as if it alone stayed float.
-
-    Args:
-        model: The prepared model.
-        plan: Its plan.
-        selection: What the plan was made with.
-        elements: Values per inference of every planned tensor.
-        fixed: Layers that something else needs in int8.
-    """
-    index = Index(model)
-    known = {each.tensor for each in plan.tensors}
-    codes = {each.tensor for each in plan.tensors if each.exclusive}
-    sites = sites_of(model, plan)
-    found = []
-    for layer in plan.layers:
-        if layer.node in fixed:
-            continue
-        smaller = make_plan(index, replace(selection, left=(*selection.left, (layer.node, "as if"))))
-        if not known >= {each.tensor for each in smaller.tensors}:
-            continue
-        freed = codes - {each.tensor for each in smaller.tensors if each.exclusive}
-        gone = sites - sites_of(model, smaller)
-        before, behind = ends_in_codes(index, plan, layer, smaller.integer_nodes)
-        us = layer_float_us(layer, elements[layer.input], codes_before=before, codes_behind=behind)
-        for name in sorted(plan.integer_nodes - smaller.integer_nodes - {layer.node, layer.bias_add}):
-            us += float_us(index.nodes[name], elements)
-        exact = frozenset(site.tensor for site in gone if site.readers == "others")
-        found.append(OptionalLayer(layer, frozenset(freed), exact, us, layer.input not in codes))
-    return tuple(found)
-
-
-def named_in_full(each: OptionalLayer, path: str, runs: float) -> OptionalLayer:
-    """Name what is known of a layer as the whole model does, and count its time per inference.
-
-    Args:
-        each: By names of its graph, and per run of it.
-        path: Of the body that it is in; "" for the main graph.
-        runs: How often that is run per inference.
-    """
-    layer = replace(each.layer, node=full_name(path, each.node), input=full_name(path, each.layer.input))
-    freed, exact = (frozenset(full_name(path, name) for name in names) for names in (each.freed, each.exact))
-    return replace(each, layer=layer, freed=freed, exact=exact, us=runs * each.us)
 
 
 @dataclass(frozen=True)

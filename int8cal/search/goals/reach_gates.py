@@ -18,7 +18,8 @@ from int8cal.probe.rounded import NoiseSource, RoundedLayer
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
-from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, named_in_full, needed, open_layers
+from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, needed
+from int8cal.search.goals.optional_layers import named_in_full, open_layers
 from int8cal.search.precision import ResidualGroup, residual_groups
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from int8cal.numerics.affine import Affine
     from int8cal.quantization.table import CalibrationTable
     from int8cal.search.goals.gate_figures import Figures, GateEvaluator
-    from int8cal.search.goals.mixed import OptionalLayer
+    from int8cal.search.goals.optional_layers import OptionalLayer
     from int8cal.search.search import Result
 
 _OF_LAYERS: tuple[Literal["input", "weights"], ...] = ("input", "weights")

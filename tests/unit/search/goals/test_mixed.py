@@ -18,11 +18,11 @@ from int8cal.search.goals.mixed import (
     LEAST_GAIN,
     MOST_EVALUATIONS,
     MixPlanner,
-    OptionalLayer,
     PrecisionMix,
     fewest,
     needed,
 )
+from int8cal.search.goals.optional_layers import OptionalLayer
 from int8cal.search.precision import ResidualGroup
 
 
