@@ -68,7 +68,7 @@ from int8cal.quantization.table_file import save_table
 from int8cal.report.files import write_reports
 from int8cal.report.plots import tensor_histograms, weights_of
 from int8cal.runtime.machine import resolve
-from int8cal.runtime.sessions import CPU, cpu_count
+from int8cal.runtime.sessions import CPU, cpu_count, weights_folder
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def calibrate_job(
         require_writable(job)
         origin = _origin(job, command)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=_may_replace(job))
-    with own as directory, cluster_of(job) as cluster:
+    with own as directory, cluster_of(job) as cluster, weights_folder():
         return _calibrate_into(directory, job, origin, exclusive, tell, cluster)
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
+from int8cal.stored import folder, is_stored, place_of, values_of, whole
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -39,11 +41,11 @@ class ModelView:
     weights: onnx.ModelProto
 
     def assemble(self) -> onnx.ModelProto:
-        """Return one model in memory, weights copied."""
+        """Return one model in memory, weights copied, and none of them stored."""
         result = onnx.ModelProto()
         result.CopyFrom(self.shell)
         result.graph.initializer.extend(self.weights.graph.initializer)
-        return result
+        return with_values(result)
 
 
 def copied(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -64,6 +66,19 @@ def set_metadata(model: onnx.ModelProto, key: str, value: str) -> None:
     if entry is None:
         entry = model.metadata_props.add(key=key)
     entry.value = value
+
+
+def with_values(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose message holds all values: itself where none of its tensors is stored."""
+    if not any(is_stored(tensor) for tensor in all_tensors(model.graph)):
+        return model
+    result = without_weights(model)
+    for tensor in model.graph.initializer:
+        result.graph.initializer.append(whole(tensor))
+    for tensor in all_tensors(result.graph, main=False):
+        if is_stored(tensor):
+            tensor.CopyFrom(whole(tensor))
+    return result
 
 
 def view_of(model: onnx.ModelProto) -> ModelView:
@@ -118,33 +133,44 @@ def write_split(model: onnx.ModelProto | ModelView, path: Path, data: Path, loca
 
     Args:
         model: Any size; not changed.
-        path: Receives the graph.
-        data: Receives the tensors, each at a multiple of 4096 bytes.
+        path: Receives the graph. Tensors that are stored stay where they are if it comes into their folder.
+        data: Receives the others, each at a multiple of 4096 bytes.
         location: What the graph calls the second file.
     """
     source = model if isinstance(model, ModelView) else view_of(model)
     result = onnx.ModelProto()
     result.CopyFrom(source.shell)
+    stay = folder() if folder() == path.parent else None
+    own = [tensor for tensor in result.graph.initializer if is_stored(tensor)]
     with data.open("wb") as stream:
         for tensor in source.weights.graph.initializer:
-            result.graph.initializer.append(_moved(tensor, stream, location))
-        for tensor in list(all_tensors(result.graph, main=False)):
-            tensor.CopyFrom(_moved(tensor, stream, location))
+            result.graph.initializer.append(_moved(tensor, stream, location, stay))
+        for tensor in (*own, *all_tensors(result.graph, main=False)):
+            tensor.CopyFrom(_moved(tensor, stream, location, stay))
     path.write_bytes(result.SerializeToString(deterministic=True))
 
 
-def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str) -> onnx.TensorProto:
-    if tensor_bytes(tensor) < _SMALLEST_EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
+def _moved(tensor: onnx.TensorProto, stream: BinaryIO, location: str, stay: Path | None) -> onnx.TensorProto:
+    if is_stored(tensor):
+        file, offset, length = place_of(tensor)
+        if stay is not None and file.is_relative_to(stay):
+            return _external(tensor, file.relative_to(stay).as_posix(), offset, length)
+        content = np.ascontiguousarray(values_of(tensor)).reshape(-1).view(np.uint8).data
+    elif tensor_bytes(tensor) < _SMALLEST_EXTERNAL or tensor.data_type == onnx.TensorProto.STRING:
         return tensor
-    # typed fields (float_data) are legal too, but only raw bytes can be external
-    content = (
-        tensor if tensor.HasField("raw_data") else numpy_helper.from_array(numpy_helper.to_array(tensor))
-    ).raw_data
+    else:  # typed fields (float_data) are legal too, but only raw bytes can be external
+        raw = tensor if tensor.HasField("raw_data") else numpy_helper.from_array(numpy_helper.to_array(tensor))
+        content = memoryview(raw.raw_data)
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
-    result = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
-    external_data_helper.set_external_data(result, location=location, offset=stream.tell(), length=len(content))
-    result.ClearField("raw_data")
+    result = _external(tensor, location, stream.tell(), len(content))
     stream.write(content)
+    return result
+
+
+def _external(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> onnx.TensorProto:
+    result = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=b"")
+    external_data_helper.set_external_data(result, location=location, offset=offset, length=length)
+    result.ClearField("raw_data")
     return result
 
 
@@ -165,9 +191,9 @@ class PackedModel:
         """Pack a model, which is not changed."""
         tensors = []
         for tensor in model.graph.initializer:
-            head = onnx.TensorProto()
-            _copy_fields(tensor, head, leave_out="raw_data")
-            tensors.append((head.SerializeToString(), np.frombuffer(tensor.raw_data, np.uint8)))
+            head, held = onnx.TensorProto(), whole(tensor)
+            _copy_fields(held, head, leave_out="raw_data")
+            tensors.append((head.SerializeToString(), np.frombuffer(held.raw_data, np.uint8)))
         return PackedModel(without_weights(model).SerializeToString(), tuple(tensors))
 
     def model(self) -> onnx.ModelProto:
@@ -198,7 +224,7 @@ def fault_of(tensor: onnx.TensorProto) -> str:
         return "has no element type or a negative dimension"
     if tensor.HasField("segment"):
         return "is a part of a tensor, which nothing reads"
-    if tensor.data_type in _NOT_COUNTED:
+    if tensor.data_type in _NOT_COUNTED or is_stored(tensor):  # of which the length was seen
         return ""
     if tensor.HasField("raw_data"):
         held, expected, unit = len(tensor.raw_data), tensor_bytes(tensor), "bytes"

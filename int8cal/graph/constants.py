@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import numpy_helper
 
 from int8cal.graph.index import attribute, derived_constants
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,11 +100,11 @@ class Constants:
     def computed(self, name: str, known: Mapping[_Place, npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
         """Compute a tensor of this graph from the values of what it needs; None where that cannot be."""
         if name in self.index.initializers:
-            return numpy_helper.to_array(self.index.initializers[name])
+            return values_of(self.index.initializers[name])
         node = self.index.producer[name]
         if node.op_type == "Constant":
             value = attribute(node, "value", None)
-            return None if value is None else numpy_helper.to_array(value)
+            return None if value is None else values_of(value)
         places = [self.place(each) if each else None for each in node.input]
         inputs = [None if place is None else known.get(place) for place in places]
         if node.op_type == "QuantizeLinear":

@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.graph.index import tensors_read
 from int8cal.protos import copied, graphs_within
+from int8cal.stored import stored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -82,8 +83,8 @@ class Builder:
 
 
 def constant(name: str, value: npt.ArrayLike) -> onnx.TensorProto:
-    """Make an initializer of an array, 0-d ones included."""
-    return numpy_helper.from_array(np.asarray(value, order="C"), name)
+    """Make an initializer of an array, 0-d ones included; it is stored where large ones are, see `int8cal.stored`."""
+    return stored(numpy_helper.from_array(np.asarray(value, order="C"), name))
 
 
 def instead(

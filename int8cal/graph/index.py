@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from int8cal.errors import ModelError
 from int8cal.protos import subgraphs
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +74,7 @@ class Index:
 
     def constant(self, name: str) -> npt.NDArray[np.generic]:
         """Return the value of an initializer."""
-        return numpy_helper.to_array(self.initializers[name])
+        return values_of(self.initializers[name])
 
     def is_float_constant(self, name: str) -> bool:
         """Whether the tensor is a float32 initializer."""

@@ -18,7 +18,20 @@ from int8cal.graph.index import walk
 from int8cal.graph.ops import handles_codes
 from int8cal.io.atomic import atomic_path, atomic_write
 from int8cal.io.paths import require_readable
-from int8cal.protos import all_tensors, fault_of, graphs_within, is_large, texts, without_weights, write_split
+from int8cal.protos import (
+    MAPPED,
+    all_tensors,
+    fault_of,
+    graphs_within,
+    is_large,
+    tensor_bytes,
+    texts,
+    weight_bytes,
+    with_values,
+    without_weights,
+    write_split,
+)
+from int8cal.stored import LEAST, can_store, folder, placed, stored, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +61,7 @@ def load_model(path: Path) -> onnx.ModelProto:
     _require_known_types(model, path)
     names = [file.name for file in data_files(model, path)]
     try:
-        external_data_helper.load_external_data_for_model(model, str(path.parent))
+        load_weights(model, path.parent)
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
         raise _unreadable_data(path, names, error) from error
     try:
@@ -57,7 +70,60 @@ def load_model(path: Path) -> onnx.ModelProto:
         if names:  # older versions of onnx take a short file for whole
             raise _unreadable_data(path, names, error) from error
         raise ModelError(f"tensor {error}", where=str(path), do="export or download it again", path=path) from error
-    return model
+    return apart(model)
+
+
+def load_weights(model: onnx.ModelProto, directory: Path) -> None:
+    """Load the external data of a model; where large tensors are stored, these say their place instead.
+
+    Args:
+        model: Changed in place.
+        directory: Of its file.
+
+    Raises:
+        OSError, ValueError, RuntimeError, onnx.checker.ValidationError: A file cannot be read, or must not be.
+    """
+    main = [*model.graph.initializer]  # as long as these are held, the walk gives the same objects
+    known = {id(tensor) for tensor in main}
+    for tensor in external_data_helper._get_all_tensors(model):  # noqa: SLF001 - no public walk exists
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        if folder() is not None and id(tensor) in known and can_store(tensor):
+            _place(tensor, directory)
+            continue
+        external_data_helper.load_external_data_for_tensor(tensor, str(directory))
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def _place(tensor: onnx.TensorProto, directory: Path) -> None:
+    """Let a tensor that names a file say its place there, and that it is stored.
+
+    Raises:
+        OSError, ValueError, RuntimeError, onnx.checker.ValidationError: See `load_weights`.
+    """
+    told = external_data_helper.ExternalDataInfo(tensor)
+    offset, length = told.offset or 0, told.length or 0
+    first = onnx.TensorProto(name=tensor.name, data_type=onnx.TensorProto.UINT8, dims=[1], raw_data=b"")
+    external_data_helper.set_external_data(first, told.location, offset, 1)
+    external_data_helper.load_external_data_for_tensor(first, str(directory))  # onnx looks where the file leads
+    path = (directory / told.location).resolve()
+    if length != tensor_bytes(tensor):
+        raise ValueError(f"{tensor.name!r} has {length} of {tensor_bytes(tensor)} bytes")
+    if path.stat().st_size < offset + length:
+        raise ValueError(f"{path.name} ends before the values of {tensor.name!r}")
+    tensor.CopyFrom(placed(tensor, path, offset, length, loaded=True))
+
+
+def apart(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a large model with the values of large weights stored, where there is a folder for them; else itself."""
+    held = any(len(tensor.raw_data) >= LEAST for tensor in model.graph.initializer)
+    if folder() is None or not held or weight_bytes(model) < MAPPED:
+        return model
+    result = without_weights(model)
+    for tensor in model.graph.initializer:
+        result.graph.initializer.append(stored(tensor))
+    return result
 
 
 def _unreadable(path: Path, what: str) -> ModelError:
@@ -184,12 +250,12 @@ def data_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
         ModelError: A file lies outside of the model's folder, there or by a link, or is no regular one: nobody reads
             what a model was not shipped with.
     """
-    folder, found = os.path.realpath(path.parent), []
+    home, found = os.path.realpath(path.parent), []
     for name in sorted(external_files(model)):
         try:
             file = path.parent / name
             real = Path(os.path.realpath(file))
-            inside = not Path(name).is_absolute() and real.is_relative_to(folder)
+            inside = not Path(name).is_absolute() and real.is_relative_to(home)
             sound = inside and (real.is_file() or not real.exists())
         except (OSError, ValueError):  # a name that is too long, or with a zero byte
             sound = False
@@ -289,7 +355,7 @@ def model_sha256(model: onnx.ModelProto) -> str:
     """SHA-256 of a model in memory (deterministic serialization, part by part); equals no file's hash, and need not."""
     digest = hashlib.sha256(without_weights(model).SerializeToString(deterministic=True))
     for tensor in model.graph.initializer:
-        digest.update(tensor.SerializeToString(deterministic=True))
+        digest.update(whole(tensor).SerializeToString(deterministic=True))
     return digest.hexdigest()
 
 
@@ -304,7 +370,7 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
         OutputError: the directory cannot be written.
     """
     if not is_large(model):
-        atomic_write(path, model.SerializeToString(deterministic=True))
+        atomic_write(path, with_values(model).SerializeToString(deterministic=True))
         return
     data = path.with_name(path.name + ".data")
     # the inner one moves into place first: a graph never points at weights that are not there

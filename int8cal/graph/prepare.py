@@ -30,7 +30,7 @@ from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
-from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, without_weights
+from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, with_values, without_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -168,7 +168,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
             do="run the model in float",
         )
     copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(model if least <= opset <= MAX_OPSET else with_values(model))  # onnx's converter reads values
     copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
     without_initialized_inputs(copy.graph)
     _name_nodes(copy.graph)

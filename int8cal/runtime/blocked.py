@@ -21,7 +21,7 @@ from int8cal.graph.edit import one_node_model, refill
 from int8cal.graph.index import attribute
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import QUIET, Session, scratch_folder, weights_beside
+from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, scratch_folder, weights_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from int8cal.protos import ModelView
 
 _BLOCKS = (4, 8, 16, 32)
-_NEVER_RUN = {"session.disable_prepacking": "1"}
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ def open_taps(
     """
     tapped = tapped_model(model, [*(tap.tensor for tap in taps), *plain])
     blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - {*plain}
-    block = block_size() if blockable else 1
+    # without a convolution the runtime blocks nothing
+    block = block_size() if blockable and any(node.op_type == "Conv" for node in model.graph.node) else 1
     if block > 1:
         with scratch_folder() as folder:
             optimized = _optimized(tapped, folder)
@@ -155,7 +155,7 @@ def _optimized(model: onnx.ModelProto | ModelView, folder: Path) -> onnx.ModelPr
     """Let the runtime write the graph it would run, weights beside it; None where it cannot write it."""
     path = folder / "optimized.onnx"
     try:
-        Session(model, threads=1, optimized_path=path, entries=weights_beside("optimized.data", 1024) | _NEVER_RUN)
+        Session(model, threads=1, optimized_path=path, entries=weights_beside("optimized.data", 1024) | NEVER_RUN)
     except ModelError:
         return None  # some fused nodes cannot be written; the plain session then says what is wrong, if anything is
     return onnx.load(str(path), load_external_data=False)

@@ -7,9 +7,10 @@ import ctypes
 import io
 import math
 import os
+import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,12 +20,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from int8cal.errors import DataError, ModelError, OutputError, UsageError, reason_of
-from int8cal.graph.load import load_model
+from int8cal import stored
+from int8cal.errors import DataError, ModelError, UsageError
+from int8cal.graph.load import load_model, load_weights
 from int8cal.io.locks import new_folder, sweep
 from int8cal.numerics.bfloat16 import from_bits, to_bits
-from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, write_split
+from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, with_values, write_split
 from int8cal.runtime.segments import join, segments_of
+from int8cal.stored import unwritable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +44,8 @@ CPU = "CPUExecutionProvider"
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
 # runs between two runs, another session or counting, that takes a core from it: on two cores it takes twice as long.
 QUIET = {"session.force_spinning_stop": "1"}
+# Of a session that is opened for the graph that it writes: kernels would lay out their weights once more.
+NEVER_RUN = {"session.disable_prepacking": "1"}
 
 
 def weights_beside(name: str, least: int) -> dict[str, str]:
@@ -305,7 +310,17 @@ def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | 
             with loadable(load_model(Path(model))) as source:
                 yield source
     elif weight_bytes(model.weights if isinstance(model, ModelView) else model) < MAPPED:
-        yield (model.assemble() if isinstance(model, ModelView) else model).SerializeToString()
+        yield (model.assemble() if isinstance(model, ModelView) else with_values(model)).SerializeToString()
+    elif (place := stored.folder()) is not None:  # beside the weights that are stored, which the runtime maps there
+        path = place / f"{secrets.token_hex(6)}.onnx"
+        data = path.with_suffix(".data")
+        try:
+            write_split(model, path, data, data.name)
+            yield str(path)
+        finally:
+            with suppress(OSError):  # Windows keeps a mapped file, which goes with the folder
+                path.unlink(missing_ok=True)
+                data.unlink(missing_ok=True)
     else:
         with scratch_folder() as folder:
             path = folder / "model.onnx"
@@ -327,7 +342,8 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: onnxruntime cannot load the model.
         OutputError: The temporary directory is full.
     """
-    with scratch_folder() as folder:
+    place = stored.folder()
+    with scratch_folder() if place is None else nullcontext(Path(tempfile.mkdtemp(dir=place))) as folder:
         path = folder / "simplified.onnx"
         Session(
             model,
@@ -335,9 +351,38 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
             optimization="basic",
             optimized_path=path,
             disabled_optimizers=_KEEP_NAMES,
-            entries=weights_beside("simplified.data", 1 << 20),
+            entries=weights_beside(f"simplified{stored.SUFFIX}", stored.LEAST) | NEVER_RUN,
         )
-        return onnx.load(str(path))
+        found = onnx.load(str(path), load_external_data=False)
+        load_weights(found, folder)
+        return found
+
+
+@contextmanager
+def weights_folder() -> Iterator[None]:
+    """Keep weights of large models in a temporary directory meanwhile, see `int8cal.stored`.
+
+    Raises:
+        OutputError: It cannot be made.
+    """
+    parent = temporary_directory()
+    sweep(parent)
+    try:
+        folder, lock = new_folder(parent, private=True)
+    except OSError as error:
+        raise unwritable(parent, error) from error
+    try:
+        with stored.weights_in(folder):
+            yield
+    finally:
+        _remove(folder)
+        lock.release()
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # the runtime maps weights, and Windows keeps a mapped file
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 @contextmanager
@@ -357,16 +402,10 @@ def scratch_folder() -> Iterator[Path]:
             _require_room(folder)
             raise
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            if folder.exists():  # the runtime maps weights, and Windows keeps a mapped file
-                atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            _remove(folder)
             lock.release()
     except OSError as error:
-        raise OutputError(
-            f"cannot be written ({reason_of(error)})",
-            where=f"temporary directory {parent}",
-            do="free some space there, or name another directory in TMPDIR",
-        ) from error
+        raise unwritable(parent, error) from error
 
 
 def temporary_directory() -> Path:

@@ -15,6 +15,7 @@ PACKAGE = Path(int8cal.__file__).parent
 # docs/architecture.md shows the same lines.
 STATIONS = (
     ("errors", "extras", "setting"),
+    ("stored",),
     ("preprocess",),
     ("data_settings",),
     ("job",),

@@ -6,11 +6,11 @@ import hashlib
 from typing import TYPE_CHECKING
 
 import onnx
-from onnx import numpy_helper
 
 from int8cal.graph.edit import Names, refill
 from int8cal.graph.index import Index, nodes_behind
 from int8cal.protos import copied, subgraphs, tensor_bytes
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,4 +92,4 @@ def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _digest(tensor: onnx.TensorProto) -> str:
-    return hashlib.sha256(numpy_helper.to_array(tensor).tobytes()).hexdigest()
+    return hashlib.sha256(values_of(tensor).tobytes()).hexdigest()

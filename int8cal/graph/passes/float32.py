@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, shape_inference
 
 from int8cal.graph.edit import Builder, Names, constant, instead, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
 from int8cal.numerics.bfloat16 import from_bits
 from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -153,7 +154,7 @@ def _store(graph: onnx.GraphProto, names: Names, types: Collection[int]) -> None
     for tensor in graph.initializer:
         if tensor.data_type != onnx.TensorProto.FLOAT or tensor_bytes(tensor) < _SMALLEST_STORED:
             continue
-        values = numpy_helper.to_array(tensor)
+        values = values_of(tensor)
         for each in types:
             with np.errstate(over="ignore"):
                 half = values.astype(helper.tensor_dtype_to_np_dtype(each))  # plain bits where onnx is before 1.19
@@ -234,7 +235,7 @@ def _convert(tensor: onnx.TensorProto, types: Collection[int]) -> None:
 def array_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Read a tensor, one of bfloat16 as float32."""
     if tensor.data_type != onnx.TensorProto.BFLOAT16:
-        return numpy_helper.to_array(tensor)
+        return values_of(tensor)
     # onnx before 1.19 has no numpy type for it, and reads something else
     bits = np.frombuffer(tensor.raw_data, "<u2") if tensor.HasField("raw_data") else np.array(tensor.int32_data)
     return from_bits(bits).reshape(tuple(tensor.dims))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from int8cal.graph.edit import Rewrite, constant, instead, without_attribute
 from int8cal.graph.index import attribute
 from int8cal.graph.layers import is_bias_row
 from int8cal.graph.ops import is_standard
 from int8cal.protos import copied
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def unit_gemms(graph: onnx.GraphProto) -> None:
             factor = attribute(node, name, 1.0)
             if factor == 1.0 or len(node.input) <= slot or node.input[slot] not in constants:
                 continue
-            array = numpy_helper.to_array(constants[node.input[slot]])
+            array = values_of(constants[node.input[slot]])
             scaled = f"{node.input[slot]}_{node.name}_{name}"
             graph.initializer.append(constant(scaled, (array * np.float32(factor)).astype(array.dtype)))
             node.input[slot] = scaled

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference, version_converter
+from onnx import helper, shape_inference, version_converter
 
 from int8cal.errors import ModelError
 from int8cal.graph.edit import Builder, Names, instead, refill
 from int8cal.graph.index import attribute, walk
 from int8cal.graph.ops import STANDARD
 from int8cal.protos import copied, graphs_within, outline
+from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -167,7 +168,7 @@ def _resize_as_before(
         built.nodes.append(node)
         return
     known = constants.get(node.input[2]) if len(node.input) > 2 else None
-    scales = np.ones(0, np.float32) if known is None else numpy_helper.to_array(known)
+    scales = np.ones(0, np.float32) if known is None else values_of(known)
     parts = [("", "ceil" if (scales < 1).any() else "floor")]
     if (scales < 1).any() and (scales > 1).any() and attribute(node, "mode", b"nearest") == b"nearest":
         ends = (("smaller", np.minimum(scales, 1), "ceil"), ("larger", np.maximum(scales, 1), "floor"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,9 +23,8 @@ from int8cal.protos import without_weights
 from int8cal.quantization.corrections.correction import NamedValues, Rescaled, read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.chains import Chain
@@ -111,11 +111,7 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
         unscaled tensor, under another name.
     """
     result, index, names = without_weights(model), Index(model), Names(model.graph)
-    changed: dict[str, npt.NDArray[Any]] = {}
-
-    def value(name: str) -> npt.NDArray[Any]:
-        return changed[name] if name in changed else index.constant(name)
-
+    changes: dict[str, list[Callable[[Float64], Float64]]] = {}  # by constant, in the order of the chains
     inserted = []
     for chain in find_chains(index, plan):
         exponents = factors.get(chain.tensor)
@@ -123,18 +119,21 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
             continue
         factor = np.exp2(exponents)
         for carrier in chain.carriers:
-            shape = (-1, *[1] * carrier.trailing)
-            before = value(carrier.name)
-            changed[carrier.name] = (before.astype(np.float64) * factor.reshape(shape)).astype(before.dtype)
+            along_rows = factor.reshape(-1, *[1] * carrier.trailing)
+            changes.setdefault(carrier.name, []).append(partial(np.multiply, along_rows))
         for layer in chain.readers:
-            before = value(layer.weight)
-            changed[layer.weight] = scale_inputs(before.astype(np.float64), layer, 1 / factor).astype(before.dtype)
+            changes.setdefault(layer.weight, []).append(partial(scale_inputs, layer=layer, factors=1 / factor))
         if chain.inserted:
             inserted.append((chain, factor))
-    # each weight is written once: a message keeps the memory of what is overwritten in it
+    # one weight in memory at a time, and each written once: a message keeps the memory of what is overwritten in it
     for tensor in model.graph.initializer:
-        name = tensor.name
-        result.graph.initializer.append(constant(name, changed.pop(name)) if name in changed else tensor)
+        if tensor.name not in changes:
+            result.graph.initializer.append(tensor)
+            continue
+        value = index.constant(tensor.name)
+        for change in changes[tensor.name]:
+            value = change(value.astype(np.float64)).astype(value.dtype)
+        result.graph.initializer.append(constant(tensor.name, value))
     for chain, factor in inserted:
         _insert(result.graph, chain, factor, names)
     return result

@@ -1,0 +1,79 @@
+"""Weights of a large model lie in files while it is calibrated; nothing that is written tells."""
+
+import zipfile
+from contextlib import nullcontext
+
+import numpy as np
+import onnx
+import pytest
+
+from int8cal import calibrating, stored
+from int8cal.calibrating import calibrate_job
+from int8cal.config.load import job_from_options
+from int8cal.graph import load
+from int8cal.runtime import sessions
+
+WIDTH = 16
+
+
+def network(path, external):
+    """A convolution and products whose channels differ, with a table that stays float, a MatMul and an If."""
+    rng = np.random.default_rng(3)
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> net (float[N,{WIDTH},4,4] x) => (float[N,{WIDTH}] y) {{
+        a = Conv(x, W) b = Relu(a) c = Conv(b, V) d = Add(c, T) e = GlobalAveragePool(d) f = Flatten(e)
+        g = MatMul(f, M) h = Relu(g) i = Gemm<transB = 1>(h, G) k = ReduceSum<keepdims = 0>(x) l = Greater(k, zero)
+        y = If(l) <then_branch = one () => (o) {{ p = MatMul(i, I) o = Tanh(p) }},
+                   else_branch = two () => (o) {{ o = Sigmoid(i) }}>
+    }}"""
+    model = onnx.parser.parse_model(text)
+    spread = np.exp2(rng.integers(-4, 4, WIDTH)).astype(np.float32)
+    square = (WIDTH, WIDTH)
+    shapes = {"W": (*square, 1, 1), "V": (*square, 3, 3), "T": (WIDTH, 2, 2), "M": square, "G": square, "I": square}
+    for name, shape in shapes.items():
+        value = rng.normal(size=shape).astype(np.float32)
+        value = value * spread.reshape(-1, 1, 1, 1) if name == "W" else value
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float32), name))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0), "zero"))
+    onnx.save(model, path, save_as_external_data=external, location="w.bin", size_threshold=0)
+    return path
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["in the model's file", "in a file beside it"])
+def case(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored")
+    np.save(folder / "x.npy", np.random.default_rng(5).normal(size=(24, WIDTH, 4, 4)).astype(np.float32))
+    return folder, network(folder / "net.onnx", request.param)
+
+
+def written(case, name, **more):
+    folder, model = case
+    options = {"model": str(model), "data.path": str(folder / "x.npy"), "output.dir": str(folder / name)}
+    job = job_from_options({**options, "evaluation.latency": False, "calibration.threads": 1, **more})
+    calibrate_job(job)
+    with zipfile.ZipFile(folder / name / "net.stats.npz") as archive:
+        statistics = {each: archive.read(each) for each in archive.namelist()}
+    return [(folder / name / each).read_bytes() for each in ("net.int8.onnx", "net.table.json")], statistics
+
+
+@pytest.mark.parametrize("recipe", ["fast", "accurate"])
+def test_all_files_have_the_bytes_that_they_have_without(case, recipe, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for module in (stored, load):
+        monkeypatch.setattr(module, "LEAST", 64)
+    for module in (load, sessions):
+        monkeypatch.setattr(module, "MAPPED", 0)
+    names, place = set(), stored.placed
+
+    def noted(tensor, *where, **how):
+        names.add(tensor.name)
+        return place(tensor, *where, **how)
+
+    for module in (stored, load):
+        monkeypatch.setattr(module, "placed", noted)
+    with monkeypatch.context() as patch:
+        patch.setattr(calibrating, "weights_folder", nullcontext)
+        expected = written(case, f"plain-{recipe}", **{"quantization.recipe": recipe})
+    assert not names
+    assert written(case, f"stored-{recipe}", **{"quantization.recipe": recipe}) == expected
+    assert {"W", "V", "M", "G", "W_quantized", "V_quantized"} <= names
+    assert [*tmp_path.iterdir()] == []
