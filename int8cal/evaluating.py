@@ -56,7 +56,7 @@ from int8cal.quantization.table import StepResult
 from int8cal.report.files import write_reports
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.machine import resolve
-from int8cal.runtime.sessions import CPU, Session
+from int8cal.runtime.sessions import CPU, Session, weights_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -104,7 +104,7 @@ def evaluate_files(
     require_classes(parsed, lambda: class_count(fp32))
     if output is not None:
         require_free(output, overwrite=overwrite, directory=True)
-    with nullcontext() if output is None else OutputDirectory(output, overwrite=overwrite) as place:
+    with nullcontext() if output is None else OutputDirectory(output, overwrite=overwrite) as place, weights_folder():
         report = evaluate_models(
             fp32,
             int8,

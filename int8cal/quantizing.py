@@ -12,7 +12,7 @@ from int8cal.identity import mixed_with, stamp
 from int8cal.io.paths import require_apart, require_free
 from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
 from int8cal.quantization.table_file import load_table
-from int8cal.runtime.sessions import simplify
+from int8cal.runtime.sessions import simplify, weights_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,10 +37,11 @@ def quantize_file(
     require_apart((output,), (model, table))
     loaded = load_table(table)
     watched = Watched(model)
-    prepared = prepare(model, simplify, loaded.settings.activations)
-    built = quantize_prepared(prepared, loaded, str(table), force=force)
-    watched.require_same(prepared.sha256)
-    save_model(built.model, output)
+    with weights_folder():
+        prepared = prepare(model, simplify, loaded.settings.activations)
+        built = quantize_prepared(prepared, loaded, str(table), force=force)
+        watched.require_same(prepared.sha256)
+        save_model(built.model, output)
     return (*mixed_with(table), *built.warnings)
 
 

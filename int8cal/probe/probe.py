@@ -20,7 +20,7 @@ from int8cal.numerics.affine import affine_of_values, fake_quantized
 from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
-from int8cal.protos import copied
+from int8cal.protos import copied, weight_bytes
 from int8cal.runtime.batching import batch_size, in_order, make_feed, run_group
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
@@ -37,6 +37,7 @@ Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
 _HELD_BYTES = 256_000_000  # of tensors that are held of all runs
+LARGE = 500_000_000  # bytes of weights; of such a model there is one session, since each lays them out once more
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,8 @@ class Probe:
         signature: Its inputs.
         threads: Of the runtime; 0 for all CPUs.
         behind_layers: Errors can enter behind layers as well, before their activations. The runtime then fuses no
-            activation, so runs without errors go through the same session; else they go through the model as it is.
+            activation, so runs without errors go through the same session, as they do where the model is large; else
+            they go through the model as it is.
         shown: Tensors whose values are of interest; None for all planned ones.
         at_outputs: Errors are measured at the model's real outputs, else where it is scored (see `score_points`).
     """
@@ -83,12 +85,13 @@ class Probe:
         self._outputs = tensors_of(self.points)
         planned = (each.tensor for each in self.plan.tensors)
         self._shown = list(dict.fromkeys(planned if self.shown is None else self.shown))
+        self._alike = self.behind_layers or weight_bytes(self.model) >= LARGE
         self._injection = make_injection(
             self.model,
             self.plan,
             behind_layers=self.behind_layers,
             ends=None if self.at_outputs else self._outputs,
-            shown=self._shown if self.behind_layers else (),
+            shown=self._shown if self._alike else (),
         )
 
     @property
@@ -107,7 +110,7 @@ class Probe:
         inputs = {value.name for value in self.model.graph.input}
         wanted = [name for name in dict.fromkeys((*self._shown, *self._outputs)) if name not in inputs]
         # asked for no output, the runtime would compute all
-        session = self._session(noisy=self.behind_layers)
+        session = self._session(noisy=self._alike)
         found = run_group(session, self.signature, group, wanted) if wanted else {}
         values = {**feed, **found}
         shown = {name: values[name] for name in self._shown if name in values}

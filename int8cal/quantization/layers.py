@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import xxhash
 
 from int8cal.errors import NonFiniteError
+from int8cal.graph.edit import constant
 from int8cal.graph.index import Index
 from int8cal.numerics.affine import U16
 from int8cal.numerics.pairs import link
@@ -20,6 +21,7 @@ from int8cal.quantization.corrections.integers import codes_from_text
 from int8cal.quantization.corrections.residual_codes import choose_plane_scales, fine_weights, round_planes, widened
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
+from int8cal.stored import LEAST, is_stored, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +91,16 @@ def quantize_layers(
 
     layers = draft.plan.weighted
     with ThreadPoolExecutor(cpu_count()) as pool:
-        return dict(zip((layer.node for layer in layers), pool.map(quantized, layers), strict=True))
+        found = map(_apart, pool.map(quantized, layers))
+        return dict(zip((layer.node for layer in layers), found, strict=True))
+
+
+def _apart(layer: QuantizedLayer) -> QuantizedLayer:
+    """Let large codes lie in a file, which the int8 model has as well, see `int8cal.stored`."""
+    if layer.weight.nbytes < LEAST:
+        return layer
+    tensor = constant("", layer.weight)
+    return replace(layer, weight=values_of(tensor)) if is_stored(tensor) else layer
 
 
 def _unranged(index: Index, layer: Layer, draft: Draft, known: QuantizedLayer | None) -> QuantizedLayer:

@@ -315,7 +315,10 @@ def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | 
         path = place / f"{secrets.token_hex(6)}.onnx"
         data = path.with_suffix(".data")
         try:
-            write_split(model, path, data, data.name)
+            try:
+                write_split(model, path, data, data.name)
+            except OSError as error:
+                raise unwritable(place.parent, error) from error
             yield str(path)
         finally:
             with suppress(OSError):  # Windows keeps a mapped file, which goes with the folder
@@ -343,7 +346,7 @@ def simplify(model: onnx.ModelProto) -> onnx.ModelProto:
         OutputError: The temporary directory is full.
     """
     place = stored.folder()
-    with scratch_folder() if place is None else nullcontext(Path(tempfile.mkdtemp(dir=place))) as folder:
+    with scratch_folder() if place is None else _folder_within(place) as folder:
         path = folder / "simplified.onnx"
         Session(
             model,
@@ -383,6 +386,24 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():  # the runtime maps weights, and Windows keeps a mapped file
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+@contextmanager
+def _folder_within(place: Path) -> Iterator[Path]:
+    """Make a folder that stays as long as the one around it.
+
+    Raises:
+        OutputError: The disk is full.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(dir=place))
+        try:
+            yield folder
+        except Exception:
+            _require_room(folder)
+            raise
+    except OSError as error:
+        raise unwritable(place.parent, error) from error
 
 
 @contextmanager
