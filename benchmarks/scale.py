@@ -266,9 +266,9 @@ def played(costs: Costs, samples: int, ray: Pretended) -> dict[str, float]:
         "_looked": -1e9,
         "_wanted": 0,
         "_never": 0,
-        "_work": [],
+        "work": [],
+        "_held": False,
         "_probe": "",
-        "_own": False,
         "_actor": ray.remote(object),
         "_address": None,
     }

@@ -13,6 +13,7 @@ import onnx
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.calibration.checkpoint import SUFFIX, Checkpoint, counted_in
+from int8cal.calibration.engines.ray import cluster_of
 from int8cal.calibration.statistics_file import require_statistics, save_statistics
 from int8cal.data.checks import SampleWatch, classes_of
 from int8cal.data.feeds import open_feeds
@@ -56,7 +57,6 @@ from int8cal.pipeline import (
     Calibrated,
     before_calibration,
     calibrate_planned,
-    cluster_of,
     count_planned,
     fed_wrong,
     plan_job,
@@ -127,7 +127,8 @@ def _open_checkpoint(job: Job, sha256: str, tell: Callable[[str], object] | None
     if job.calibration.statistics is not None:  # they are among what it goes with
         require_statistics(job.calibration.statistics)
     threads = job.calibration.threads or cpu_count()  # kernels may sum in another order with other numbers of them
-    made_of = {"model": sha256, **settings_of(job), "calibration.threads": threads, **versions_of(job)}
+    own = {"calibration.threads": threads, "calibration.engine": job.calibration.engine}  # each counts in its own order
+    made_of = {"model": sha256, **settings_of(job), **own, **versions_of(job)}
     checkpoint = Checkpoint(path, made_of, job.calibration.checkpoint)
     if not path.is_file():
         if job.calibration.resume:

@@ -42,11 +42,12 @@ CONTENT_LIMIT = 1 << 30
 _BLOCK = 1 << 20
 
 # No result depends on these: where things are, what may be replaced, what is printed, how far to read ahead, what is
-# saved on the way.
+# saved on the way, where passes run.
 _LEFT_OUT = frozenset(
     {
         *("model", "name", "output", "quiet"),
         *("calibration.batch_size", "calibration.checkpoint", "calibration.resume"),
+        *("calibration.engine", "calibration.address"),
     }
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,8 @@ import onnx
 
 from int8cal.calibration.body_samples import feed_bodies
 from int8cal.calibration.engines.local import Counting, uncounted, warm_up
-from int8cal.calibration.engines.parts import CountWork
-from int8cal.calibration.engines.ray import Cluster
+from int8cal.calibration.engines.parts import BodyWork, CountWork
+from int8cal.calibration.engines.ray import cluster_of
 from int8cal.calibration.engines.stored import Stored
 from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
@@ -45,12 +45,13 @@ from int8cal.search.scorer import Holdout, Scorer, split_samples
 from int8cal.search.search import Result, explained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.calibration.engines.local import Collected
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.checks import Finding
     from int8cal.data.sample import Sample
@@ -175,7 +176,7 @@ def count_planned(job: Job, planned: Planned, checkpoint: Checkpoint) -> Statist
     ahead = track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples")
     statistics = _collected(job, planned, None, ahead, keep=0, checkpoint=checkpoint).statistics
     parts = _count_bodies(job, planned, feeds, None, keep=0)
-    counted = {path: part.counting.result().statistics for path, part in parts.items() if part.counting.seen}
+    counted = {path: part.result().statistics for path, part in parts.items() if part.seen}
     return replace(statistics, bodies=counted, preprocess=noted(feeds))
 
 
@@ -225,7 +226,8 @@ def calibrate_planned(
         elif cluster is None or known is not None:
             collected = _collected(job, planned, known, ahead, keep=keep, record=record, checkpoint=checkpoint)
         else:
-            counts = cluster.added(_count_work(job, planned, keep), feeds, "samples")
+            work = _count_work(job, planned, keep)
+            counts = checkpoint.count_in(cluster, work, feeds) if checkpoint else cluster.added(work, feeds, "samples")
             watch, collected = counts.watch, counts.collected(feeds)
     if known is None:
         collected = replace(collected, statistics=replace(collected.statistics, preprocess=noted(feeds)))
@@ -236,7 +238,7 @@ def calibrate_planned(
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
         raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
     if planned.plan.bodies:
-        bodies = _calibrate_bodies(job, planned, clock, held, known, checkpoint)
+        bodies = _calibrate_bodies(job, planned, clock, held, known, checkpoint, cluster)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
         blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
         plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
@@ -254,9 +256,8 @@ def calibrate_planned(
             )
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
-            result, mixed = spend_budget(job, planned, result, collected, best_result)
-    skipped = tuple(planned.feeds.skipped)
-    remark, outputs, made = collected.remark, collected.outputs, planned.feeds.made
+            result, mixed = spend_budget(job, planned, result, collected, best_result, cluster)
+    skipped, made, remark, outputs = tuple(feeds.skipped), feeds.made, collected.remark, collected.outputs
     return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, made=made, outputs=outputs)
 
 
@@ -319,20 +320,6 @@ def _count_work(job: Job, planned: Planned, keep: int) -> CountWork:
     return CountWork(model, prepared.signature, planned.taps, prepared.sha256, keep, pixels, ahead)
 
 
-@contextmanager
-def cluster_of(job: Job) -> Iterator[Cluster | None]:
-    """Open the Ray cluster that a job asks for; None where it runs in this process.
-
-    Raises:
-        UsageError: Ray is not installed, or the cluster does not answer.
-    """
-    if job.calibration.engine == "local":
-        yield None
-        return
-    with Cluster(job.calibration.address, job.calibration.threads) as cluster:
-        yield cluster
-
-
 def _search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint: Checkpoint | None) -> Inputs:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
@@ -377,19 +364,26 @@ class _Bodies:
 
 @dataclass(frozen=True)
 class _BodyPart:
-    """A body as a job of its own, and its pass over the runs."""
+    """A body as a job of its own, the number of its runs, and what the pass over them hands on, if there are some."""
 
     job: Job
     planned: Planned
-    counting: Counting | Stored
+    seen: int
+    result: Callable[[], Collected]
 
 
 def _count_bodies(
-    job: Job, planned: Planned, samples: Iterable[Sample], known: Statistics | None, *, keep: int
+    job: Job,
+    planned: Planned,
+    samples: Iterable[Sample],
+    known: Statistics | None,
+    *,
+    keep: int,
+    cluster: Cluster | None = None,
 ) -> dict[str, _BodyPart]:
     """Run every body on what samples give it, and count; by path."""
     prepared, threads = planned.prepared, job.calibration.threads
-    parts: dict[str, _BodyPart] = {}
+    jobs, countings = {}, {}
     for path, each in planned.plan.bodies.items():
         body = each.body
         inside = Prepared(body.model, body.signature, prepared.sha256, path, f"{prepared.where}: body {path!r}")
@@ -397,14 +391,19 @@ def _count_bodies(
         own = replace(planned, source=body.model, prepared=inside, plan=each.plan, taps=taps, uint8=None, metric=None)
         quantization = replace(job.quantization, uint8_input=False, ranges=_ranges_of(each.plan, job))
         inner = replace(job, quantization=quantization)
-        parts[path] = _BodyPart(inner, own, _counting(inner, own, known, path, keep=keep))
+        jobs[path] = inner, own
+        countings[path] = _counting(inner, own, known, path, keep=keep)
+    if cluster is not None and known is None:
+        tapped = [(each.body, jobs[path][1].taps) for path, each in planned.plan.bodies.items()]
+        counts = cluster.added(BodyWork.of(prepared, tapped, keep), planned.feeds, "bodies").counted
+        return {path: _BodyPart(*each, counts[path].kept.seen, counts[path].collected) for path, each in jobs.items()}
 
     def take(runs: BodyRuns) -> None:
-        parts[runs.body.path].counting.extend(runs)
+        countings[runs.body.path].extend(runs)
 
     bodies = [each.body for each in planned.plan.bodies.values()]
     feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
-    return parts
+    return {path: _BodyPart(*each, countings[path].seen, countings[path].result) for path, each in jobs.items()}
 
 
 def _calibrate_bodies(
@@ -414,6 +413,7 @@ def _calibrate_bodies(
     samples: Iterable[Sample],
     known: Statistics | None,
     checkpoint: Checkpoint | None,
+    cluster: Cluster | None,
 ) -> _Bodies:
     """Calibrate every body like a model of its own, whose samples are its runs; steps are scored on its outputs."""
     unranged: set[str] = set()  # bodies with weights that are int8 whether or not anything runs them
@@ -422,16 +422,16 @@ def _calibrate_bodies(
             unranged |= {path, each.body.parent}
     with clock.station("calibrate"):
         keep = kept_samples(job, RECIPES[job.quantization.recipe])
-        parts = _count_bodies(job, planned, samples, known, keep=keep)
+        parts = _count_bodies(job, planned, samples, known, keep=keep, cluster=cluster)
     found = _Bodies()
     for path, part in parts.items():
-        inner, own, counting = part.job, part.planned, part.counting
-        if not counting.seen:
+        inner, own = part.job, part.planned
+        if not part.seen:
             found.runs[path] = 0
             if path not in unranged:
                 continue
         # weights alone need no run
-        collected = counting.result() if counting.seen else uncounted(own.taps, planned.prepared.sha256)
+        collected = part.result() if part.seen else uncounted(own.taps, planned.prepared.sha256)
         inputs = _search_inputs(inner, own, collected, checkpoint)
         result = run_recipe(inputs, clock)
         found.runs[path] = collected.statistics.samples

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from int8cal.batch.record import (
 )
 from int8cal.batch.summary import figures_of, write_summary
 from int8cal.batch.up_to_date import decide, job_to_run, with_overwrite
+from int8cal.calibration.engines.ray import connected
 from int8cal.config.load import placed_patterns
 from int8cal.errors import DataError, GateError, Int8calError, UsageError, keep_crash
 from int8cal.gating import failure_of, require_complete
@@ -35,10 +36,11 @@ from int8cal.report.files import load_report
 from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from int8cal.batch.up_to_date import Decision
+    from int8cal.job import Job
     from int8cal.progress import Exclusive
     from int8cal.report.document import Document
 
@@ -85,7 +87,8 @@ def run_batch(
         A result for every job, in the order of the files; and what stopped the batch, Ctrl-C or a signal, not raised.
 
     Raises:
-        UsageError: Several jobs at a time on a system that cannot stop a process while another measures its speed.
+        UsageError: Several jobs at a time, one of which measures its speed, where the others cannot be stopped
+            meanwhile; no answer of the Ray cluster that the jobs run in.
         OutputError: The summary cannot be written.
     """
     if options.workers > 1:
@@ -101,7 +104,8 @@ def run_batch(
     interrupted: KeyboardInterrupt | None = None
     try:
         write_summary(options.summary, tasks, results, first_failure(results))
-        with contextlib.closing(_run(tasks, decisions, options)) as ended:
+        asked = [task.job for task, decision in zip(tasks, decisions, strict=True) if not decision.up_to_date]
+        with _one_cluster(asked) as address, contextlib.closing(_run(tasks, decisions, options, address)) as ended:
             for index, result, printed in ended:
                 results[index] = result
                 if result.stops and not options.keep_going and not stopped:
@@ -126,14 +130,33 @@ def _with_reason(result: JobResult, why: str) -> JobResult:
     return replace(result, why=why) if result.status == "not run" else result
 
 
-def _run(tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOptions) -> Generator[Ended, None, None]:
-    """Run jobs one after the other in this process; of several at a time, those that are not up to date in workers."""
+@contextmanager
+def _one_cluster(jobs: Sequence[Job]) -> Iterator[str | None]:
+    """Connect to the Ray cluster of jobs that name the same one, or none: it is there for all of them.
+
+    Gives its address; None where no job runs in a cluster, or they name several.
+    """
+    asked = {job.calibration.address for job in jobs if job.calibration.engine == "ray"}
+    if len(asked) != 1:
+        yield None
+        return
+    with connected(asked.pop()) as address:
+        yield address
+
+
+def _run(
+    tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOptions, address: str | None
+) -> Generator[Ended, None, None]:
+    """Run jobs one after the other in this process; of several at a time, those that are not up to date in workers.
+
+    `address` is that of the Ray cluster which this process is connected to, if any.
+    """
     calls = []
     size = min(options.workers, sum(not decision.up_to_date for decision in decisions))
     threads = max(cpu_count() // max(size, 1), 1)
     for index, (task, decision) in enumerate(zip(tasks, decisions, strict=True)):
         if options.workers > 1 and not decision.up_to_date:
-            calls.append((index, functools.partial(_run_in_worker, task, decision, threads, options.command)))
+            calls.append((index, functools.partial(_run_in_worker, task, decision, threads, options.command, address)))
             continue
         with own_job(task.job.name, quiet=task.job.quiet):
             result = run_job(task, decision, command=options.command)
@@ -153,17 +176,23 @@ def _run(tasks: Sequence[Task], decisions: Sequence[Decision], options: BatchOpt
             pool.stopping = pool.stopping or (result.stops and not options.keep_going)
 
 
-def _run_in_worker(task: Task, decision: Decision, threads: int, command: str, exclusive: Exclusive) -> JobResult:
+def _run_in_worker(
+    task: Task, decision: Decision, threads: int, command: str, address: str | None, exclusive: Exclusive
+) -> JobResult:
     """Run a job in a worker process.
 
     Args:
         task, decision: The job, and what was decided about it.
         threads: Its share, for a job that leaves their number open; while it measures speed, it has all CPUs.
         command: What was run, for the report.
+        address: Of the Ray cluster that all jobs run in; None for none.
         exclusive: Keeps other jobs from running while speed is measured.
     """
-    own = task.job.calibration.threads
-    calibration = replace(task.job.calibration, threads=own or threads)
+    calibration, own = task.job.calibration, task.job.calibration.threads
+    if calibration.engine == "ray":  # whose workers have that many threads, too
+        calibration = replace(calibration, address=calibration.address or address)
+    else:
+        calibration = replace(calibration, threads=own or threads)
     task = replace(task, job=replace(task.job, calibration=calibration))
     return run_job(task, decision, exclusive=lambda _: exclusive(own), command=command)
 
@@ -266,8 +295,12 @@ def _died(task: Task, decision: Decision, exit_code: int) -> JobResult:
 def _require_pauses(tasks: Sequence[Task]) -> None:
     """Refuse jobs that measure speed at a time with others, where the others cannot be stopped meanwhile."""
     measuring = [task.job for task in tasks if task.job.evaluation.latency or task.job.quantization.optimize]
-    if measuring and not hasattr(signal, "SIGSTOP"):
+    clustered = any(task.job.calibration.engine == "ray" for task in tasks)
+    if measuring and (clustered or not hasattr(signal, "SIGSTOP")):
+        others = "workers of a Ray cluster are not stopped"
+        if not clustered:
+            others = f"{sys.platform} cannot stop the other jobs"
         raise UsageError(
-            f'job "{measuring[0].name}" measures speed, and {sys.platform} cannot stop the other jobs meanwhile',
+            f'job "{measuring[0].name}" measures speed, and {others} meanwhile',
             do="leave --jobs out, or set latency: false under evaluation",
         )

@@ -1,8 +1,8 @@
 """What a run has done so far, in one file beside its output: a run that was killed goes on from there.
 
-The file holds what was counted over the first samples of the data, and what was scored or measured since, by names that
-say of what. A run that goes on reads these samples again, for those to keep and to see that they are the same, and runs
-none of them.
+The file holds what was counted over some samples of the data, the first ones outside a cluster, and what was scored or
+measured since, by names that say of what. A run that goes on reads these samples again, for those to keep and to see
+that they are the same, and runs none of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import json
 import time
 import zipfile
+from dataclasses import replace
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ import numpy as np
 
 from int8cal.calibration.collector import Widths
 from int8cal.calibration.engines.local import Counted, KeptSamples
+from int8cal.calibration.engines.ray import Sums
+from int8cal.calibration.engines.schedule import joined
 from int8cal.calibration.statistics_file import read_statistics, statistics_to_bytes
 from int8cal.errors import DataError, OutputError, StatisticsError
 from int8cal.io.atomic import atomic_path
@@ -30,7 +33,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.calibration.engines.local import Counting
+    from int8cal.calibration.engines.parts import CountWork, PartCounts
+    from int8cal.calibration.engines.ray import Cluster
+    from int8cal.calibration.engines.schedule import Ranges
     from int8cal.calibration.statistics import Statistics
+    from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
 
     Arrays = dict[str, npt.NDArray[Any]]
@@ -58,6 +65,8 @@ class Checkpoint:
         self._path, self._made_of, self._every = path, made_of, every
         self._statistics: tuple[Statistics, Mapping[str, Widths]] | None = None
         self._packed = b""  # the statistics' file
+        self._ranges: Ranges = ()  # samples that were counted, where they were not the first ones
+        self._decided: tuple[int, ...] = ()  # those of them that it was decided on what becomes of padding
         self._seen = KeptSamples(0)
         self._marks: dict[int, int] = {}  # number of samples -> sum of their fingerprints
         self._known: dict[str, Arrays] = {}
@@ -102,6 +111,8 @@ class Checkpoint:
                     if (statistics.samples, [*statistics.tensors]) != (header["samples"], [*widths]):
                         raise ValueError(_STATISTICS)
                     self._statistics = statistics, widths
+                    self._ranges = tuple((int(first), int(last)) for first, last in header["ranges"])
+                    self._decided = tuple(map(int, header["decided"]))
                 self._marks = {int(number): int(total, 16) for number, total in header["marks"].items()}
                 for number, (key, names) in enumerate(header["known"].items()):
                     self._known[key] = {name: _array(archive, number, name) for name in names}
@@ -133,6 +144,48 @@ class Checkpoint:
         if total is None:
             raise DataError("yields no sample", do="give at least one")
         return total
+
+    def count_in(self, cluster: Cluster, work: CountWork, feeds: Feeds) -> PartCounts:
+        """Do as `count` with workers of a cluster, which run parts of the data in any order.
+
+        Raises:
+            StatisticsError: The samples that were counted are not those of the data; of counting.
+            DataError: Of the data.
+        """
+        decided = self._decided
+        sums: Sums[PartCounts] = Sums(self._is_due, lambda sums, more: self._take(sums, (*decided, *more)))
+        with cluster.held():
+            if self._statistics is not None:
+                self._require_places(feeds)
+                for place in decided:  # in this order, as it was then
+                    feeds.at([place])
+                statistics, widths = self._statistics
+                read = cluster.added(replace(work, run=False), feeds, "samples that are counted", self._ranges)
+                kept = read.counted.kept
+                if (kept.seen, kept.total) != (statistics.samples, statistics.fingerprint):
+                    raise self._of_other_data(f"{statistics.samples} samples are not those that were counted")
+                sums.add(replace(read, counted=Counted(statistics, widths, kept)), self._ranges)
+            return cluster.added_to(sums, work, feeds, "samples")
+
+    def _require_places(self, feeds: Feeds) -> None:
+        places = (*self._decided, *(last - 1 for _, last in self._ranges))
+        if max(places, default=0) >= (feeds.count or 0):
+            raise self._of_other_data(f"sample {max(places) + 1} was counted, and there are {feeds.count}")
+
+    def _of_other_data(self, what: str) -> StatisticsError:
+        return StatisticsError(f"is of other data: {what}", where=str(self._path), do=f"give the same data, or {_ANEW}")
+
+    def _is_due(self, samples: int) -> bool:
+        return self._is_long_ago() or (bool(self._every) and samples >= (self._every or 0))
+
+    def _take(self, sums: Sums[PartCounts], decided: tuple[int, ...]) -> None:
+        """Save what was counted in a cluster so far."""
+        if sums.total is None:
+            return
+        counted = sums.total.counted
+        self._statistics, self._packed = (counted.statistics, counted.widths), b""
+        self._ranges, self._decided = joined(sums.ranges), decided
+        self.save()
 
     def recall(self, key: str) -> Arrays | None:
         """Return what was noted under a name; None where nothing was."""
@@ -195,9 +248,7 @@ class Checkpoint:
         if self._seen.total != total:
             number = self._seen.seen
             which = "sample is not the one" if number == 1 else f"{number} samples, up to {origin}, are not those"
-            which = f"{which} that {'was' if number == 1 else 'were'} counted"
-            what = f"is of other data: the first {which}"
-            raise StatisticsError(what, where=str(self._path), do=f"give the same data, or {_ANEW}")
+            raise self._of_other_data(f"the first {which} that {'was' if number == 1 else 'were'} counted")
 
     def _part(self, first: Sample, stream: Iterator[Sample]) -> Iterator[Sample]:
         """Pass samples on until the state should be saved."""
@@ -214,6 +265,8 @@ class Checkpoint:
             "made_of": self._made_of,
             "samples": self.samples,
             "widths": {name: [each.samples, each.total, each.squares] for name, each in widths.items()},
+            "ranges": self._ranges,
+            "decided": self._decided,
             "marks": {str(number): f"{total:032x}" for number, total in self._marks.items() if number <= self.samples},
             "known": {key: [*arrays] for key, arrays in self._known.items()},
         }

@@ -267,12 +267,6 @@ def require_available(job: Job) -> None:
             key="calibration.shard",
             do="leave --shard or --engine ray out",
         )
-    if job.calibration.resume and job.calibration.engine == "ray":
-        raise UsageError(
-            "a cluster of Ray keeps no checkpoint: it runs again what is lost, and no more",
-            key="calibration.resume",
-            do="leave --resume or --engine ray out",
-        )
     _require_sense_of_target(job)
     if job.quantization.weights_only is True:
         _require_nothing_of_activations(job)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -61,6 +61,12 @@ class Sample:
     def fingerprint(self) -> int:
         """Hash of the feed, the origin and label aside; see `fingerprint_of`. Taken once: a feed is not written to."""
         return fingerprint_of(self.feed)
+
+    def without_feed(self) -> Sample:
+        """Return the sample without its feed, whose fingerprint it keeps."""
+        bare = replace(self, feed={})
+        bare.__dict__["fingerprint"] = self.fingerprint  # where the property keeps it
+        return bare
 
 
 class Part(Protocol):

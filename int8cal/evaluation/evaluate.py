@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from int8cal.progress import Exclusive
     from int8cal.runtime.batching import Arrays
 
-    Outputs = tuple[Sample, Arrays, Arrays]
+    Outputs = tuple[Sample, tuple[Arrays, ...]]
 
 # To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples whose interval counts
 LAYER_DB, LEAST_LAYERWISE = 1.0, 8
@@ -70,7 +70,7 @@ def evaluate_pair(
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
     known: Mapping[int, Arrays] | None = None,
-    elsewhere: Callable[[onnx.ModelProto, onnx.ModelProto, int], Iterable[Outputs]] | None = None,
+    elsewhere: Callable[[tuple[onnx.ModelProto, ...], int], Iterable[Outputs]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
     """Measure what quantization did to a model.
@@ -146,7 +146,7 @@ def evaluate_pair(
         if elsewhere is None:
             kept = _compare((first, second), models, samples, comparison, own, others, parts, keep=fed)
         else:
-            kept = _compare_outputs(elsewhere(*models, fed), comparison, own, keep=fed)
+            kept = _compare_outputs(elsewhere(models, fed), comparison, own, keep=fed)
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
@@ -351,7 +351,7 @@ def _compare_outputs(
 ) -> list[Sample]:
     """Compare what both models have given elsewhere; returns the first `keep` samples."""
     kept: list[Sample] = []
-    for sample, expected, actual in outputs:
+    for sample, (expected, actual) in outputs:
         comparison.add(sample, expected, actual)
         if own is not None:
             own.add(sample, expected, actual)

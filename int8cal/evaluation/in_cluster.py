@@ -1,14 +1,15 @@
-"""Both models' outputs from workers of a cluster, in the order of the samples: what is made of them is done here."""
+"""Outputs of models from workers of a cluster, in the order of the samples: what is made of them is done here."""
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import tee
 from typing import TYPE_CHECKING
 
 from int8cal.data.checks import SampleWatch
 from int8cal.data.padding import tally
 from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.graph.load import is_quantized
 from int8cal.graph.signature import signature_of
 from int8cal.protos import PackedModel, without_weights, write_split
 from int8cal.runtime.batching import run_each
@@ -16,7 +17,7 @@ from int8cal.runtime.segments import is_long
 from int8cal.runtime.sessions import QUIET, Session, scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import onnx
 
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.runtime.batching import Arrays
 
-    Outputs = tuple[Sample, Arrays, Arrays]
+    Outputs = tuple[Sample, tuple[Arrays, ...]]
 
 _NO_PADDING: tuple[Padding, ...] = ()
 
 
 @dataclass(frozen=True)
 class PartOutputs:
-    """What both models give for a part of the data.
+    """What models give for a part of the data.
 
     Attributes:
-        rows: Each sample, without its feed but for the first ones of all, and the outputs of both models.
+        rows: Each sample, without its feed but for the first ones of all, and the outputs of each model.
         watch: Has looked at the samples.
         skipped: Files that could not be read.
         padding: What padding there was.
@@ -51,24 +52,22 @@ class PartOutputs:
 
 @dataclass(frozen=True)
 class OutputsWork:
-    """Runs both models on parts of the data; see `calibration.engines.parts.Work`.
+    """Runs models on parts of the data; see `calibration.engines.parts.Work`.
 
     Attributes:
-        fp32, int8: The models; the first is in float32.
+        models: Of the same inputs, but that an int8 model may take raw pixels.
         fed: So many samples, the first ones of all, keep their feeds.
     """
 
-    fp32: PackedModel
-    int8: PackedModel
+    models: tuple[PackedModel, ...]
     fed: int
 
     def open(self, threads: int) -> Callable[[DataPart], PartOutputs]:
-        """Open both models."""
-        models = self.fp32.model(), self.int8.model()
-        headers = tuple(without_weights(each) for each in models)
-        signatures = tuple(signature_of(each) for each in models)
-        # as files, which the same graph is made of as where they are evaluated on one machine
-        sessions = [_opened(models[0], threads, whole=True), _opened(models[1], threads, whole=not is_long(models[1]))]
+        """Open the models."""
+        models = [each.model() for each in self.models]
+        headers = [without_weights(each) for each in models]
+        signatures = [signature_of(each) for each in models]
+        sessions = [_opened(each, threads) for each in models]
         del models
 
         def run(part: DataPart) -> PartOutputs:
@@ -79,25 +78,25 @@ class OutputsWork:
                     watch.add(sample)
                     yield sample
 
-            first, second = itertools.tee(samples())
-            pairs = zip(
-                run_each(sessions[0], signatures[0], first),
-                run_each(sessions[1], signatures[1], feeds_for(headers[1], second)),
-                strict=True,
-            )
+            first, *others = tee(samples(), len(sessions) + 1)
+            runs = [
+                run_each(session, signature, feeds_for(header, given))
+                for session, signature, header, given in zip(sessions, signatures, headers, others, strict=True)
+            ]
             rows: list[Outputs] = []
             padding = _NO_PADDING
-            for number, ((sample, expected), (_, actual)) in enumerate(pairs):
+            for number, (sample, *found) in enumerate(zip(first, *runs, strict=True)):
                 padding = tally((*padding, *sample.padding))
-                kept = sample if part.first + number < self.fed else replace(sample, feed={})
-                rows.append((kept, expected, actual))
+                kept = sample if part.first + number < self.fed else sample.without_feed()
+                rows.append((kept, tuple(outputs for _, outputs in found)))
             return PartOutputs(tuple(rows), watch, tuple(skipped), padding)
 
         return run
 
 
-def _opened(model: onnx.ModelProto, threads: int, *, whole: bool) -> Session:
-    if not whole:
+def _opened(model: onnx.ModelProto, threads: int) -> Session:
+    """Open a model as a file, which the same graph is made of as where it is evaluated on one machine."""
+    if is_quantized(model) and is_long(model):
         return Session(model, threads=threads, entries=QUIET)
     with scratch_folder() as folder:
         path = folder / "model.onnx"
@@ -106,32 +105,31 @@ def _opened(model: onnx.ModelProto, threads: int, *, whole: bool) -> Session:
 
 
 class ClusterOutputs:
-    """Runs both models in workers of a cluster, and gives their outputs in the order of the samples.
+    """Runs models in workers of a cluster, and gives their outputs in the order of the samples.
 
     Args:
         cluster: Runs the models.
         feeds: The samples, of files.
-        watch: Has looked at none of them yet.
 
     Attributes:
-        watch: Has looked at the samples whose outputs were given.
+        watch: Has looked at the samples of the last pass whose outputs were given.
     """
 
     def __init__(self, cluster: Cluster, feeds: Feeds, watch: SampleWatch) -> None:
-        self._cluster, self._feeds, self.watch = cluster, feeds, watch
+        self._cluster, self._feeds, self._unused, self.watch = cluster, feeds, watch, watch
 
-    def __call__(self, fp32: onnx.ModelProto, int8: onnx.ModelProto, fed: int) -> Iterator[Outputs]:
-        """Give every sample with the outputs of both models.
+    def __call__(self, models: Sequence[onnx.ModelProto], fed: int = 0) -> Iterator[Outputs]:
+        """Give every sample with the outputs of each model.
 
         Args:
-            fp32, int8: The models, the first in float32.
+            models: Each in float32 or int8.
             fed: So many samples, the first ones, come with their feeds.
 
         Raises:
             Int8calError: Of the first sample that fails.
         """
-        work = OutputsWork(PackedModel.of(fp32), PackedModel.of(int8), fed)
-        skipped, padding = list[str](), _NO_PADDING
+        work = OutputsWork(tuple(PackedModel.of(each) for each in models), fed)
+        skipped, padding, self.watch = list[str](), _NO_PADDING, self._unused
         for part in self._cluster.in_order(work, self._feeds, "outputs"):
             self.watch += part.watch
             skipped += part.skipped

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -117,6 +117,14 @@ class KeptSamples:
             both._choose(each)
         return both
 
+    def behind(self, place: int) -> KeptSamples:
+        """Return the choice as that of a part which is at this place of the data: in front of all of its positions."""
+        moved = KeptSamples(self._size, hold=self._hold)
+        moved.__dict__ |= self.__dict__
+        moved._heap = [each._replace(at=(place, *each.at)) for each in self._heap]
+        moved.first_gone = self.first_gone and (self.first_gone[0], (place, *self.first_gone[1]))
+        return moved
+
     def _choose(self, one: _Kept) -> None:
         if not self._size or (self.first_gone is not None and one[:2] <= self.first_gone):
             return
@@ -169,6 +177,10 @@ class Counted:
     def __add__(self, other: Counted) -> Counted:
         widths = {name: each + other.widths[name] for name, each in self.widths.items()}
         return Counted(self.statistics + other.statistics, widths, self.kept + other.kept)
+
+    def collected(self) -> Collected:
+        """Return what a pass that counted this hands on, which has held the samples that it kept."""
+        return Collected(self.statistics, self.kept.samples(), variation=variation_of(self.widths.values()))
 
 
 def _bytes_of(sample: Sample) -> int:
@@ -267,8 +279,7 @@ class Counting:
 
     def collected(self, counted: Counted) -> Collected:
         """Make what a pass hands on of what was counted in all of its parts, before this one too."""
-        variation = variation_of(counted.widths.values())
-        return Collected(counted.statistics, counted.kept.samples(), variation=variation, outputs=self._outputs)
+        return replace(counted.collected(), outputs=self._outputs)
 
     def take(self) -> Counted:
         """Return what was counted since the last time, and begin anew."""

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from onnx import ModelProto
+
+from int8cal.calibration.body_samples import feed_bodies
 from int8cal.calibration.collector import variation_of
 from int8cal.calibration.engines.local import Collected, Counted, Counting, KeptSamples
 from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
 from int8cal.data.trimming import UndecidedError
 from int8cal.errors import DataError
+from int8cal.protos import PackedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from int8cal.calibration.body_samples import BodyRuns
     from int8cal.data.feeds import Feeds
     from int8cal.data.file_stream import FileStream
     from int8cal.data.pixels import Pixels
     from int8cal.data.sample import Sample
+    from int8cal.graph.bodies import Body
+    from int8cal.graph.prepare import Prepared
     from int8cal.graph.signature import Signature
     from int8cal.graph.taps import Tap
-    from int8cal.protos import PackedModel
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -107,6 +114,7 @@ class CountWork:
         model, signature, taps, model_sha256, keep: As for `local.collect`.
         pixels: What raw pixels stand for, where the samples must be made of such; None for anything.
         ahead: Samples that are read while others run.
+        run: Whether samples are run; else they are only read, for all but the statistics, which are then of none.
     """
 
     model: PackedModel
@@ -116,6 +124,7 @@ class CountWork:
     keep: int
     pixels: Pixels | None
     ahead: int
+    run: bool = True
 
     def open(self, threads: int) -> Callable[[DataPart], PartCounts]:
         """Open the model; see `Work`."""
@@ -136,10 +145,76 @@ class CountWork:
                     yield sample
 
             try:
-                counting.extend(read_ahead(samples(), self.ahead))
+                stream = read_ahead(samples(), self.ahead)
+                if self.run:
+                    counting.extend(stream)
+                else:
+                    deque(stream, maxlen=0)
             finally:  # what was counted before an error does not count for the next part
                 counted = counting.take()
             counted = replace(counted, kept=kept)
             return PartCounts(counted, watch, tuple(enumerate(skipped, part.first)))
+
+        return count
+
+
+@dataclass(frozen=True)
+class BodyCounts:
+    """What was counted in bodies of If, Loop and Scan, by path; adds, whatever the order."""
+
+    counted: Mapping[str, Counted]
+
+    def __add__(self, other: BodyCounts) -> BodyCounts:
+        return BodyCounts({path: each + other.counted[path] for path, each in self.counted.items()})
+
+
+@dataclass(frozen=True)
+class BodyWork:
+    """Runs bodies on what parts of the calibration data give them, and counts every tap.
+
+    Attributes:
+        model, signature, model_sha256, keep: As for `CountWork`, of the main graph.
+        bodies: At any depth, each without its model, which stands beside it, and its taps.
+    """
+
+    model: PackedModel
+    signature: Signature
+    model_sha256: str
+    keep: int
+    bodies: tuple[tuple[Body, PackedModel, tuple[Tap, ...]], ...]
+
+    @staticmethod
+    def of(prepared: Prepared, bodies: Iterable[tuple[Body, tuple[Tap, ...]]], keep: int) -> BodyWork:
+        """Say what is done with bodies of a model, each with its taps."""
+        packed = ((replace(body, model=ModelProto()), PackedModel.of(body.model), taps) for body, taps in bodies)
+        return BodyWork(PackedModel.of(prepared.model), prepared.signature, prepared.sha256, keep, tuple(packed))
+
+    def open(self, threads: int) -> Callable[[DataPart], BodyCounts]:
+        """Open the models; see `Work`."""
+        model, bodies = self.model.model(), [replace(body, model=packed.model()) for body, packed, _ in self.bodies]
+        countings = {
+            body.path: Counting(
+                body.model,
+                body.signature,
+                taps,
+                model_sha256=self.model_sha256,
+                threads=threads,
+                keep=self.keep,
+                hold=True,
+            )
+            for body, (_, _, taps) in zip(bodies, self.bodies, strict=True)
+        }
+
+        def take(runs: BodyRuns) -> None:
+            countings[runs.body.path].extend(runs)
+
+        def count(part: DataPart) -> BodyCounts:
+            samples = (sample for _, sample in part.read([]))
+            try:
+                feed_bodies(model, self.signature, samples, bodies, take, threads=threads)
+            finally:  # what was counted before an error does not count for the next part
+                counted = {path: counting.take() for path, counting in countings.items()}
+            kept = {path: each.kept.behind(part.first) for path, each in counted.items()}
+            return BodyCounts({path: replace(each, kept=kept[path]) for path, each in counted.items()})
 
         return count

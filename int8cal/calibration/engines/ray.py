@@ -16,11 +16,12 @@ import os
 import socket
 import time
 import warnings
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding
+from int8cal.calibration.engines.schedule import Call, ClusterWarning, Run, adding, between
 from int8cal.data.hub import is_dataset
 from int8cal.data.remote import path_of
 from int8cal.errors import UsageError
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from int8cal.calibration.engines.parts import DataPart, Work
+    from int8cal.calibration.engines.schedule import Ranges
     from int8cal.data.feeds import Feeds
+    from int8cal.job import Job
 
 T = TypeVar("T")
 
@@ -75,6 +78,35 @@ def _require_answer(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
 
 
+@contextmanager
+def connected(address: str | None) -> Iterator[str]:
+    """Be connected to a Ray cluster, by the connection that there is, or by one of its own; gives its address.
+
+    Args:
+        address: As for `Cluster`.
+
+    Raises:
+        UsageError: Ray is not installed, or no cluster answers.
+    """
+    ray, own = require_ray(), False
+    if not ray.is_initialized():
+        address = address or os.environ.get("RAY_ADDRESS")
+        try:
+            _require_answer(address)
+            ray.init(address=address, logging_level="ERROR", log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise UsageError(
+                f"no Ray cluster answers at {address or 'this machine'}",
+                do='start one with "ray start --head", or leave --address out',
+            ) from error
+        own = True
+    try:
+        yield str(ray.get_runtime_context().gcs_address)
+    finally:
+        if own:
+            ray.shutdown()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What became of a call; its result, if any, stays in the cluster.
@@ -96,14 +128,13 @@ class _Worker:
     """A process in the cluster; Ray makes an actor of it.
 
     Args:
-        work: Where the work is, in a list: Ray would read it anew for every call.
         threads: Of the runtime.
         folder: What paths of the data start from.
     """
 
-    def __init__(self, work: Sequence[Any], threads: int, folder: str) -> None:
-        self._work, self._threads = work, threads
-        self._run: Callable[[DataPart], Any] | None = None
+    def __init__(self, threads: int, folder: str) -> None:
+        self._threads = threads
+        self._opened: tuple[Any, Callable[[DataPart], Any]] | None = None
         self._told: list[str] = []
         tell_warnings(self._told.append)
         if Path(folder).is_dir():
@@ -114,12 +145,14 @@ class _Worker:
         ray = require_ray()
         return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or path_of(file).exists()
 
-    def run(self, part: DataPart) -> tuple[Outcome, Any]:
-        """Do the work with a part."""
+    def run(self, part: DataPart, work: Sequence[Any]) -> tuple[Outcome, Any]:
+        """Do work with a part; where the work is stands in a list: Ray would read it anew for every call."""
         try:
-            self._run = self._run or require_ray().get(self._work[0]).open(self._threads)
+            if self._opened is None or self._opened[0] != work[0]:
+                self._opened = None  # its memory goes before the next one's is taken
+                self._opened = work[0], require_ray().get(work[0]).open(self._threads)
             began = time.monotonic()
-            result = self._run(part)
+            result = self._opened[1](part)
         except Exception as error:  # noqa: BLE001 - raised where the run was asked for
             return self._outcome(error=error), None
         return self._outcome(samples=part.stream.count, seconds=time.monotonic() - began), result
@@ -136,6 +169,29 @@ class _Worker:
         return Outcome(**found, warnings=lines)
 
 
+@dataclass
+class Sums(Generic[T]):
+    """What the driver has of a pass: the sum of some results, which it asks for on the way.
+
+    Attributes:
+        due: Asked with a number of samples whose results it does not have: whether it wants them now.
+        keep: Gets this, and the places of samples that padding was decided on, when it has them.
+        total: The sum; None of none.
+        ranges: Samples that it is of.
+    """
+
+    due: Callable[[int], bool]
+    keep: Callable[[Sums[T], list[int]], object]
+    total: T | None = None
+    ranges: Ranges = ()
+
+    def add(self, found: T, ranges: Ranges) -> T:
+        """Add a result; returns the sum."""
+        self.total = found if self.total is None else operator.add(self.total, found)
+        self.ranges = (*self.ranges, *ranges)
+        return self.total
+
+
 @dataclass(eq=False)
 class Hired:
     """A worker as the driver sees it; `rate` is in samples a second, None before its first part."""
@@ -147,7 +203,7 @@ class Hired:
 
 
 class Cluster:
-    """A Ray cluster, whose workers are there as long as a pass over data; open it with `with`.
+    """A Ray cluster, whose workers are there as long as a pass over data, or several; open it with `with`.
 
     Args:
         address: Of the cluster; None for RAY_ADDRESS, or the one that runs on this machine, or a new one of its CPUs.
@@ -157,63 +213,72 @@ class Cluster:
     def __init__(self, address: str | None = None, threads: int = 0) -> None:
         self._address, self.threads = address, threads or THREADS
         self.ray = require_ray()
-        self._own = False
         self.idle: list[Hired] = []
         self.busy: set[Hired] = set()
         self.coming: dict[Any, Hired] = {}  # by what says that they are there
         self._looked, self._wanted, self._never = -math.inf, 0, 0
-        self._work: list[Any] = []
-        self._probe = ""
+        self.work: list[Any] = []
+        self._probe, self._held = "", False
 
     def __enter__(self) -> Self:
-        ray = self.ray
-        if not ray.is_initialized():
-            address = self._address or os.environ.get("RAY_ADDRESS")
-            how = {"logging_level": "ERROR", "log_to_driver": False}
-            try:
-                _require_answer(address)
-                ray.init(address=address, **how)
-            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-                raise UsageError(
-                    f"no Ray cluster answers at {address or 'this machine'}",
-                    do='start one with "ray start --head", or leave --address out',
-                ) from error
-            self._own = True
-        self._actor = ray.remote(_Worker)
+        self._open = ExitStack()
+        self._open.enter_context(connected(self._address))
+        self._actor = self.ray.remote(_Worker)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._own:
-            self.ray.shutdown()
+        self._open.close()
 
     @property
     def workers(self) -> int:
         """How many there are, busy or not."""
         return len(self.idle) + len(self.busy)
 
-    def added(self, work: Work[T], feeds: Feeds, name: str) -> Any:
-        """Do work with all samples, and add up what it gives.
+    def added(self, work: Work[T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
+        """Do work with samples, and add up what it gives.
 
         Args:
             work: What is done with each part; its results add.
-            feeds: The samples, of files.
+            feeds: The samples, of files; there are some.
             name: Of the stage, for whoever follows the run.
+            ranges: Which samples; None for all.
 
         Raises:
             Int8calError: Of the first sample that failed, or of a cluster that does not work.
         """
-        with Run(self, work, feeds, name) as run:
-            done = list[Call]()
+        return self.added_to(Sums(lambda _: False, lambda *_: None), work, feeds, name, ranges)
+
+    def added_to(self, sums: Sums[T], work: Work[T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
+        """Do as `added`, with all samples but those of `sums`, and add what it gives to these.
+
+        Raises:
+            Int8calError: As `added`.
+        """
+        if ranges is None and feeds.files is not None:
+            ranges = between(sums.ranges, feeds.files.count)
+        with Run(self, work, feeds, name, ranges) as run:
+            done, wanted = list[Call](), None
             while True:
                 for call in run.ended():
+                    if call is wanted:
+                        for found in run.fetch(call):
+                            sums.add(found, call.ranges)
+                            sums.keep(sums, run.decided)
+                        continue
                     done.append(call)
                     same = [each for each in done if each.level == call.level]
                     if len(same) == FAN_IN:
                         done = [each for each in done if each.level != call.level]
                         run.submit(adding(same))
+                    elif sums.due(sum(each.samples for each in done)) and not run.holds(wanted):
+                        wanted, done = adding(done), []
+                        run.submit(wanted)
+                if not done and sums.total is not None:
+                    return sums.total
                 if len(done) == 1:
-                    for found in run.fetch(done.pop()):
-                        return found
+                    own = done.pop()
+                    for found in run.fetch(own):
+                        return sums.add(found, own.ranges)
                 for start in range(0, len(done), FAN_IN):
                     run.submit(adding(done[start : start + FAN_IN]))
                 done = []
@@ -240,16 +305,29 @@ class Cluster:
 
     def begin(self, work: object, feeds: Feeds) -> None:
         """Put work where every node finds it, and note a file of the data, which every worker must see."""
-        self._work = [self.ray.put(work)]
+        self.work = [self.ray.put(work)]
         first = feeds.files.parts[0].name if feeds.files else ""
         self._probe = "" if is_dataset(first) else first  # which the library finds
         self._looked = -math.inf
 
     def release(self) -> None:
-        """End the workers, for whoever else uses the cluster."""
-        for each in (*self.idle, *self.busy, *self.coming.values()):
+        """End the workers, for whoever else uses the cluster; those that are held only where nobody waits for them."""
+        idle = [] if self._held else [*self.idle, *self.coming.values()]
+        for each in (*idle, *self.busy):
             self.ray.kill(each.actor)
-        self.idle, self.busy, self.coming, self._work = [], set(), {}, []
+        if not self._held:
+            self.idle, self.coming = [], {}
+        self.busy, self.work = set(), []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the workers of a pass stay for the next one, until the end of the block."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.release()
 
     def hire(self) -> None:
         """Ask for as many workers as the cluster has room for."""
@@ -264,7 +342,7 @@ class Cluster:
                 )
         while self.workers + len(self.coming) < self._wanted:
             options = {"num_cpus": self.threads, "scheduling_strategy": "SPREAD"}
-            actor = self._actor.options(**options).remote(self._work, self.threads, str(Path.cwd()))
+            actor = self._actor.options(**options).remote(self.threads, str(Path.cwd()))
             self.coming[actor.ready.remote(self._probe)] = Hired(actor)
 
     def arrived(self, ref: Any) -> None:
@@ -306,3 +384,17 @@ class Cluster:
         self._looked = -math.inf
         text = f"ray: a worker on node {worker.node} is lost (process {worker.process}); {what}"
         warnings.warn(text, ClusterWarning, stacklevel=2)
+
+
+@contextmanager
+def cluster_of(job: Job) -> Iterator[Cluster | None]:
+    """Open the Ray cluster that a job asks for; None where it runs in this process.
+
+    Raises:
+        UsageError: Ray is not installed, or the cluster does not answer.
+    """
+    if job.calibration.engine == "local":
+        yield None
+        return
+    with Cluster(job.calibration.address, job.calibration.threads) as cluster:
+        yield cluster

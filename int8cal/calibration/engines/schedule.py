@@ -17,7 +17,7 @@ from int8cal.errors import DataError, UsageError
 from int8cal.progress import track
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
     from int8cal.calibration.engines.ray import Cluster, Hired, Outcome
     from int8cal.data.feeds import Feeds
@@ -29,8 +29,27 @@ SLOW = 3.0  # times as long as expected, and a part is run by a second worker th
 LEAST_SLOW_S = 10.0
 
 
+Ranges = tuple[tuple[int, int], ...]  # (first, last) of samples, last not included
+
+
 class ClusterWarning(UserWarning):
     """Something happened to a worker or node; results do not depend on it."""
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return ranges in order, those that touch as one."""
+    found = list[tuple[int, int]]()
+    for first, last in sorted(ranges):
+        if found and found[-1][1] == first:
+            first, _ = found.pop()  # noqa: PLW2901 - one that ends here begins where the one before does
+        found.append((first, last))
+    return tuple(found)
+
+
+def between(ranges: Ranges, count: int) -> Ranges:
+    """Return what of `count` samples is in none of these ranges."""
+    ends = ((0, 0), *joined(ranges), (count, count))
+    return tuple((last, first) for (_, last), (first, _) in itertools.pairwise(ends) if last < first)
 
 
 @dataclass(eq=False)
@@ -38,7 +57,7 @@ class Call:
     """One call of a worker: samples are run, or results are added.
 
     Attributes:
-        ranges: (first, last) of the samples that its result is of, last not included.
+        ranges: Samples that its result is of.
         inputs: Results that are added; none where samples are run.
         level: How often results were added to make this one.
         losses: Workers that were lost over it.
@@ -47,7 +66,7 @@ class Call:
         result: Where its result is, when it has ended.
     """
 
-    ranges: tuple[tuple[int, int], ...]
+    ranges: Ranges
     inputs: tuple[Call, ...] = ()
     level: int = 0
     losses: int = 0
@@ -77,16 +96,22 @@ class Run:
     """One pass over the samples: which calls wait, run and have ended.
 
     Attributes:
+        ranges: Samples that are run; None for all.
         given: With `ahead`, place of the first sample whose result the caller does not have yet.
+        total: Number of samples that are run.
+        decided: Places of the samples on which it was decided what becomes of padding, in the order of the decisions.
     """
 
     cluster: Cluster
     work: object
     feeds: Feeds
     name: str
+    ranges: Ranges | None = None
     ahead: bool = False  # results wait for their turn, so no more than some parts are run before it
     given: int = 0
-    _cut: int = 0  # samples that were cut into parts
+    decided: list[int] = field(default_factory=list)
+    _uncut: deque[tuple[int, int]] = field(default_factory=deque)  # what was not cut into parts yet
+    _cut: int = 0  # place behind the last part
     _waiting: deque[Call] = field(default_factory=deque)
     _held: list[Call] = field(default_factory=list)  # met padding of which nothing is decided
     _running: dict[Any, tuple[Hired, Call, Any]] = field(default_factory=dict)
@@ -101,7 +126,9 @@ class Run:
                 where=self.feeds.name,
                 do="give files or a URL, or use engine local",
             )
-        self._files, self.total = self.feeds.files, self.feeds.files.count
+        self._files = self.feeds.files
+        self._uncut.extend(((0, self._files.count),) if self.ranges is None else self.ranges)
+        self.total = self._left
         self._trim = self.feeds.sent_trim()
         self.cluster.begin(self.work, self.feeds)
         self._bar = cast("Generator[None]", track(itertools.repeat(None), self.total, self.name))
@@ -122,6 +149,10 @@ class Run:
     def submit(self, call: Call) -> None:
         """Let a call wait for a worker, before all that run samples."""
         self._waiting.appendleft(call)
+
+    def holds(self, call: Call | None) -> bool:
+        """Tell whether a call waits or runs."""
+        return call in self._waiting or any(each is call for _, each, _ in self._running.values())
 
     def again(self, call: Call) -> None:
         """Run the samples of a result again, which is lost."""
@@ -145,11 +176,11 @@ class Run:
         while True:
             self.cluster.hire()
             self._assign()
-            if not self._running and not self._waiting:
+            if not self._waiting and not self._awaits:
                 if self._undecided is not None:
                     self._decide()
                     continue
-                if self._cut >= self._end_of_data:
+                if not self._more:
                     break
             waited = [*self._running, *self.cluster.coming]
             if not waited:  # the last node is gone, and others may come
@@ -169,7 +200,23 @@ class Run:
     @property
     def _end_of_data(self) -> int:
         """Place behind the last sample that is run: nobody needs what is behind one that failed."""
-        return self.total if self._failed is None else self._failed[0]
+        return self._files.count if self._failed is None else self._failed[0]
+
+    @property
+    def _awaits(self) -> bool:
+        """Whether a call runs whose result is needed: not one that another worker was faster with."""
+        running = (call for _, call, _ in self._running.values() if call.result is None and call not in self._held)
+        return any(call.first < self._end_of_data for call in running)
+
+    @property
+    def _more(self) -> bool:
+        """Whether there is more to cut into parts."""
+        return bool(self._uncut) and self._uncut[0][0] < self._end_of_data
+
+    @property
+    def _left(self) -> int:
+        """How many samples were not cut into parts yet."""
+        return sum(last - first for first, last in self._uncut)
 
     def _assign(self) -> None:
         """Give calls to the workers that are free."""
@@ -186,7 +233,7 @@ class Run:
                 refs = worker.actor.add.options(num_returns=2).remote(*(each.result for each in call.inputs))
             else:
                 part = DataPart(call.first, self._files.only(range(*call.ranges[0])), self._trim)
-                refs = worker.actor.run.options(num_returns=2).remote(part)
+                refs = worker.actor.run.options(num_returns=2).remote(part, self.cluster.work)
             self._running[refs[0]] = worker, call, refs[1]
 
     def _next(self, worker: Hired) -> Call | None:
@@ -196,13 +243,15 @@ class Run:
             call = self._waiting.popleft()
             if call.result is None and call.first < end:
                 return call
-        if self._undecided is None and self._cut < end and not self._far_ahead():
-            first = self._cut
-            share = math.ceil((self.total - first) / (2 * max(self.cluster.workers, 1)))
+        if self._undecided is None and self._more and not self._far_ahead():
+            share = math.ceil(self._left / (2 * max(self.cluster.workers, 1)))
+            first, last = self._uncut.popleft()
             wanted, least = FIRST_SAMPLES, 1
             if worker.rate is not None:
                 wanted, least = (max(int(worker.rate * seconds), 1) for seconds in (PART_S, LEAST_PART_S))
-            self._cut = min(first + max(min(wanted, share, MOST_SAMPLES), least), self.total)
+            self._cut = min(first + max(min(wanted, share, MOST_SAMPLES), least), last)
+            if self._cut < last:
+                self._uncut.appendleft((self._cut, last))
             return Call(((first, self._cut),))
         return self._slow()
 
@@ -292,6 +341,7 @@ class Run:
         """Decide what becomes of padding that was met for the first time, on the sample on which it would be here."""
         if self._undecided is not None and self._undecided < self._end_of_data:
             self.feeds.at([self._undecided])
+            self.decided.append(self._undecided)
             self._trim = self.feeds.sent_trim()
         self._undecided = None
         self._waiting.extend(self._held)

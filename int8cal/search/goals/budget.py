@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.statistics_file import save_statistics
+from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import feeds_of, open_feeds
+from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.identity import identified, save_stamped
 from int8cal.quantization.table_file import save_table
 from int8cal.search.goals.gate_figures import GateEvaluator
 from int8cal.search.goals.reach_gates import GateSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from int8cal.calibration.engines.local import Collected
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.statistics import Statistics
-    from int8cal.data.sample import Sample
+    from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import MixedPrecision
     from int8cal.io.atomic import OutputDirectory
     from int8cal.job import Job
@@ -83,7 +86,12 @@ class BestResult:
 
 
 def spend_budget(
-    job: Job, planned: Planned, result: Result, collected: Collected, best_result: BestResult
+    job: Job,
+    planned: Planned,
+    result: Result,
+    collected: Collected,
+    best_result: BestResult,
+    cluster: Cluster | None = None,
 ) -> tuple[Result, MixedPrecision]:
     """Leave layers out of int8 until the job's gates about outputs hold; see `GateSearch`.
 
@@ -93,6 +101,7 @@ def spend_budget(
         result: With every layer in int8.
         collected: What calibration gave.
         best_result: Where results go.
+        cluster: Runs the evaluation data; None for this process.
 
     Raises:
         Int8calError: Of evaluating or writing.
@@ -100,15 +109,25 @@ def spend_budget(
     prepared, statistics, settings = planned.prepared, collected.statistics, job.evaluation.data or job.data
     stream = planned.stream if job.evaluation.data is None else None
 
-    def samples() -> Iterable[Sample]:
+    def samples() -> Feeds:
         if stream is not None:
             return feeds_of(stream, prepared.signature, settings.samples, planned.trim)
         return open_feeds(settings, prepared.signature, trim=planned.trim)
 
+    elsewhere = None
+    if cluster is not None:
+        elsewhere = ClusterOutputs(cluster, samples(), SampleWatch("evaluation", prepared.signature))
     threads, path = job.calibration.threads, best_result.state_path
     evaluator = GateEvaluator(
-        planned.source, samples, sha256=prepared.sha256, path=path, threads=threads, metric=planned.metric
+        planned.source,
+        samples,
+        sha256=prepared.sha256,
+        path=path,
+        threads=threads,
+        metric=planned.metric,
+        elsewhere=elsewhere,
     )
     best_result.publish(result, statistics)
     publish = partial(best_result.publish, statistics=statistics)
-    return GateSearch(prepared, job, result, collected, evaluator, publish).run()
+    with nullcontext() if cluster is None else cluster.held():
+        return GateSearch(prepared, job, result, collected, evaluator, publish).run()

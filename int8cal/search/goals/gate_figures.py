@@ -29,14 +29,17 @@ from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import onnx
 
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
+    from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import Arrays
+
+    Elsewhere = Callable[[Sequence[onnx.ModelProto]], Iterator[tuple[Sample, tuple[Arrays, ...]]]]
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
 FORMAT = "int8cal/search/2"  # 1 knew nothing of decisions on outputs
@@ -70,6 +73,8 @@ class GateEvaluator:
         path: The file that remembers figures; None for none. Anything else in its place is measured again.
         threads: Threads of the runtime; 0 for all CPUs.
         metric: The user's own; None for none.
+        elsewhere: Runs models in place of this process: gives every sample, whose feed may be missing, with the outputs
+            of each, in the order of `samples`.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class GateEvaluator:
         path: Path | None = None,
         threads: int = 0,
         metric: Metric | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         reference = float32_reference(fp32)
         self._fp32, self._samples, self._sha256, self._path, self._threads = (
@@ -90,7 +96,7 @@ class GateEvaluator:
             path,
             threads,
         )
-        self._metric = metric
+        self._given, self._metric, self._elsewhere = fp32, metric, elsewhere
         self._signature, self._groups = signature_of(reference.model), GroupFinder(reference.model, threads=threads)
         self._kept: list[Arrays] | None = None
         self._fingerprint = ""
@@ -129,10 +135,9 @@ class GateEvaluator:
         """
         if not self._fingerprint:
             digest = hashlib.sha256()
-            first, second = itertools.tee(self._samples())
             kept: list[Arrays] | None = []
             size = 0
-            for sample, outputs in zip(first, self._reference(second), strict=True):
+            for sample, outputs in self._referenced():
                 digest.update(f"{sample.fingerprint:032x} {sample.label}\n".encode())
                 size += sum(value.nbytes for value in outputs.values())
                 if kept is not None:
@@ -152,21 +157,38 @@ class GateEvaluator:
         names = match_outputs(self._signature, signature)
         comparison = OutputComparison(names, self._groups)
         own = None if self._metric is None else MetricRun(self._metric, names, self._signature)
-        first, second = itertools.tee(self._samples())
-        expected = self._kept if self._kept is not None else self._reference(self._samples())
-        actual = run_each(self._open(int8), signature, feeds_for(int8, second))
-        for sample, x, (_, y) in zip(first, expected, actual, strict=True):
+        for sample, x, y in self._compared(int8, signature):
             comparison.add(sample, x, y)
             if own is not None:
                 own.add(sample, x, y)
         return Figures(comparison.metrics(), comparison.outputs(), None if own is None else own.result()[0])
 
+    def _compared(self, int8: onnx.ModelProto, signature: Signature) -> Iterator[tuple[Sample, Arrays, Arrays]]:
+        """Give every sample with the outputs of the FP32 model, which runs again where they were not kept, and int8."""
+        if self._elsewhere is None:
+            first, second = itertools.tee(self._samples())
+            expected = self._kept if self._kept is not None else (x for _, x in self._referenced())
+            actual = run_each(self._open(int8), signature, feeds_for(int8, second))
+            yield from ((sample, x, y) for sample, x, (_, y) in zip(first, expected, actual, strict=True))
+        elif self._kept is None:
+            yield from ((sample, x, y) for sample, (x, y) in self._elsewhere((self._reference(), int8)))
+        else:
+            rows = zip(self._elsewhere((int8,)), self._kept, strict=True)
+            yield from ((sample, x, y) for (sample, (y,)), x in rows)
+
     def _open(self, model: Path | onnx.ModelProto) -> Session:
         return Session(model, threads=self._threads, entries=QUIET, at_once=SIDE_BY_SIDE)
 
-    def _reference(self, samples: Iterable[Sample]) -> Iterator[Arrays]:
-        session = self._open(self._fp32)
-        return (outputs for _, outputs in run_each(session, self._signature, samples))
+    def _referenced(self) -> Iterator[tuple[Sample, Arrays]]:
+        """Give every sample with the outputs of the FP32 model."""
+        if self._elsewhere is not None:
+            return ((sample, outputs) for sample, (outputs,) in self._elsewhere((self._reference(),)))
+        first, second = itertools.tee(self._samples())
+        runs = run_each(self._open(self._fp32), self._signature, second)
+        return ((sample, outputs) for sample, (_, outputs) in zip(first, runs, strict=True))
+
+    def _reference(self) -> onnx.ModelProto:
+        return float32_reference(self._given).model
 
 
 def _read(path: Path, key: dict[str, str]) -> dict[str, Figures]:

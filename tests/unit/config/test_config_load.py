@@ -1,9 +1,7 @@
 """Layers: command line beats YAML beats defaults, and paths keep their meaning."""
 
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -173,12 +171,6 @@ JOB = Job(Path("m.onnx"), DataSettings("d"), name="m")
 
 def test_the_defaults_are_available():
     require_available(JOB)
-
-
-def test_a_cluster_has_no_checkpoint_to_go_on_from(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    with pytest.raises(UsageError, match="keeps no checkpoint"):
-        require_available(replace(JOB, calibration=CalibrationSettings(engine="ray", resume=True)))
 
 
 def test_an_address_of_no_cluster_is_refused():
