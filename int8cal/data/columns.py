@@ -85,7 +85,7 @@ class RowPlan:
         fit: Fit | None = None
         if self.texts is not None:
             columns, plan = self.texts
-            tokens = plan.tokens([_text(row, column, where) for column in columns])
+            tokens = plan.tokens([_text(row, column, where) for column in columns], where)
             feed, fit = self._cut(tokens.feed, where), tokens.fit
         if self.image is not None:
             column, image = self.image

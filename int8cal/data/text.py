@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from int8cal.data.sample import Array
     from int8cal.graph.signature import Signature, TensorSpec
@@ -44,21 +45,37 @@ class TextPlan:
     length: int | None
     pad: tuple[int, str] | None
 
-    def tokens(self, texts: Sequence[str]) -> Fitted:
-        """Make the feed of one text or a pair: input name -> array (1, tokens), or (tokens,), in the input's dtype."""
-        found = self.tokenizer.encode(*texts)
-        ids, mask, kinds = list(found.ids), list(found.attention_mask), list(found.type_ids)
-        missing = 0 if self.length is None else self.length - len(ids)
-        if missing > 0 and self.pad is not None:
-            token, side = self.pad
-            ids, mask, kinds = (
-                [filler] * missing + values if side == "left" else values + [filler] * missing
-                for filler, values in ((token, ids), (0, mask), (0, kinds))
-            )
-        positions = np.maximum(np.cumsum(mask) - 1, 0).tolist()
-        made = dict(zip(ROLES, (ids, mask, kinds, positions), strict=True))
-        feed = {spec.name: _shaped(made[role], spec) for role, spec in self.inputs.items()}
-        return Fitted(feed, "cut" if found.overflowing else None)
+    def tokens(self, texts: Sequence[str], where: str) -> Fitted:
+        """Make the feed of one text or a pair: input name -> array (1, tokens), or (tokens,), in the input's dtype.
+
+        Raises:
+            DataError: The tokenizer fails, or gives a token that the input's dtype does not hold; names the sample.
+        """
+        with _told(where, "the tokenizer fails on it"):
+            found = self.tokenizer.encode(*texts)
+            ids, mask, kinds = list(found.ids), list(found.attention_mask), list(found.type_ids)
+            missing = 0 if self.length is None else self.length - len(ids)
+            if missing > 0 and self.pad is not None:
+                token, side = self.pad
+                ids, mask, kinds = (
+                    [filler] * missing + values if side == "left" else values + [filler] * missing
+                    for filler, values in ((token, ids), (0, mask), (0, kinds))
+                )
+            positions = np.maximum(np.cumsum(mask) - 1, 0).tolist()
+            made = dict(zip(ROLES, (ids, mask, kinds, positions), strict=True))
+            feed = {spec.name: _shaped(made[role], spec) for role, spec in self.inputs.items()}
+            return Fitted(feed, "cut" if found.overflowing else None)
+
+
+@contextmanager
+def _told(where: str, what: str) -> Iterator[None]:
+    """Make an error of the library one of this: it raises bare exceptions, and panics, which are none of them."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{what}: {error}", where=where, do=f"give the model's own {_FILE}") from error
 
 
 def _shaped(values: list[int], spec: TensorSpec) -> Array:
@@ -125,7 +142,8 @@ def plan_text(inputs: Mapping[str, TensorSpec], text: TextPreprocess | None, whe
     if most is None:
         tokenizer.no_truncation()
     else:
-        tokenizer.enable_truncation(most, direction=cut.get("direction", "right"))
+        with _told(text.tokenizer, f"cannot cut at {most} tokens"):
+            tokenizer.enable_truncation(most, direction=cut.get("direction", "right"))
     pad = None if length is None else _pad(text, tokenizer)
     tokenizer.no_padding()
     return TextPlan(tokenizer, inputs, length, pad)
@@ -201,10 +219,8 @@ def _tokenizer(text: TextPreprocess) -> Any:
         raise DataError(
             "needs the library tokenizers, which is not installed", where=file.as_posix(), do=extra_hint("text")
         ) from error
-    try:
+    with _told(file.as_posix(), f"is no {_FILE}"):
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare exceptions
-        raise DataError(f"is no {_FILE}: {error}", where=file.as_posix(), do="give the model's own") from error
 
 
 @lru_cache(maxsize=4)

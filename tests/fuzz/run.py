@@ -91,7 +91,7 @@ def complaint(parser: Parser, data: bytes, folder: Path) -> tuple[str, str, bool
         if not lacking:
             return "", "", False
         return f"{_place(error)}: {type(error).__name__} without {' or '.join(lacking)}", traceback.format_exc(), False
-    except (Exception, TooLongError) as error:  # noqa: BLE001 - whatever it is, it is a finding
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is a finding: a panic of Rust's is no Exception
         return f"{_place(error)}: {type(error).__name__}", traceback.format_exc(), False
     # what libraries say to people of a file is theirs; a warning about arithmetic is about int8cal's own
     strays = [

@@ -1,5 +1,6 @@
 """Text as feeds: columns, cutting, padding, inputs, labels."""
 
+import json
 import pickle
 
 import numpy as np
@@ -233,3 +234,29 @@ def test_texts_that_are_cut_say_so(place, encoder, feeds):
     assert [each.fit for each in feeds("t.txt", encoder(), preprocess=text(max_length=4))] == [None, "cut"]
     assert [each.fit for each in feeds("t.txt", encoder(6), preprocess=text())] == [None, None]
     assert [each.fit for each in feeds("t.txt", encoder(5), preprocess=text())] == [None, "cut"]
+
+
+def test_a_tokenizer_that_fails_on_a_text_is_told_with_the_sample(place, signature, feeds):
+    document = json.loads((place / "tokenizer.json").read_text())
+    template = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    document["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": template,
+        "pair": template,
+        "special_tokens": {},
+    }
+    (place / "tokenizer.json").write_text(json.dumps(document))
+    (place / "t.txt").write_text("a\n")
+    model = signature(input_ids=(("N", "L"), np.int64))
+    with pytest.raises(DataError, match=r"t\.txt, line 1: the tokenizer fails on it: "):
+        list(feeds("t.txt", model, preprocess=text()))
+
+
+def test_a_token_that_the_input_does_not_hold_is_told_with_the_sample(place, signature, feeds):
+    document = json.loads((place / "tokenizer.json").read_text())
+    document["model"]["vocab"]["a"] = 300
+    (place / "tokenizer.json").write_text(json.dumps(document))
+    (place / "t.txt").write_text("b\na\n")
+    model = signature(input_ids=(("N", "L"), np.int8))
+    with pytest.raises(DataError, match=r"t\.txt, line 2: the tokenizer fails on it: .*300 out of bounds for int8"):
+        list(feeds("t.txt", model, preprocess=text()))
