@@ -67,6 +67,16 @@ def quantized(model, feeds):
     return None
 
 
+@st.composite
+def calibrated(draw):
+    """A network, its samples, and the table and the int8 model that come of them."""
+    model, inputs = draw(networks())
+    feeds = draw(samples(inputs, dtype_of(model)))
+    made = quantized(model, feeds)
+    assume(made is not None)
+    return model, feeds, *made
+
+
 def shown(model):
     """The model with every tensor among its outputs."""
     result = onnx.ModelProto()
@@ -97,14 +107,9 @@ def require_scales_of_the_table(table, int8):
 
 
 @LOOSE
-@given(st.data(), networks())
-def test_the_error_of_an_int8_model_is_what_its_scales_allow(data, drawn):
-    model, inputs = drawn
-    feeds = data.draw(samples(inputs, dtype_of(model)))
-    made = quantized(model, feeds)
-    if made is None:
-        return
-    table, int8 = made
+@given(calibrated())
+def test_the_error_of_an_int8_model_is_what_its_scales_allow(drawn):
+    model, feeds, table, int8 = drawn
     require_scales_of_the_table(table, int8)
     found = outputs_of(int8, feeds)
     assert [{n: v.tobytes() for n, v in each.items()} for each in outputs_of(int8, feeds)] == [
@@ -158,14 +163,9 @@ def test_a_wrong_scale_breaks_the_bound(name):
 
 
 @LOOSE
-@given(st.data(), networks())
-def test_what_a_table_and_a_report_say_is_so(data, drawn):
-    model, inputs = drawn
-    feeds = data.draw(samples(inputs, dtype_of(model)))
-    made = quantized(model, feeds)
-    if made is None:
-        return
-    table, int8 = made
+@given(calibrated())
+def test_what_a_table_and_a_report_say_is_so(drawn):
+    model, feeds, table, int8 = drawn
     again = calibrate(model, feeds, **CALM)
     assert table_to_json(again) == table_to_json(table)
     assert quantize(model, again).SerializeToString(deterministic=True) == int8.SerializeToString(deterministic=True)
