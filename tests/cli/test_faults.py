@@ -102,6 +102,30 @@ def test_a_disk_that_is_full_leaves_what_was_there(work, limit, old, tmp_path_fa
     assert hidden(work) == []
 
 
+@pytest.mark.parametrize(("kilobytes", "old"), [(0, False), (0, True), (24, True)])
+def test_a_disk_that_has_no_room_left_keeps_what_was_there(work, kilobytes, old):
+    # a file system of its own, which nobody else sees: its files are copied out before it ends
+    mount = 'mount -t tmpfs -o "size=$1k" none disk'
+    if subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"mkdir disk && {mount}", "sh", "8"], cwd=work, check=False
+    ).returncode:
+        pytest.skip("no file system may be mounted here")
+    there = f"{'cp -r whole disk/out' if old else 'true'}"
+    room = 'dd if=/dev/zero of=disk/rest bs=1k 2>/dev/null; truncate -s "-$2k" disk/rest'
+    run = 'shift 2; "$@"; code=$?; cp -r disk/. seen; exit $code'
+    shell = ("unshare", "-rm", "sh", "-c", f"{mount}; {there}; {room}; {run}", "sh", "1024", str(kilobytes))
+    (work / "seen").mkdir()
+    code, _, err = ended(start(work, *JOB[:5], "disk/out", *JOB[6:], "--overwrite", before=shell))
+    assert (code, len(err.splitlines())) == (2, 1), err
+    assert err.startswith("int8cal: output: ")
+    assert "cannot be written (no space left on device); free some space on that disk" in err
+    found = {path.name for path in (work / "seen" / "out").iterdir()} if (work / "seen" / "out").exists() else set()
+    assert {*SAME} <= found <= RESULTS if found else not old
+    if found:
+        assert bytes_of(work / "seen" / "out") == bytes_of(work / "whole")
+    assert hidden(work) == []
+
+
 def test_a_checkpoint_that_cannot_be_saved_is_a_warning_in_the_report(work):
     (work / "out.checkpoint").mkdir()
     code, _, err = ended(start(work, *JOB, "--checkpoint", "5"))
@@ -208,12 +232,19 @@ def test_data_that_change_while_the_run_reads_them_are_named(work, change):
     assert hidden(work) == ["out.checkpoint"]
 
 
-def test_a_model_that_changes_while_it_is_in_use_keeps_its_results_and_has_no_figures(work):
+@pytest.mark.parametrize(
+    ("change", "told"), [("replaced", "changed while it was in use"), ("truncated", "(corrupt or truncated)")]
+)
+def test_a_model_that_changes_while_it_is_in_use_keeps_its_results_and_has_no_figures(work, change, told):
     process = begun(work)
-    onnx.save(network(9), work / "net.onnx")
+    if change == "replaced":
+        onnx.save(network(9), work / "net.onnx")
+    else:
+        os.truncate(work / "net.onnx", 100)
     code, _, err = ended(process)
     assert code == 3
-    assert "net.onnx: changed while it was in use" in err
+    assert err.startswith("int8cal: model: net.onnx: ")
+    assert told in err
     assert "model, table and statistics are kept in out" in err
     assert json.loads((work / "out" / "report.json").read_text())["metrics"]["sqnr_db"] is None
 
