@@ -490,6 +490,10 @@ def _made_names(_folder: Path) -> list[bytes]:
 def _datasets_beside(folder: Path) -> None:
     import datasets
 
+    # nothing is asked of the Hub, and nothing kept
+    config: Any = datasets.config
+    config.HF_HUB_OFFLINE = config.HF_DATASETS_OFFLINE = True
+    config.HF_DATASETS_CACHE = folder / "cache"
     datasets.disable_progress_bars()
     rows = [{"x": [0.5, -1.0, 2.0, 3e-3, float(each)], "label": each % 2} for each in range(4)]
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
