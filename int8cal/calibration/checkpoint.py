@@ -116,7 +116,16 @@ class Checkpoint:
                 self._marks = {int(number): int(total, 16) for number, total in header["marks"].items()}
                 for number, (key, names) in enumerate(header["known"].items()):
                     self._known[key] = {name: _array(archive, number, name) for name in names}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, EOFError) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+            zipfile.BadZipFile,
+            EOFError,
+        ) as error:
             raise _damaged(self._path) from error
 
     def count(self, counting: Counting, samples: Iterable[Sample], keep: int) -> Counted:
@@ -296,7 +305,7 @@ def _header(path: Path) -> dict[str, Any]:
             raise ValueError(header["format"])
         if not isinstance(header["made_of"], dict):
             raise TypeError("made_of")
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, zipfile.BadZipFile, EOFError) as error:
         raise _damaged(path) from error
     return header
 

@@ -72,8 +72,8 @@ def _archive(path: Path) -> Foreign | None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError):
-        return Foreign("a zip archive that is cut off", "give the path of an .onnx file")
+    except (zipfile.BadZipFile, NotImplementedError, OSError):  # cut off, or of a version that there is not
+        return Foreign("a damaged zip archive", "give the path of an .onnx file")
     if names and all(name.endswith(".npy") for name in names):
         return None
     if any(name.endswith(("data.pkl", "constants.pkl")) for name in names):

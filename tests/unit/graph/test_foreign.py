@@ -40,7 +40,7 @@ FILES = {
     "a web page": holding(b"<!DOCTYPE html><html>404</html>"),
     "the pointer of Git LFS to a file": holding(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
     "a zip archive": archive,
-    "a zip archive that is cut off": holding(b"PK\x03\x04" + bytes(20)),
+    "a damaged zip archive": holding(b"PK\x03\x04" + bytes(20)),
     "a text file": holding("naïve notes, no model\n".encode()),
     "empty (0 bytes)": holding(b""),
 }
