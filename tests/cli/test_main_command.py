@@ -20,6 +20,7 @@ from int8cal.cli.grouped import GROUPS
 from int8cal.cli.main import COMMANDS, cli
 from int8cal.data.checks import Finding
 from int8cal.evaluation.figures import FIGURES, OUTPUT_FIGURES
+from int8cal.quantization.table import StepResult
 
 Engine = Literal["local", "ray"]
 
@@ -342,3 +343,23 @@ def test_the_advice_on_a_gate_that_failed_is_given_once(here, pipeline, gated, c
     assert done.code == 7
     assert done.message.endswith("the results are kept; see Left in float")
     assert "see Left in float" not in done.out
+
+
+def test_explain_says_first_what_each_step_gave(here, pipeline):
+    steps = (StepResult("bias correction", 30.0, 31.5, kept=True), StepResult("all by max", 31.5, 31.0, kept=False))
+    pipeline.report = replace(pipeline.report, steps=steps)
+    lines = here("calibrate", "m.onnx", "--data", "d", "--explain").out.splitlines()
+    assert lines[:2] == [
+        "Steps     bias correction   31.50 dB  +1.50 dB",
+        "          all by max        31.00 dB  dropped (-0.50 dB)",
+    ]
+    assert lines[3].startswith("Result    ")
+    assert "Steps" not in here("calibrate", "m.onnx", "--data", "d").out
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("calibrate", "--help"), ("inspect", "--help")])
+def test_help_fits_a_narrow_terminal(call, arguments):
+    lines = call(*arguments, COLUMNS="40").out.splitlines()
+    # names of options that are longer stand alone
+    assert not [line for line in lines if len(line) > 40 and not line.lstrip().startswith("--")]
+    assert not [line for line in lines if line.startswith(" " * 25)]
