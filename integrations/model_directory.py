@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
+from onnx import external_data_helper
 
 import int8cal
 
@@ -59,11 +60,18 @@ def quantize_directory(
         chosen["text"] = {"tokenizer": str(tokenizer), **chosen.get("text", {})}
     table = int8cal.calibrate(model, data, preprocess=chosen or None, **settings)
     quantized = int8cal.quantize(model, table)
-    weights = {path for path in source.rglob("*") if path.suffix in (".onnx", ".data", ".onnx_data")}
-    shutil.copytree(source, target, ignore=lambda folder, names: [n for n in names if Path(folder, n) in weights])
+    left = _files(model)  # other models of the directory stay float beside it
+    shutil.copytree(source, target, ignore=lambda folder, names: [n for n in names if Path(folder, n) in left])
     onnx.save(quantized, target / QUANTIZED)
     table.save(target / "model_quantized.table.json")
     return target / QUANTIZED
+
+
+def _files(model: Path) -> set[Path]:
+    """Name a model's file, and the files that hold its large tensors."""
+    tensors = onnx.load(model, load_external_data=False).graph.initializer
+    outside = (external_data_helper.ExternalDataInfo(each) for each in tensors if each.external_data)
+    return {model, *(model.parent / each.location for each in outside)}
 
 
 def _is_text(data: str | Path) -> bool:

@@ -93,9 +93,13 @@ def test_a_directory_of_any_other_model_will_do(tmp_path):
 
     source = tmp_path / "exported"
     source.mkdir()
-    shutil.copy(SAMPLE / "model.onnx", source / "model.onnx")
+    options = {"save_as_external_data": True, "location": "model.onnx_data", "size_threshold": 64}
+    onnx.save(onnx.load(SAMPLE / "model.onnx"), source / "model.onnx", **options)
+    shutil.copy(SAMPLE / "model.onnx", source / "decoder.onnx")
     found = quantize_directory(source, tmp_path / "int8", SAMPLE / "calib", samples=4)
     assert any(node.op_type == "QuantizeLinear" for node in onnx.load(found).graph.node)
+    names = {path.name for path in (tmp_path / "int8").iterdir()}
+    assert names == {"decoder.onnx", "model_quantized.onnx", "model_quantized.table.json"}
 
 
 @pytest.mark.slow

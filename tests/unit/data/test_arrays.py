@@ -283,3 +283,13 @@ def test_npy_may_be_a_stack_of_samples_that_have_no_batch_axis(tmp_path, signatu
         np.save(tmp_path / f"{name}.npy", array)
         found = [sample.feed["x"] for sample in feeds(tmp_path / f"{name}.npy", model)]
         np.testing.assert_array_equal(found, values)
+
+
+def test_arrays_that_are_cut_into_samples_say_so(tmp_path, pair, vector, feeds):
+    np.savez(tmp_path / "two.npz", ids=np.ones((3, 7), np.int64), weight=np.ones((3, 7), np.float32))
+    np.save(tmp_path / "one.npy", _x(3))
+    np.save(tmp_path / "single.npy", _x(1)[0])
+    for name, model in (("two.npz", pair), ("one.npy", vector)):
+        path = tmp_path / name
+        assert feeds(path, model).made == (f"arrays of {path} are cut into 3 samples along their first axis",)
+    assert feeds(tmp_path / "single.npy", vector).made == ()
