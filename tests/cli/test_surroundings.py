@@ -39,7 +39,7 @@ def network(**names):
 
 def save_work(folder):
     onnx.save(network(), folder / "m.onnx")
-    np.save(folder / "x.npy", np.random.default_rng(1).normal(size=(6, 8)).astype(np.float32))
+    np.save(folder / "x.npy", np.random.default_rng(1).normal(size=(400, 8)).astype(np.float32))
 
 
 @pytest.fixture
