@@ -133,7 +133,7 @@ def test_the_sample_with_a_gate_that_fails_and_one_that_holds(call, sample, tmp_
 
 @pytest.mark.slow
 def test_a_batch_has_a_suite_per_job(call, sample, tmp_path):
-    job = f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 8}}\n"
+    job = f"model: {sample}/model.onnx\ndata: {{path: {sample}/calib, samples: 40}}\n"
     gate = "evaluation: {latency: false, gates: ['sqnr_db>=90']}\n"
     (tmp_path / "good.yaml").write_text(f"{job}{gate}output: {{dir: good}}\n")
     (tmp_path / "bad.yaml").write_text(f"model: {sample}/model.onnx\ndata: nowhere\noutput: {{dir: bad}}\n")

@@ -185,7 +185,7 @@ def test_a_file_that_may_not_be_read_is_called_so(stranger, arguments, code):
     "arguments",
     [
         ("inspect", SAMPLE / "model.onnx"),
-        ("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE / "calib", "--samples", "3", "-o", "new"),
+        ("calibrate", SAMPLE / "model.onnx", "--data", SAMPLE / "calib", "--samples", "40", "-o", "new"),
     ],
     ids=lambda arguments: arguments[0],
 )
