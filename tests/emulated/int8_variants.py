@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # all of the zoo, s7 too, and more images (minutes)
 LONG = os.environ.get("INT8CAL_EMULATED") == "long"
-IMAGES = 64 if LONG else 16
+IMAGES = int(os.environ.get("INT8CAL_EMULATED_SAMPLES", "64" if LONG else "16"))
 SAFE = ("default", "s7") if LONG else ("default",)
 # "default" states nothing: --target portable, and its weight range
 RANGES = {"default": (), "s8": ("--weights", "s8"), "s7": ("--weights", "s7"), "paired": ("--weights", "paired")}
