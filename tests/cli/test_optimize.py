@@ -1,6 +1,7 @@
 """`--optimize latency`: what is written, not what this machine finds fast."""
 
 import json
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -29,6 +30,34 @@ def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(c
         assert "Optimized for latency" in (out / page).read_text(encoding="utf-8")
     assert call("quantize", sample / "model.onnx", "--table", out / "model.table.json", "-o", "again.onnx").code == 0
     assert (tmp_path / "again.onnx").read_bytes() == (out / "model.int8.onnx").read_bytes()
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_a_mix_is_kept_only_where_its_last_measurement_finds_it_surely_faster(sample, tmp_path, monkeypatch, sure):
+    profiled = latency.profile_kernels
+
+    def slow(models, feeds, **_):
+        before, after = profiled(models, feeds, budget_s=0.0)
+        return replace(before, kernels=dict.fromkeys(before.kernels, 1.0)), after
+
+    def timed(sessions, feeds, **_):
+        if len(sessions) == 2:  # of the search: whatever it looks at wins
+            return [(100.0, 90.0)] * 8
+        return [(200.0, 80.0, 70.0 if sure else 95.0)] * 8
+
+    monkeypatch.setattr(latency, "profile_kernels", slow)
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    out = tmp_path / "out"
+    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
+    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
+    found = json.loads((out / "report.json").read_text(encoding="utf-8"))["optimize"]
+    assert bool(found["left"]) is sure
+    assert ("given_up" in found) is not sure
+    assert (found["plain_int8_us"], found["int8_us"]) == (80.0, 70.0 if sure else 80.0)
+    assert {row["node"] for row in found["rows"] if row["decision"] == "float"} == set(found["left"])
+    if not sure:
+        assert found["given_up"]
+        assert found["given_up_us"] == 95.0
 
 
 def test_without_the_option_nothing_is_measured_per_layer(sample_run):

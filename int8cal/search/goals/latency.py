@@ -22,6 +22,7 @@ from int8cal.graph.bodies import with_full_names
 from int8cal.graph.index import connected
 from int8cal.graph.load import model_sha256
 from int8cal.graph.signature import signature_of
+from int8cal.numerics.intervals import ratio_interval
 from int8cal.quantization.derived_tables import without_layers
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.profile import profile_kernels
@@ -72,7 +73,7 @@ def leave_slow_layers(
 
     Returns:
         The table and its model, and what was measured and decided. The plain int8 model is kept unless another one is
-        faster beyond noise.
+        surely faster.
 
     Raises:
         ModelError: onnxruntime cannot load a model.
@@ -126,14 +127,22 @@ def _measured(
         return {node: text for node, text in reasons.items() if node in left}
 
     bench = _Bench(fp32, lambda left: rebuilt(why(left)).model, sample, threads)
-    left = search(costs, layer_links(graphs, plan), bench.compare)
-    times = bench.times([None, frozenset(), left] if left else [None, frozenset()])
+    best = search(costs, layer_links(graphs, plan), bench.compare)
+    # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was busy
+    for _ in range(2):
+        fp32_us, plain_us, *more = bench.times([None, frozenset(), best] if best else [None, frozenset()])
+        sure = not best or is_surely_faster(plain_us, more[0])
+        if sure:
+            break
+    left = best if sure else frozenset()
     return Optimization(
-        fp32_us=times[0],
-        plain_int8_us=times[1],
-        int8_us=times[-1],
+        fp32_us=statistics.median(fp32_us),
+        plain_int8_us=statistics.median(plain_us),
+        int8_us=statistics.median(more[0] if left else plain_us),
         left=why(left),
         rows=tuple(_row(cost, left) for cost in costs),
+        given_up=() if sure else tuple(sorted(best)),
+        given_up_us=None if sure else statistics.median(more[0]),
     )
 
 
@@ -179,11 +188,11 @@ class _Bench:
         self.opened = {before: models[0]}  # one model is enough to hold
         return ratios(rounds)
 
-    def times(self, models: Sequence[frozenset[str] | None]) -> list[float]:
-        """Return microseconds of models."""
+    def times(self, models: Sequence[frozenset[str] | None]) -> list[tuple[float, ...]]:
+        """Return microseconds of each model, round by round."""
         sessions, feeds = zip(*(self._open(left) for left in models), strict=True)
         rounds = measure_interleaved(sessions, feeds, budget_s=2 * _BUDGET_S)
-        return [statistics.median(times) for times in zip(*rounds, strict=True)]
+        return list(zip(*rounds, strict=True))
 
     def _open(self, left: frozenset[str] | None) -> tuple[Session, Feed]:
         if left not in self.opened:
@@ -210,6 +219,19 @@ def is_faster(ratios: Sequence[float]) -> bool:
         return False
     agreeing = sum(ratio > 1.0 for ratio in ratios)
     return statistics.median(ratios) >= _LEAST_GAIN and agreeing >= _AGREEING * len(ratios)
+
+
+def is_surely_faster(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Tell whether a model is faster than another one, of which it was measured in the same rounds.
+
+    Args:
+        before, after: Microseconds of the old and of the new model, round by round.
+
+    Returns:
+        True where the 95 % interval of their ratio lies above 1; so does then the ratio of their medians.
+    """
+    interval = ratio_interval(before, after, statistics.median(before) / statistics.median(after))
+    return interval is not None and interval[0] > 1.0
 
 
 def is_hopeless(ratios: Sequence[float], rounds: int, gain: float) -> bool:
@@ -258,7 +280,8 @@ def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare
         compare: Measures models, named by the layers that they leave in float.
 
     Returns:
-        The layers to leave in float; empty where no proposal is faster beyond noise than the plain int8 model.
+        The layers to leave in float, the best of many and so not yet to be trusted; empty where no proposal is faster
+        beyond noise than the plain int8 model.
     """
     links = tuple(links)
     left: frozenset[str] = frozenset()
@@ -271,9 +294,7 @@ def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare
         if best == left:
             break
         left = best
-    # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was busy
-    confirmed = left and any(is_faster(compare(frozenset(), left, 1.0)) for _ in range(2))
-    return left if confirmed else frozenset()
+    return left
 
 
 def reason(cost: LayerCost) -> str:

@@ -33,6 +33,17 @@ def test_the_terminal_says_what_was_gained(optimized):
         assert any(line.startswith(label) and gained in line for line in lines)
 
 
+def test_the_terminal_says_what_was_not_kept_since_it_was_not_surely_faster(optimized):
+    found = Optimization(209.2, 83.8, 83.8, {}, (), given_up=("/stem/Conv", "/mul"), given_up_us=97.0)
+    kept = replace(optimized, optimize=found)
+    told = (
+        "float32 209.2 µs, every layer in int8 83.8 µs, with 2 layers in float 97.0 µs: not surely faster, so every "
+        "layer stays in int8"
+    )
+    for lines, label in ((summary_lines(kept), "Search"), (report_lines(document_of(kept)), "Optimized")):
+        assert f"{label} {told}" in " ".join("\n".join(lines).split())
+
+
 def test_without_it_the_terminal_has_no_such_line(report):
     for lines in (summary_lines(report), report_lines(document_of(report))):
         assert not any(line.startswith(("Search", "Optimized")) for line in lines)
