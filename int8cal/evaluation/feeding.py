@@ -46,6 +46,7 @@ _RIGHT, _BEYOND = 0.5, 0.95
 # What a variant must gain, and how improbable that must be by chance (sign test, Bonferroni over the variants tried).
 _GAIN = 0.08
 _CERTAIN = 0.01
+_PIXELS = 16.0  # values beyond it are no normalized ones, which end at 2.64
 _FIRST_LAYER_SAMPLES = 8
 _LONGEST = 8  # nodes from the input to the first convolution
 _SMALL = 3 * 64 * 64
@@ -55,23 +56,47 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 
 @dataclass(frozen=True)
 class _Variant:
-    """Another way to feed the same image: its name, what to do about it, and the change; `color` for three channels."""
+    """Another way to feed the same image.
+
+    Attributes:
+        text: Its name.
+        do: What to do about it.
+        change: Makes it of the values that are fed, and of ImageNet's mean and std.
+        pixels: Whether it is made of pixel values (True) or scaled ones (False); None for either.
+        centred: Whether it is made of values with a mean taken off (True) or on (False); None for either.
+        color: Whether it takes three channels.
+    """
 
     text: str
     do: str
     change: Callable[[Array, Array, Array], Array]
+    pixels: bool | None = None
+    centred: bool | None = None
     color: bool = False
 
 
 _SCALED, _KEYS = "give --scale 1/255", "(data.preprocess in a YAML)"
 _NORMALIZED = f"--mean {','.join(map(str, _MEAN))} --std {','.join(map(str, _STD))}"
 _VARIANTS = (
-    _Variant("divided by 255", f"{_SCALED} {_KEYS}", lambda x, mean, std: x / 255),  # noqa: ARG005 - one signature for all
-    _Variant("times 255", "leave --scale out, or give 1", lambda x, mean, std: x * 255),  # noqa: ARG005
+    _Variant(
+        "divided by 255",
+        f"{_SCALED} {_KEYS}",
+        lambda x, mean, std: x / 255,  # noqa: ARG005 - one signature for all
+        pixels=True,
+    ),
+    _Variant(
+        "times 255",
+        "leave --scale out, or give 1",
+        lambda x, mean, std: x * 255,  # noqa: ARG005
+        pixels=False,
+        centred=False,
+    ),
     _Variant(
         "scaled to -1..1",
         f"give --scale 2/255 --mean 1 {_KEYS}",
         lambda x, mean, std: x / 127.5 - 1,  # noqa: ARG005
+        pixels=True,
+        centred=False,
     ),
     _Variant(
         "with red and blue exchanged",
@@ -83,18 +108,24 @@ _VARIANTS = (
         "divided by 255, with ImageNet's mean and std",
         f"{_SCALED} {_NORMALIZED} {_KEYS}",
         lambda x, mean, std: (x / 255 - mean) / std,
+        pixels=True,
+        centred=False,
         color=True,
     ),
     _Variant(
         "with ImageNet's mean and std",
         f"give {_NORMALIZED} {_KEYS}",
         lambda x, mean, std: (x - mean) / std,
+        pixels=False,
+        centred=False,
         color=True,
     ),
     _Variant(
         "without ImageNet's mean and std",
         "remove mean and std",
         lambda x, mean, std: x * std + mean,
+        pixels=False,
+        centred=True,
         color=True,
     ),
 )
@@ -153,7 +184,9 @@ def _unprepared(model: onnx.ModelProto, spec: TensorSpec, feeds: Feeds, threads:
 
 
 def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, threads: int = 0) -> tuple[Finding, ...]:
-    """Say that the FP32 model is right far more often on the same images fed otherwise.
+    """Say that the FP32 model is right far more often on the same images fed otherwise, and often enough to mean that.
+
+    What the values show to have been done is no advice: neither a second division nor a second normalization.
 
     Args:
         model: The FP32 model, weights loaded.
@@ -175,7 +208,7 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
     right, beyond = (1 / classes + share * (1 - 1 / classes) for share in (_RIGHT, _BEYOND))
     if hits.mean() >= beyond:
         return ()
-    variants = (_EXCHANGED,) if hits.mean() >= right else _VARIANTS
+    variants = (_EXCHANGED,) if hits.mean() >= right else _possible(samples, spec)
     best: tuple[int, _Variant, npt.NDArray[np.bool_]] | None = None
     for variant in variants:
         changed = [_changed(sample, spec, variant) for sample in samples]
@@ -189,6 +222,8 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
         return ()
     _, variant, better = best
     gained, lost = int((better & ~hits).sum()), int((hits & ~better).sum())
+    if better.mean() < right:  # wrong on most either way: the labels are others, or the model
+        return ()
     if better.mean() - hits.mean() < _GAIN or _sign_test(gained, lost) * len(variants) > _CERTAIN:
         return ()
     return (
@@ -199,6 +234,14 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
             variant.do,
         ),
     )
+
+
+def _possible(samples: Sequence[Sample], spec: TensorSpec) -> tuple[_Variant, ...]:
+    """Return the variants that undo or add what the values do not show to have been done."""
+    values = [sample.feed[spec.name] for sample in samples]
+    pixels = max(float(np.abs(each).max()) for each in values) > _PIXELS
+    centred = min(float(each.min()) for each in values) < 0
+    return tuple(each for each in _VARIANTS if each.pixels in (None, pixels) and each.centred in (None, centred))
 
 
 def _sign_test(gained: int, lost: int) -> float:

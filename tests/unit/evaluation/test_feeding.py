@@ -28,17 +28,22 @@ def colour_model(bias=0.5):
     return model
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """60 noisy images, one folder per colour."""
-    folder, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    for index in range(60):
+def write_photos(folder, count, label):
+    """Noisy images, every third of one colour, in one folder per label."""
+    rng = np.random.default_rng(0)
+    for index in range(count):
         pixels = rng.integers(40, 180, (8, 8, 3))
         pixels[..., index % 3] += 60
-        place = folder / str(index % 3)
+        place = folder / str(label(index))
         place.mkdir(exist_ok=True)
         Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
     return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """60 noisy images, one folder per colour."""
+    return write_photos(tmp_path_factory.mktemp("photos"), 60, lambda index: index % 3)
 
 
 def feeds(folder, preprocess):
@@ -67,6 +72,20 @@ def test_exchanged_colours_are_told_where_there_are_labels(photos):
     (finding,) = better_fed(colour_model(), feeds(photos, exchanged), 3, threads=1)
     assert finding.check == "input-variant"
     assert "on 60 of the same images with red and blue exchanged" in finding.text
+
+
+def test_what_was_done_already_is_no_advice(photos):
+    # right, were the mean taken off twice; all of its classes are alike for what is fed
+    model = colour_model()
+    weights, bias = model.graph.initializer
+    weights.CopyFrom(numpy_helper.from_array(np.diag(100 * np.array(STD, np.float32)).reshape(3, 3, 1, 1), "w"))
+    bias.CopyFrom(numpy_helper.from_array(100 * np.array(MEAN, np.float32), "b"))
+    assert better_fed(model, feeds(photos, NORMALIZED), 3, threads=1) == ()
+
+
+def test_a_variant_that_is_wrong_on_most_too_is_no_advice(tmp_path):
+    write_photos(tmp_path, 120, lambda index: index % 3 if index % 5 < 3 else (index + 1) % 3)
+    assert better_fed(colour_model(), feeds(tmp_path, None), 3, threads=1) == ()
 
 
 def test_a_model_that_scales_by_itself_is_not_told(photos):
