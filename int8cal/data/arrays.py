@@ -18,8 +18,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from int8cal.data.find import INPUT_FILE
-from int8cal.data.fit import Header, count_rows, counts_rows, match_inputs, only_input, take_row
-from int8cal.data.labels import label_values
+from int8cal.data.fit import Header, count_rows, counts_rows, label_values, match_inputs, only_input, take_row
 from int8cal.data.sample import row_name, unreadable
 from int8cal.errors import DataError
 
@@ -117,16 +116,37 @@ def open_npy(path: Path, signature: Signature) -> ArrayPart:
     """
     name = path.as_posix()
     key = only_input(signature, name, "an .npy file")
+    header, _ = _header_of(path)
+    return ArrayPart(path, count_rows({key: header}, signature, name), None, signature)
+
+
+def read_npy(path: Path) -> Array:
+    """Read an .npy file whole.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    header, start = _header_of(path)
     try:
         with path.open("rb") as stream:
-            header = _read_header(stream)
-            missing = _bytes(header) - (path.stat().st_size - stream.tell())
+            return _read(stream, start, header)
+    except _BROKEN as error:
+        raise unreadable(path.as_posix(), str(error)) from error
+
+
+def _header_of(path: Path) -> tuple[Header, int]:
+    """Read the head of an .npy file that holds all its values, and tell where these begin."""
+    name = path.as_posix()
+    try:
+        with path.open("rb") as stream:
+            header, start = _read_header(stream), stream.tell()
+            missing = _bytes(header) - (path.stat().st_size - start)
     except _BROKEN as error:
         raise unreadable(name, str(error)) from error
     _refuse_pickled(header, name)
     if missing > 0:
         raise unreadable(name, f"{missing} bytes are missing at its end")
-    return ArrayPart(path, count_rows({key: header}, signature, name), None, signature)
+    return header, start
 
 
 def open_npz(path: Path, signature: Signature) -> ArrayPart:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from int8cal.data.fit import Header, count_rows, match_inputs, take_row
+from int8cal.data.fit import Header, count_rows, label_values, match_inputs, take_row
 from int8cal.data.functions import SPELLING, import_function
-from int8cal.data.labels import label_values
 from int8cal.data.sample import Sample, row_name
 from int8cal.errors import DataError
 

@@ -132,7 +132,8 @@ def label_findings(
                 "class-count",
                 f'{len(names)} classes by name ("{names[0]}" is 0, "{names[-1]}" is {len(names) - 1}), the model has '
                 f"{classes}: {many}",
-                "name folders or labels by the model's class index, or add the missing classes as empty folders",
+                "name folders or labels by the model's class index, add the missing classes as empty folders, or give "
+                "--labels none to do without",
             )
         )
     elif max(labels) >= classes:

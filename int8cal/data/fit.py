@@ -89,6 +89,31 @@ def only_input(signature: Signature, where: str, what: str) -> str:
     return names[0]
 
 
+def label_values(array: Array, rows: int, where: str) -> tuple[int, ...]:
+    """Read labels stored beside the inputs.
+
+    Args:
+        array: Integers >= 0, one per sample: shape (rows,), or () for one sample.
+        rows: How many samples the inputs hold.
+        where: File or feed for the message.
+
+    Raises:
+        DataError: Another shape, not integers, or a negative label.
+    """
+    if array.dtype.kind not in "iu":
+        raise DataError(
+            f"labels have dtype {array.dtype.name}, expected integers", where=where, do="store class indices"
+        )
+    if array.shape != (rows,) and not (rows == 1 and array.shape == ()):
+        raise DataError(
+            f"labels have shape {array.shape}, expected ({rows},)", where=where, do="store one class index per sample"
+        )
+    labels = tuple(int(label) for label in array.reshape(-1))
+    if labels and min(labels) < 0:
+        raise DataError(f"label {min(labels)} is negative", where=where, do="store class indices counted from 0")
+    return labels
+
+
 def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) -> int:
     """Check ranks, shapes and dtypes of one file's inputs and tell how many samples it holds.
 

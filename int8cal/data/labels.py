@@ -1,4 +1,4 @@
-"""Labels: a CSV file, class folders, or the labels that .npz files carry themselves."""
+"""Labels: a CSV file, class folders, a list in the order of the samples, or those that .npz files carry themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from int8cal.data.arrays import read_npy
 from int8cal.data.find import LABELS, holds, visible_files
+from int8cal.data.fit import label_values
 from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from int8cal.data.find import Found
-    from int8cal.data.sample import Array, Part
+    from int8cal.data.sample import Part
 
 _FILE_HEADINGS = ("file", "filename", "file_name", "path", "image", "name")
 _LABEL_HEADINGS = ("label", "labels", "class", "class_id", "class_name", "target")
@@ -32,6 +36,7 @@ _ROW = re.compile(r"\[\d+\]$")
 _SHOWN = 3  # folders in a message
 _DIGITS = 18  # of a class index, its sign included
 _FORM = "write one line file,label per sample"
+_LIST = 'give one integer per sample: --labels with a text of one per line or an .npy, or the key "labels" of an .npz'
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class NoClasses:
 
 
 def labels_file(setting: str | None) -> Path | None:
-    """Return the CSV that a setting names; None for "folders", "none", a column, or nothing."""
+    """Return the file that a setting names; None for "folders", "none", a column, or nothing."""
     named = setting is None or setting in ("folders", NONE) or setting.startswith(COLUMN)
     return None if named else Path(str(setting)).expanduser()
 
@@ -75,9 +80,10 @@ def find_labels(
     Args:
         found: Where the files lie.
         parts: (place under the root, file), in order.
-        setting: "folders", a CSV path, "column:NAME", "none", or None. None takes what is there: labels in the files,
-            else labels.csv beside the data, else class folders for images and sounds (a lone folder that is not a
-            number is no class, nor are folders that cannot be the model's classes).
+        setting: "folders", a CSV path (for one file of several samples also a text of one integer per line, or an
+            .npy), "column:NAME", "none", or None. None takes what is there: labels in the files, else labels.csv beside
+            the data, else class folders for images and sounds (a lone folder that is not a number is no class, nor are
+            folders that cannot be the model's classes).
         classes: How many the model has; None where it does not say.
 
     Returns:
@@ -100,7 +106,9 @@ def find_labels(
             )
         return own_labels(own, declared=True)
     if setting is not None:
-        return _from_csv(Path(setting).expanduser(), found, parts)
+        path = Path(setting).expanduser()
+        listed = _list_in(path, parts)
+        return _from_csv(path, found, parts) if listed is None else listed
     own = [part for _, part in parts if part.labels is not None]
     if own:
         bare = next((part for _, part in parts if part.labels is None), None)
@@ -177,31 +185,6 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def label_values(array: Array, rows: int, where: str) -> tuple[int, ...]:
-    """Read labels stored beside the inputs.
-
-    Args:
-        array: Integers >= 0, one per sample: shape (rows,), or () for one sample.
-        rows: How many samples the inputs hold.
-        where: File or feed for the message.
-
-    Raises:
-        DataError: Another shape, not integers, or a negative label.
-    """
-    if array.dtype.kind not in "iu":
-        raise DataError(
-            f"labels have dtype {array.dtype.name}, expected integers", where=where, do="store class indices"
-        )
-    if array.shape != (rows,) and not (rows == 1 and array.shape == ()):
-        raise DataError(
-            f"labels have shape {array.shape}, expected ({rows},)", where=where, do="store one class index per sample"
-        )
-    labels = tuple(int(label) for label in array.reshape(-1))
-    if labels and min(labels) < 0:
-        raise DataError(f"label {min(labels)} is negative", where=where, do="store class indices counted from 0")
-    return labels
-
-
 def class_indices(folders: Sequence[str]) -> dict[str, int]:
     """Give each class folder its index: its own number when all names are integers, else its place in sorted order.
 
@@ -239,7 +222,7 @@ def _from_folders(found: Found, parts: Sequence[tuple[str, Part]]) -> Labels:
         raise DataError(
             "lies in no class folder",
             where=flat.name,
-            do="move it into a folder named after its class, or use labels.csv",
+            do="move it into a folder named after its class, or use labels.csv" if flat.rows == 1 else _LIST,
         )
     indices = class_indices(_class_folders(found))
     values = tuple(indices[relative.split("/")[0]] for relative, part in parts for _ in range(part.rows))
@@ -251,9 +234,32 @@ def _numbered(indices: dict[str, int]) -> tuple[str, ...]:
     return () if all(map(_is_number, indices)) else tuple(indices)
 
 
+def _list_in(path: Path, parts: Sequence[tuple[str, Part]]) -> Labels | None:
+    """Read labels that stand in the order of the samples of one file; None where the file is no such list.
+
+    Raises:
+        DataError: Not one label >= 0 per sample, or an .npy beside several files.
+    """
+    where, stack = path.as_posix(), parts[0][1]
+    if path.suffix.lower() == ".npy":
+        if len(parts) > 1:
+            raise DataError(f"labels of {len(parts)} files need their names", where=where, do=_FORM)
+        return Labels(label_values(read_npy(path), stack.rows, where))
+    if len(parts) > 1 or stack.rows == 1:
+        return None
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split()
+    except (OSError, UnicodeDecodeError):
+        return None  # told by whoever reads it as a CSV
+    if not lines or any(_number(line) is None for line in lines):
+        return None
+    return Labels(label_values(np.array(lines, np.int64), stack.rows, where))
+
+
 def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> Labels:
     where = path.as_posix()
-    rows = _read_csv(path, where)
+    held = {relative: part.rows for relative, part in parts}
+    rows = _read_csv(path, where, _LIST if len(parts) == 1 and parts[0][1].rows > 1 else _FORM)
     by_sample: dict[str, tuple[int, _Row]] = {}
     numbers, names = _numbers(rows, found, where)
     for row, number in zip(rows, numbers, strict=True):
@@ -261,7 +267,9 @@ def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> La
         if key is None:
             raise _row_error(row, f'"{row.file}" does not exist', where, "fix or remove the line")
         if key in by_sample:
-            raise _row_error(row, f'"{row.file}" is listed twice', where, "keep one")
+            raise _row_error(
+                row, f'"{row.file}" is listed twice', where, "keep one" if held.get(key, 1) == 1 else _LIST
+            )
         by_sample[key] = (number, row)
     labels: list[int] = []
     for relative, part in parts:
@@ -271,7 +279,6 @@ def _from_csv(path: Path, found: Found, parts: Sequence[tuple[str, Part]]) -> La
                 raise DataError(f'has no row for "{wanted}"', where=where, do=f"add a line {wanted},<label>")
             labels.append(by_sample.pop(wanted)[0])
     # what is left may name files that a glob did not choose, but no rows of files that it did
-    held = {relative: part.rows for relative, part in parts}
     for key, (_, row) in by_sample.items():
         bare = _ROW.sub("", key)
         if bare in held:
@@ -294,7 +301,7 @@ def _row_error(row: _Row, what: str, where: str, do: str) -> DataError:
     return DataError(f"line {row.line}: {what}", where=where, do=do, line=row.line)
 
 
-def _read_csv(path: Path, where: str) -> list[_Row]:
+def _read_csv(path: Path, where: str, form: str) -> list[_Row]:
     rows: list[_Row] = []
     file_column = 0
     try:
@@ -306,7 +313,7 @@ def _read_csv(path: Path, where: str) -> list[_Row]:
                 line = reader.line_num
                 if len(cells) != 2 or not all(cell.strip() for cell in cells):
                     found = ",".join(cells)
-                    raise _row_error(_Row(line, "", ""), f'"{found}" is not file,label', where, _FORM)
+                    raise _row_error(_Row(line, "", ""), f'"{found}" is not file,label', where, form)
                 first, second = (cell.strip() for cell in cells)
                 if not rows and first.lower() in _FILE_HEADINGS and second.lower() in _LABEL_HEADINGS:
                     continue
@@ -317,11 +324,13 @@ def _read_csv(path: Path, where: str) -> list[_Row]:
                     first, second = second, first
                 rows.append(_Row(line, first, second))
     except FileNotFoundError as error:
-        raise DataError("the label file does not exist", where=where, do='give a CSV file, or "folders"') from error
+        raise DataError(
+            "the label file does not exist", where=where, do='give a CSV file, "folders" or "none"'
+        ) from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"the label file cannot be read: {error}", where=where, do=f"{_FORM}, in UTF-8") from error
+        raise DataError(f"the label file cannot be read: {error}", where=where, do=f"{form}, in UTF-8") from error
     if not rows:
-        raise DataError("the label file is empty", where=where, do=_FORM)
+        raise DataError("the label file is empty", where=where, do=form)
     return rows
 
 

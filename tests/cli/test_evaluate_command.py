@@ -78,6 +78,13 @@ def test_preprocessing_labels_and_gates_come_from_the_yaml(here, pipeline, tmp_p
     assert (arguments.fp32, arguments.output, arguments.overwrite) == (Path("f.onnx"), None, False)
 
 
+def test_no_labels_are_a_setting_like_others(here, pipeline, tmp_path):
+    (tmp_path / "job.yaml").write_text("data: {path: d, labels: folders}\nevaluation: {labels: none}\n")
+    assert here(*PAIR, "--labels", "none").code == 0
+    assert here(*PAIR, "--config", "job.yaml").code == 0
+    assert [call.data.labels for call in pipeline.calls] == ["none", "none"]
+
+
 def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
     assert here(*PAIR, "--config", "job.yaml").code == 0

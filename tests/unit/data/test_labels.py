@@ -198,6 +198,50 @@ def test_rows_of_an_array_file_are_labelled_one_by_one(tmp_path, vector, feeds):
         feeds(tmp_path, vector)
 
 
+def test_labels_of_one_file_may_be_a_list_in_the_order_of_its_samples(tmp_path, vector, feeds):
+    path = tmp_path / "a.npy"
+    np.save(path, np.ones((3, 3), np.float32))
+    (tmp_path / "l.txt").write_text("2\n0\n1\n")
+    np.save(tmp_path / "l.npy", np.array([1, 0, 2]))
+    assert labels_of(feeds(path, vector, labels=str(tmp_path / "l.txt"))) == [2, 0, 1]
+    assert labels_of(feeds(path, vector, labels=str(tmp_path / "l.npy"))) == [1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("l.txt", "2\n0\n", r"l\.txt: labels have shape \(2,\), expected \(3,\)"),
+        ("l.npy", np.array([1, 0]), r"l\.npy: labels have shape \(2,\), expected \(3,\)"),
+        ("l.npy", np.array([1.0, 0.0, 2.0]), "labels have dtype float64"),
+        ("l.npy", "1\n", r"l\.npy: cannot be read"),
+        (
+            "l.csv",
+            "a.npy,2\na.npy,1\na.npy,1\n",
+            r'line 2: "a\.npy" is listed twice; give one integer per sample: .*npz',
+        ),
+        ("l.csv", "2\n0\ncat\n", 'line 1: "2" is not file,label; give one integer per sample'),
+        ("folders", "", 'lies in no class folder; give one integer per sample: .* or the key "labels" of an .npz'),
+    ],
+)
+def test_what_is_no_list_of_labels_says_what_works(tmp_path, vector, feeds, name, content, message):
+    np.save(tmp_path / "a.npy", np.ones((3, 3), np.float32))
+    label_file = tmp_path / name
+    if isinstance(content, str):
+        label_file.write_text(content)
+    else:
+        np.save(label_file, content)
+    with pytest.raises(DataError, match=message):
+        feeds(tmp_path / "a.npy", vector, labels=name if name == "folders" else str(label_file))
+
+
+def test_a_list_of_labels_is_for_one_file(tmp_path, vector, feeds):
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.ones((1, 3), np.float32))
+    np.save(tmp_path.parent / "l.npy", np.array([1, 0]))
+    with pytest.raises(DataError, match="labels of 2 files need their names; write one line file,label per sample"):
+        feeds(tmp_path, vector, labels=str(tmp_path.parent / "l.npy"))
+
+
 def test_given_label_file_beats_labels_in_npz_files(tmp_path, vector, feeds):
     np.savez(tmp_path / "a.npz", x=np.ones(3, np.float32), labels=np.array(1))
     (tmp_path / "labels.csv").write_text("a.npz,2\n")
