@@ -160,7 +160,7 @@ def test_a_variable_of_numba_without_sense_is_one_line(call, work, value):
     ("arguments", "code"),
     [
         (("inspect", "m.onnx"), 3),
-        (("inspect", "out/report.json"), 3),
+        (("inspect", "out/report.json"), 2),
         (("calibrate", "m.onnx", "--data", "x.npy"), 3),
         (("quantize", "m.onnx", "--table", "out/m.table.json", "-o", "q.onnx"), 6),
         (("evaluate", "m.onnx", "out/m.int8.onnx", "--data", "x.npy"), 3),
@@ -245,7 +245,10 @@ def test_names_beyond_ascii_work_in_every_locale(tmp_path, work, locale, names):
             capture_output=True,
             check=False,
         )
-        assert (ended.returncode, ended.stderr) == (0, b""), arguments
+        # a slow machine gets lines of progress
+        told = [line for line in ended.stderr.splitlines() if not line.startswith(b"int8cal: ")]
+        assert (ended.returncode, told) == (0, []), arguments
+        ended.stderr.decode()
         ended.stdout.decode()
     missing = subprocess.run(
         [sys.executable, "-m", "int8cal", "inspect", model + b"x"],
@@ -254,7 +257,7 @@ def test_names_beyond_ascii_work_in_every_locale(tmp_path, work, locale, names):
         capture_output=True,
         check=False,
     )
-    assert (missing.returncode, missing.stderr.count(b"\n")) == (3, 1)
+    assert (missing.returncode, missing.stderr.count(b"\n")) == (2, 1)
 
 
 def test_what_a_library_warns_of_is_one_line_that_names_the_file(call, tmp_path):
