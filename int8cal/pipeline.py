@@ -495,6 +495,6 @@ def _plain_steps(inputs: Inputs, clock: Clock) -> tuple[StepResult, ...]:
         job = replace(inputs.job, calibration=replace(inputs.job.calibration, method=method))
         scores.append(scorer(run_recipe(replace(inputs, job=job, recipe=PLAIN), clock).model).db)
     return tuple(
-        StepResult(f"ranges by {method}", before, score, kept=True)
+        StepResult(f"nothing but ranges by {method}", before, score, kept=True)
         for method, before, score in zip(methods, (None, *scores), scores, strict=False)
     )

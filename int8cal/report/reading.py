@@ -134,7 +134,8 @@ def _setting(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(str(item) for item in value) or "none"
+        named = (item["name"] if isinstance(item, dict) and "name" in item else item for item in value)
+        return ", ".join(str(item) for item in named) or "none"
     return "none" if value is None or value == {} else str(value)
 
 

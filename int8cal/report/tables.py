@@ -213,7 +213,8 @@ def step_rows(document: Document) -> list[tuple[str, str, str]]:
         before, after = step.before_db, step.sqnr_db
         gain = f"{after - before:+.2f} dB" if before is not None and after is not None else ""
         if not step.kept:
-            gain = f"dropped ({gain})" if gain else "dropped"
+            little = before is not None and after is not None and after > before
+            gain = f"dropped ({gain}{', too little to be sure of' if little else ''})" if gain else "dropped"
         rows.append((step.step, wording.decibel(after), gain))
     return rows
 

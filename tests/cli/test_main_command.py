@@ -346,14 +346,19 @@ def test_the_advice_on_a_gate_that_failed_is_given_once(here, pipeline, gated, c
 
 
 def test_explain_says_first_what_each_step_gave(here, pipeline):
-    steps = (StepResult("bias correction", 30.0, 31.5, kept=True), StepResult("all by max", 31.5, 31.0, kept=False))
+    steps = (
+        StepResult("bias correction", 30.0, 31.5, kept=True),
+        StepResult("all by max", 31.5, 31.0, kept=False),
+        StepResult("rounding", 31.5, 31.6, kept=False),
+    )
     pipeline.report = replace(pipeline.report, steps=steps)
     lines = here("calibrate", "m.onnx", "--data", "d", "--explain").out.splitlines()
-    assert lines[:2] == [
+    assert lines[:3] == [
         "Steps     bias correction   31.50 dB  +1.50 dB",
         "          all by max        31.00 dB  dropped (-0.50 dB)",
+        "          rounding          31.60 dB  dropped (+0.10 dB, too little to be sure of)",
     ]
-    assert lines[3].startswith("Result    ")
+    assert lines[4].startswith("Result    ")
     assert "Steps" not in here("calibrate", "m.onnx", "--data", "d").out
 
 

@@ -101,14 +101,14 @@ def test_accurate_is_deterministic_and_rounds_weights_by_the_data(call, here):
 
 def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here, explained):
     steps = read(here / "balanced" / "report.json")["steps"]
-    assert [step["step"] for step in steps[:2]] == ["ranges by max", "ranges by auto"]
+    assert [step["step"] for step in steps[:2]] == ["nothing but ranges by max", "nothing but ranges by auto"]
     assert steps[0]["before_db"] is None
     kept = [step for step in steps if step["kept"]]
     for before, after in itertools.pairwise(kept):
         assert after["before_db"] == before["sqnr_db"]  # each kept step starts where the one before ended
         assert after["sqnr_db"] > after["before_db"]
     assert any("rescaled" in step["step"] for step in kept)
-    assert read(here / "balanced" / "net.table.json")["settings"]["steps"][0]["name"] == "ranges by max"
+    assert read(here / "balanced" / "net.table.json")["settings"]["steps"][0]["name"] == "nothing but ranges by max"
     for step in steps:
         assert step["step"] in explained["balanced"]
     again = call(
@@ -119,7 +119,7 @@ def test_explain_says_what_each_step_gave_in_report_table_and_model(call, here, 
     for name in ("report.md", "report.html"):
         assert "What each step gave" in (here / "later" / name).read_text(encoding="utf-8")
     shown = call("inspect", "later/report.json").out
-    assert "ranges by auto" in shown
+    assert "nothing but ranges by auto" in shown
     assert f"{steps[0]['sqnr_db']:.2f} dB" in shown
 
 
