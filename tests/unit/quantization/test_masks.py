@@ -35,7 +35,7 @@ def masked(model, low, count=10):
 
 
 def report_on(model, low, **settings):
-    feeds = list(masked(model, low))
+    feeds = list(masked(model, low, 36))
     int8 = int8cal.quantize(model, int8cal.calibrate(model, feeds, threads=1, **settings))
     return int8cal.evaluate(model, int8, feeds, threads=1, latency=False)
 
