@@ -106,10 +106,10 @@ def remarks_of(text: str) -> int:
 def plain(line: str) -> str:
     """Reduce a line to what is the same on every machine.
 
-    Figures, hashes and the CPU that speed was measured on become #, runs of spaces one space.
+    Figures, hashes and a speedup, told as a busy machine lets it be told, become #, runs of spaces one space.
     """
-    without_cpu = re.sub(r"per sample on .+?, \d+ threads?", "per sample on #", line)
-    without_hashes = re.sub(r"\b[0-9a-f]{12,}\b", "#", without_cpu)
+    without_speed = re.sub(r"^Speedup .+", "Speedup #", line)
+    without_hashes = re.sub(r"\b[0-9a-f]{12,}\b", "#", without_speed)
     return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", without_hashes).split())
 
 

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from int8cal.evaluation.numbers import Interval
-    from int8cal.evaluation.result import Drop, Gate
+    from int8cal.evaluation.result import Drop, Gate, Latency
     from int8cal.report.document import Document
 
 NOTHING = "every output is zero on every sample, in both models: this says nothing about the int8 model"
 _NAMED = 3  # outputs in one line
+# Ends of an interval. One that holds 1 and is this wide holds a model half as fast again and one by a third slower: it
+# says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
+_NOTHING_SAID, _CLOSE = 2.0, 1.25
 
 
 @dataclass(frozen=True)
@@ -192,13 +195,41 @@ def _worse_than_fp32(document: Document) -> list[str]:
             text = wording.points(drop.drop) if name == "top-1" else wording.plain(drop.drop)
             found.append(f"{printable(name)} loses {text}")
     latency, size, unsafe = document.latency, document.size, document.saturation.unsafe_channels
-    if latency is not None and latency.speedup is not None and latency.speedup < 1:
+    if latency is not None and latency.speedup is not None and latency.speedup < 1 and not _too_noisy(latency):
         bounds = ends(latency.speedup_ci95)
-        surely = bounds is None or bounds[1] < 1
+        surely = bounds is not None and bounds[1] < 1
         found.append(f"{'slower' if surely else 'no faster'} than FP32 ({wording.times(latency.speedup)})")
     if size.int8_bytes > size.fp32_bytes > 0:
         found.append(f"larger than the float file ({wording.times(size.int8_bytes / size.fp32_bytes)})")
     return [*found, f"{wording.count(unsafe, 'channel')} can saturate"] if unsafe else found
+
+
+def _too_noisy(latency: Latency) -> bool:
+    bounds = ends(latency.speedup_ci95)
+    return bounds is not None and bounds[0] <= 1 <= bounds[1] and bounds[1] > _NOTHING_SAID * bounds[0]
+
+
+def surely_told(speedup: Headline, latency: Latency | None) -> Headline:
+    """Tell a speedup no more surely than it was measured, where there is no room for an interval with every figure.
+
+    Args:
+        speedup: As `headlines` has it.
+        latency: What it is of.
+
+    Returns:
+        It as it is; with its interval where that holds 1 or is wide; in place of a figure that says nothing, that.
+    """
+    bounds = ends(latency.speedup_ci95) if latency else None
+    if latency is None or bounds is None:
+        return speedup
+    interval = f"95 % interval {speedup.interval}"
+    if _too_noisy(latency):
+        return replace(
+            speedup, text="too noisy to say on this machine now", aside=f"{interval}; measure again", interval=""
+        )
+    if bounds[0] <= 1 <= bounds[1] or bounds[1] > _CLOSE * bounds[0]:
+        return replace(speedup, aside=f"{interval}, {speedup.aside}", interval="")
+    return speedup
 
 
 def headlines(document: Document) -> list[Headline]:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from int8cal.errors import printable
 from int8cal.report import wording
 from int8cal.report.document import document_of
-from int8cal.report.reading import NOTHING, faults, headlines, nothing_to_compare, told_gates, verdict
+from int8cal.report.reading import (
+    NOTHING,
+    faults,
+    headlines,
+    nothing_to_compare,
+    surely_told,
+    told_gates,
+    verdict,
+)
 from int8cal.report.screen import Screen
 from int8cal.report.tables import decision_sentences, optimized_sentence, runtime_sentences, worst_layer
 
@@ -117,6 +125,7 @@ def _value(document: Document, index: int) -> str:
 def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Row]:
     """Return what there is to say beside the verdict, in reading order."""
     figures = {each.label: each for each in headlines(document)}
+    figures["Speedup"] = surely_told(figures["Speedup"], document.latency)
     fastest = document.fastest is not None and document.fastest.runtime != "onnxruntime"
     rows = [
         _of(1, "Data", [text for text in map(str, document.findings) if text not in told], "poor"),

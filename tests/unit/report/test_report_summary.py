@@ -90,11 +90,30 @@ def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):
     ("latency", "told"),
     [
         (Latency(2.0, 2.1, 0.95, (0.85, 1.05)), "; no faster than FP32 (0.95x)"),
+        (Latency(2.0, 2.1, 0.95), "; no faster than FP32 (0.95x)"),
+        (Latency(2.0, 4.0, 0.5, (0.05, 4.0)), ""),
         (Latency(2.0, 1.9, 1.05, (0.95, 1.15)), ""),
     ],
 )
 def test_noise_is_not_called_slower(measured, latency, told):
     assert summary_lines(replace(measured(latency=latency), gates=()))[0] == f"Result    no accuracy gates set{told}"
+
+
+@pytest.mark.parametrize(
+    ("latency", "told"),
+    [
+        (Latency(2.0, 1.0, 2.0), "2.00x (2.000 ms to 1.000 ms per sample)"),
+        (Latency(2.0, 1.0, 2.0, (1.9, 2.1)), "2.00x (2.000 ms to 1.000 ms per sample)"),
+        (Latency(2.0, 1.0, 2.0, (1.6, 2.4)), "2.00x (95 % interval 1.60x to 2.40x, 2.000 ms to 1.000 ms per sample)"),
+        (Latency(2.0, 1.9, 1.05, (0.95, 1.1)), "1.05x (95 % interval 0.95x to 1.10x, 2.000 ms to 1.900 ms per sample)"),
+        (
+            Latency(2.0, 1.3, 1.52, (0.08, 47.01)),
+            "too noisy to say on this machine now (95 % interval 0.08x to 47.01x; measure again)",
+        ),
+    ],
+)
+def test_a_speedup_is_told_no_more_surely_than_it_was_measured(measured, latency, told):
+    assert f"Speedup   {told}" in summary_lines(measured(latency=latency))
 
 
 def test_findings_about_the_data_stand_in_the_verdict_and_below_it(report):
