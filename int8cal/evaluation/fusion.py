@@ -10,7 +10,7 @@ import onnx
 
 from int8cal.evaluation.layerwise import residual_of
 from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, optimized_bodies, trait
-from int8cal.evaluation.result import FloatNode, Fusion
+from int8cal.evaluation.result import NOT_QUANTIZED, FloatNode, Fusion
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.protos import outline
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _QUANTIZERS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear"})
 # They read codes and give indices.
 _INDEX_OPS = frozenset({"ArgMax", "ArgMin"})
-NOT_QUANTIZED = "what it reads and writes is float"
 WEIGHT_ONLY = "only its weights are quantized"
 
 

@@ -126,6 +126,9 @@ class LayerMetrics:
     used: Number | None = field(default=None, metadata=LEFT_OUT)
 
 
+NOT_QUANTIZED = "what it reads and writes is float"  # a reason of a FloatNode
+
+
 @dataclass(frozen=True)
 class FloatNode:
     """A compute node that still runs in float in the runtime's optimized graph, under its name in the model.

@@ -9,7 +9,7 @@ from int8cal.errors import printable
 from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.figures import FIGURES, interval_of
 from int8cal.evaluation.gates import is_told
-from int8cal.evaluation.result import ends
+from int8cal.evaluation.result import NOT_QUANTIZED, ends
 from int8cal.report import wording
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ _NAMED = 3  # outputs in one line
 # Ends of an interval. One that holds 1 and is this wide holds a model half as fast again and one by a third slower: it
 # says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
 _NOTHING_SAID, _CLOSE = 2.0, 1.25
+# Of outputs that are surely not the same: noise of half the signal, one decision in five another one.
+_UNLIKE_DB, _UNLIKE_AGREEMENT = 3.0, 0.8
 
 
 @dataclass(frozen=True)
@@ -167,11 +169,33 @@ def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:
         *([] if complete else ["not everything could be evaluated"]),
         *(["check the data"] if document.findings else []),
         *(["nothing to compare"] if nothing_to_compare(document) else []),
+        *(["the second model holds no int8 layer"] if _all_float(document) else []),
+        *_unlike(document),
     ]
     at_fault = sum(bool(output.faults) for output in document.outputs.values())
     faulty = [Phrase("fault", f"{wording.count(at_fault, 'output')} at fault", "poor")] if at_fault else []
     worse = [Phrase("worse", text, "poor") for text in _worse_than_fp32(document)]
     return (*(Phrase("doubt", text, "poor") for text in doubts), *faulty, _of_gates(document), *worse)
+
+
+def _all_float(document: Document) -> bool:
+    found = document.fusion
+    return (
+        found is not None
+        and found.integer == 0 < found.float_
+        and all(node.reason == NOT_QUANTIZED for node in found.nodes)
+    )
+
+
+def _unlike(document: Document) -> list[str]:
+    """Say that the int8 model gives something else than the FP32 model; nothing where noise may be the cause."""
+    metrics, told = document.metrics, list[str]()
+    agreeing = ends(metrics.agreement_ci95)
+    if metrics.sqnr_db is not None and metrics.sqnr_db < _UNLIKE_DB:
+        told.append(f"SQNR {wording.decibel(metrics.sqnr_db)}")
+    if agreeing is not None and agreeing[1] < _UNLIKE_AGREEMENT:
+        told.append(f"agreement {wording.fraction(metrics.agreement)}")
+    return [f"the int8 model's outputs are not the FP32 model's ({', '.join(told)})"] if told else []
 
 
 def _of_gates(document: Document) -> Phrase:

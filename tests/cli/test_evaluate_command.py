@@ -168,6 +168,13 @@ def test_a_model_agrees_with_itself(call, sample):
     assert report["metrics"]["max_abs_error"] == 0.0
 
 
+def test_a_second_model_without_an_int8_layer_is_doubted(call, sample):
+    model = sample / "model.onnx"
+    done = call("evaluate", model, model, "--data", sample / "eval", "--samples", 10, "--no-latency")
+    assert done.code == 0
+    assert "the second model holds no int8 layer; no accuracy gates set" in done.out.splitlines()[0]
+
+
 def test_the_sample_pair_passes_its_gate_and_writes_reports(call, sample, sample_run, tmp_path):
     done = call(
         *("evaluate", sample / "model.onnx", sample_run / "model.int8.onnx", "--data", sample / "eval"),

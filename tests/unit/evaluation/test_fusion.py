@@ -3,7 +3,8 @@ import onnx
 import pytest
 
 from int8cal.errors import ModelError
-from int8cal.evaluation.fusion import NOT_QUANTIZED, audit_fusion, audit_graph
+from int8cal.evaluation.fusion import audit_fusion, audit_graph
+from int8cal.evaluation.result import NOT_QUANTIZED
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 4, 3, 3)).astype(np.float32)
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from int8cal.data.checks import Finding
-from int8cal.evaluation.result import Drop, Gate, Latency, Size
+from int8cal.evaluation.fusion import WEIGHT_ONLY
+from int8cal.evaluation.result import NOT_QUANTIZED, Drop, FloatNode, Fusion, Gate, Latency, Size
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
@@ -97,6 +98,37 @@ def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):
 )
 def test_noise_is_not_called_slower(measured, latency, told):
     assert summary_lines(replace(measured(latency=latency), gates=()))[0] == f"Result    no accuracy gates set{told}"
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({"sqnr_db": 2.57}, "SQNR 2.57 dB"),
+        ({"sqnr_db": -1.0, "agreement": 0.71, "agreement_ci95": (0.62, 0.79)}, "SQNR -1.00 dB, agreement 0.7100"),
+        ({"agreement": 0.5, "agreement_ci95": (0.4, 0.6)}, "agreement 0.5000"),
+        ({"sqnr_db": 3.1, "agreement": 0.5, "agreement_ci95": (0.1, 0.9)}, ""),
+        ({"sqnr_db": None}, ""),
+    ],
+)
+def test_outputs_that_are_not_those_of_the_fp32_model_stand_in_the_verdict(measured, report, figures, told):
+    found = replace(measured(metrics=replace(report.evaluation.metrics, **figures)), gates=())
+    doubt = f"the int8 model's outputs are not the FP32 model's ({told}); " if told else ""
+    assert summary_lines(found)[0].startswith(f"Result    {doubt}no accuracy gates set")
+
+
+@pytest.mark.parametrize(
+    ("fusion", "doubt"),
+    [
+        (Fusion(0, 1, (FloatNode("a", "Conv", NOT_QUANTIZED),)), "the second model holds no int8 layer; "),
+        (Fusion(1, 1, (FloatNode("a", "Conv", NOT_QUANTIZED),)), ""),
+        (Fusion(0, 1, (FloatNode("a", "Conv", WEIGHT_ONLY),)), ""),
+        (Fusion(0, 0), ""),
+        (None, ""),
+    ],
+)
+def test_a_second_model_without_an_int8_layer_stands_in_the_verdict(measured, fusion, doubt):
+    verdict = summary_lines(replace(measured(fusion=fusion), gates=()))[0]
+    assert verdict == f"Result    {doubt}no accuracy gates set"
 
 
 @pytest.mark.parametrize(
