@@ -165,14 +165,14 @@ def verdict(document: Document, *, complete: bool = True) -> tuple[Phrase, ...]:
         What speaks against the figures themselves; outputs at fault; how the gates went, always one phrase; in which
         ways the int8 model is worse than the FP32 model, beyond the noise of the figures.
     """
+    at_fault = sum(bool(output.faults) for output in document.outputs.values())
     doubts = [
         *([] if complete else ["not everything could be evaluated"]),
         *(["check the data"] if document.findings else []),
         *(["nothing to compare"] if nothing_to_compare(document) else []),
         *(["the second model holds no int8 layer"] if _all_float(document) else []),
-        *_unlike(document),
+        *([] if at_fault else _unlike(document)),
     ]
-    at_fault = sum(bool(output.faults) for output in document.outputs.values())
     faulty = [Phrase("fault", f"{wording.count(at_fault, 'output')} at fault", "poor")] if at_fault else []
     worse = [Phrase("worse", text, "poor") for text in _worse_than_fp32(document)]
     return (*(Phrase("doubt", text, "poor") for text in doubts), *faulty, _of_gates(document), *worse)
