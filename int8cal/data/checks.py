@@ -30,6 +30,7 @@ Check = Literal[
     "chance",  # FP32 accuracy near chance
     "one-label",
     "class-count",  # class folders or names that are not as many as the classes
+    "unknown-tokens",  # texts without a token that the tokenizer knows
     "constant",
     "duplicates",
     "overlap",  # samples that are in the calibration and in the evaluation data
@@ -272,11 +273,15 @@ class SampleWatch:
     def _constant(self) -> Finding | None:
         if self.constant <= MOST_CONSTANT * self.samples:
             return None
+        tokens = all(spec.dtype.kind in "biu" and len(spec.shape or ()) <= 2 for spec in self.signature.inputs)
+        what, causes = (
+            ("token", "another tokenizer") if tokens else ("value or colour", "blank images, silence, a scale of 0")
+        )
         return Finding(
             "constant",
-            f"{self.constant} of {self.samples} {self.role} samples hold one single value or colour, the first is "
+            f"{self.constant} of {self.samples} {self.role} samples hold one single {what}, the first is "
             f"{self._examples['constant'][1]}",
-            "check how samples are made (blank images, silence, a scale of 0), or leave them out",
+            f"check how samples are made ({causes}), or leave them out",
         )
 
     def _repeated(self) -> Finding | None:

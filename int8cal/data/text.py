@@ -19,7 +19,7 @@ from int8cal.extras import extra_hint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from int8cal.data.sample import Array
+    from int8cal.data.sample import Array, Sample
     from int8cal.graph.signature import Signature, TensorSpec
     from int8cal.preprocess import TextPreprocess
 
@@ -27,6 +27,7 @@ ROLES = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _WHERE = "data.preprocess.text"
 _PADS = ("[PAD]", "<pad>", "<|padding|>", "<PAD>")
 _FILE = "tokenizer.json"
+_UNKNOWN = "\U00013000"  # a hieroglyph: a tokenizer for text of today has no token for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,20 @@ class TextPlan:
             made = dict(zip(ROLES, (ids, mask, kinds, positions), strict=True))
             feed = {spec.name: _shaped(made[role], spec) for role, spec in self.inputs.items()}
             return Fitted(feed, "cut" if found.overflowing else None)
+
+
+def unknown_tokens(plan: TextPlan, samples: Sequence[Sample]) -> tuple[int, ...]:
+    """Return the tokens that stand for unknown text, where samples hold no others; none where one holds others.
+
+    Args:
+        plan: How the samples were made.
+        samples: At least one; the tokens that every text gets, and padding, are not counted.
+    """
+    name = plan.inputs["input_ids"].name
+    common, strange = (set(plan.tokens([text], "").feed[name].ravel().tolist()) for text in ("", _UNKNOWN))
+    found = [set(sample.feed[name].ravel().tolist()) - common for sample in samples]
+    unknown = strange - common
+    return tuple(sorted(unknown)) if all(each and each <= unknown for each in found) else ()
 
 
 @contextmanager

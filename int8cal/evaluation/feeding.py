@@ -1,5 +1,6 @@
-"""Whether images reach the FP32 model as it expects them: told from its first layer, and from what it gets right.
+"""Whether images and texts reach the FP32 model as it expects them.
 
+Text is told by its tokens, images by the model's first layer and by what it gets right.
 Runs a few samples of models with one image input, before the work: 8 through the first layer, with labels up to 128
 small or 16 large images through the model, and again with red and blue exchanged, or each variant where it is wrong on
 most.
@@ -15,6 +16,7 @@ import numpy as np
 
 from int8cal.data.checks import Finding
 from int8cal.data.sample import Sample
+from int8cal.data.text import inputs_of_text, plan_text, unknown_tokens
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from int8cal.data.feeds import Feeds
     from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.preprocess import TextPreprocess
 
     Array = npt.NDArray[Any]
 
@@ -133,14 +136,17 @@ _EXCHANGED = _VARIANTS[3]
 
 
 def fed(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
-    """Say that images overwhelm the first layer, or vanish in it.
+    """Say that images overwhelm the first layer, or vanish in it, or that no token of texts is known.
 
     Args:
         model: The FP32 model, prepared or not, weights loaded.
         feeds: Its samples; some are read.
         threads: Of the runtime; 0 for all CPUs.
     """
-    spec = _image_input(signature_of(model))
+    signature = signature_of(model)
+    if feeds.preprocess is not None and feeds.preprocess.text is not None:
+        return _unknown(feeds, signature, feeds.preprocess.text)
+    spec = _image_input(signature)
     if spec is None:
         return ()
     if feeds.images and feeds.preprocess is None:
@@ -160,6 +166,25 @@ def fed(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Find
             f'values of input "{spec.name}" (up to {high:.4g}) {side} the first layer: its outputs are {strength:.2g} '
             "times what its biases expect",
             "check scale, mean and std, or how the arrays were made",
+        ),
+    )
+
+
+def _unknown(feeds: Feeds, signature: Signature, text: TextPreprocess) -> tuple[Finding, ...]:
+    """Say that some texts hold no token that the tokenizer knows."""
+    inputs = inputs_of_text(signature, text)
+    if "input_ids" not in inputs:
+        return ()
+    samples = feeds.spread(_FIRST_LAYER_SAMPLES)
+    tokens = unknown_tokens(plan_text(inputs, text, feeds.name), samples)
+    if not tokens:
+        return ()
+    ids = ", ".join(map(str, tokens))
+    return (
+        Finding(
+            "unknown-tokens",
+            f"every token of {len(samples)} texts of {feeds.name} is unknown (id {ids})",
+            f"is {text.tokenizer} this model's tokenizer? Give --tokenizer the model's own",
         ),
     )
 

@@ -56,6 +56,14 @@ def test_constant_samples_are_told_above_their_share(constant, told):
     assert not told or "23.npy" in found[0].text
 
 
+def test_constant_tokens_are_told_without_a_word_of_images():
+    (found,) = watched(
+        [{"ids": np.full((1, n), 7), "attention_mask": np.ones((1, n), int)} for n in (3, 4)], TOKENS
+    ).findings()
+    assert "2 of 2 calibration samples hold one single token, the first is 0.npy" in found.text
+    assert found.do == "check how samples are made (another tokenizer), or leave them out"
+
+
 def test_repeated_samples_are_told_above_their_share():
     different = colours(20)
     assert checks(watched([*different, *different[: int(20 * MOST_REPEATED)]])) == []

@@ -4,9 +4,13 @@ import json
 import pickle
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from int8cal.errors import ConfigError, DataError
+from int8cal.evaluation.feeding import fed
+from int8cal.graph.signature import signature_of
 from int8cal.preprocess import Preprocess, TextPreprocess
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -77,6 +81,23 @@ def test_feeds_are_those_of_the_library_with_its_own_padding(place, encoder, fee
         assert sample.feed["position_ids"].dtype == np.int32
         kept = sample.feed["position_ids"][0][np.array(expected.attention_mask) == 1]
         assert kept.tolist() == list(range(len(kept)))
+
+
+@pytest.mark.parametrize(("lines", "told"), [("nothing here\nis known\n", True), ("nothing here\nis a\n", False)])
+@pytest.mark.parametrize("length", ["L", 6])
+def test_texts_without_a_known_token_are_told(place, feeds, lines, told, length):
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["N", length])
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Identity", ["input_ids"], ["y"])], "g", [ids], [onnx.ValueInfoProto(name="y")]
+        )
+    )
+    (place / "t.txt").write_text(lines)
+    found = fed(model, feeds("t.txt", signature_of(model), preprocess=text()))
+    said = (
+        "every token of 2 texts of t.txt is unknown (id 1); is tokenizer.json this model's tokenizer? Give --tokenizer "
+    )
+    assert [str(each) for each in found] == [f"{said}the model's own"] * told
 
 
 def test_a_tokenizer_that_cuts_by_itself_does(place, encoder, feeds):
