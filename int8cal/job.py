@@ -355,7 +355,8 @@ class EvaluationSettings:
             flag="--gate",
             group="Accuracy",
             first=True,
-            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable; names: int8cal gates.",
+            help="Exit with 7 unless this holds, such as 'top1.drop<=1.0'. Repeatable; replaces all gates "
+            "of the YAML; names: int8cal gates.",
             metavar="'NAME<=VALUE'",
         ),
     ] = ()

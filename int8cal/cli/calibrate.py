@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import Telling, command_line, say, show_report, shown_path, tell
+from int8cal.cli.console import Telling, command_line, say, say_gates_left_out, show_report, shown_path, tell
 from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -54,6 +54,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         from int8cal.evaluation.gates import gate_texts
 
         job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
+        say_gates_left_out(values, config)
         read = [job.model, *([Path(config)] if config else [])]
         junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
         require_available(job)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import Telling, command_line, show_report
+from int8cal.cli.console import Telling, command_line, say_gates_left_out, show_report
 from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -85,6 +85,7 @@ def command(
         job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
         if job is None:
             raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
+        say_gates_left_out(values | {"model": fp32}, config)
         from int8cal.evaluating import evaluate_files
         from int8cal.evaluation.gates import gate_texts
         from int8cal.gating import require_complete, require_gates, require_sound

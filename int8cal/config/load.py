@@ -131,6 +131,24 @@ def job_from_options(
     return _jobs(expanded, document, options, flags or {})[0]
 
 
+def gates_left_out(options: Mapping[str, object], config: Path) -> tuple[str, ...]:
+    """Return the gates of a YAML file whose place those of the command line take.
+
+    Args:
+        options: As for `job_from_options`, which has found no mistake in them.
+        config: The file.
+
+    Returns:
+        As they are written there, without those that the command line gives too.
+    """
+    given = options.get(_GATES)
+    if not isinstance(given, list):
+        return ()
+    expanded = expand(read_yaml(config), {key: options[key] for key in ("model",) if key in options})
+    held = [gate for each in expanded for gate in each.layer.get("evaluation", {}).get("gates", ())]
+    return tuple(gate for gate in dict.fromkeys(held) if gate not in given)
+
+
 def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:
     """Check the command line like a layer of YAML; a message names the option rather than a line."""
 

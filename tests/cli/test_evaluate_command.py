@@ -85,6 +85,18 @@ def test_no_labels_are_a_setting_like_others(here, pipeline, tmp_path):
     assert [call.data.labels for call in pipeline.calls] == ["none", "none"]
 
 
+@pytest.mark.parametrize("command", [PAIR, ("calibrate", "f.onnx")])
+def test_gates_of_the_yaml_that_gates_of_the_command_line_replace_are_named(here, pipeline, tmp_path, command):
+    text = "data: d\nevaluation: {gates: ['cosine>0.5', 'sqnr_db>=20', 'agreement>=99%']}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    replaced = (*command, "--config", "job.yaml", "--gate", "sqnr_db>=20")
+    told = "int8cal: --gate takes the place of all gates in job.yaml; not checked: cosine>0.5, agreement>=99%\n"
+    assert here(*replaced).err.count(told) == 1
+    assert "takes the place" not in here(*replaced, "--quiet").err
+    assert "takes the place" not in here(*command, "--config", "job.yaml").err
+    assert "takes the place" not in here(*replaced, "--gate", "cosine>0.5", "--gate", "agreement>=99%").err
+
+
 def test_a_yaml_with_nothing_but_preprocessing_serves(here, pipeline, tmp_path):
     (tmp_path / "job.yaml").write_text("data: {preprocess: {crop: 4}}\n")
     assert here(*PAIR, "--config", "job.yaml").code == 0
