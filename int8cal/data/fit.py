@@ -135,8 +135,8 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
     batch_symbols = {spec.shape[0] for spec in signature.inputs if spec.shape} if signature.batch is not None else set()
     for spec in signature.inputs:
         header = headers[spec.name]
-        check_dtype(header.dtype, spec, where)
         if spec.shape is None:
+            check_dtype(header.dtype, spec, where)
             rows[spec.name] = 1
             continue
         shape, dims = header.shape, spec.shape
@@ -153,7 +153,8 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
             not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
         )
         if not sizes_fit:
-            raise _shape_error(header.shape, spec, signature, where)
+            raise _shape_error(header, spec, signature, where)
+        check_dtype(header.dtype, spec, where)
         for dim, size in zip(dims, shape, strict=True):
             if not isinstance(dim, str) or dim in batch_symbols:
                 continue
@@ -194,22 +195,27 @@ def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:
     Raises:
         DataError: Anything but the same dtype, float to float, or integer to integer (values are checked at the cast).
     """
+    do = _conversion(dtype, spec)
+    if do:
+        raise DataError(
+            f'input "{spec.name}" has dtype {dtype.name}, the model expects {spec.dtype.name}',
+            where=where,
+            do=do,
+            input=spec.name,
+        )
+
+
+def _conversion(dtype: np.dtype[Any], spec: TensorSpec) -> str:
+    """Say what to do about a dtype; empty where the input takes it."""
     if dtype == spec.dtype or {dtype.kind, spec.dtype.kind} in ({"f"}, {"i"}, {"u"}, {"i", "u"}):
-        return
+        return ""
     if dtype.hasobject:
-        do = "store plain numbers: pickled Python objects are not read"
-    elif spec.dtype.hasobject:
-        do = "int8cal cannot feed models that take strings"
-    elif spec.dtype.kind == "f" and dtype.kind in "iu":
-        do = f"convert it as in training, e.g. (x / 255).astype({spec.dtype.name}), and normalise"
-    else:
-        do = f"store it as {spec.dtype.name}"
-    raise DataError(
-        f'input "{spec.name}" has dtype {dtype.name}, the model expects {spec.dtype.name}',
-        where=where,
-        do=do,
-        input=spec.name,
-    )
+        return "store plain numbers: pickled Python objects are not read"
+    if spec.dtype.hasobject:
+        return "int8cal cannot feed models that take strings"
+    if spec.dtype.kind == "f" and dtype.kind in "iu":
+        return f"convert it as in training, e.g. (x / 255).astype({spec.dtype.name}), and normalise"
+    return f"store it as {spec.dtype.name}"
 
 
 def take_row(arrays: Mapping[str, Array], row: int, signature: Signature, where: str, *, first: int = 0) -> Feed:
@@ -270,14 +276,29 @@ def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
     return cast
 
 
-def _shape_error(shape: tuple[int, ...], spec: TensorSpec, signature: Signature, where: str) -> DataError:
+def _shape_error(header: Header, spec: TensorSpec, signature: Signature, where: str) -> DataError:
     free = ", with or without the batch axis" if has_batch_axis(spec, signature) and len(spec.shape or ()) > 1 else ""
-    return DataError(
-        f'input "{spec.name}" has shape {shape}, the model expects {shape_text(spec)}{free}',
-        where=where,
-        do="fix the file, or give data made for this model; several samples are stacked along a new first axis",
-        input=spec.name,
-    )
+    what = f'input "{spec.name}" has shape {header.shape}, the model expects {shape_text(spec)}{free}'
+    do = _transposition(header.shape, spec)
+    conversion = _conversion(header.dtype, spec)
+    if conversion:
+        what += f"; it has dtype {header.dtype.name}, the model expects {spec.dtype.name}"
+        do = f"{do or 'give data made for this model'}, and {conversion}"
+    stacked = "fix the file, or give data made for this model; several samples are stacked along a new first axis"
+    return DataError(what, where=where, do=do or stacked, input=spec.name)
+
+
+def _transposition(shape: tuple[int, ...], spec: TensorSpec) -> str:
+    """Say how an image's channels go where the model takes them; empty where that is not what is wrong."""
+    batch = len(shape) - 3
+    if spec.shape is None or len(spec.shape) != 4 or batch not in (0, 1):
+        return ""
+    for layout, order, channel in (("NCHW", (2, 0, 1), 1), ("NHWC", (1, 2, 0), 3)):
+        axes = (*range(batch), *(batch + axis for axis in order))
+        sizes = zip(spec.shape[1:], (shape[axis] for axis in axes[batch:]), strict=True)
+        if spec.shape[channel] in (1, 3) and all(dim == size for dim, size in sizes if isinstance(dim, int)):
+            return f"transpose to {layout}, as x.transpose{axes} does"
+    return ""
 
 
 def _quoted(names: Iterable[str]) -> str:

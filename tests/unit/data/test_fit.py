@@ -171,6 +171,26 @@ def test_pixels_for_a_float_input_come_with_advice(vector):
         count_rows({"x": Header(np.dtype(np.uint8), (3,))}, vector, "f")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "given", "do"),
+    [
+        (("N", 3, 32, 32), (9, 32, 32, 3), "transpose to NCHW, as x.transpose(0, 3, 1, 2) does"),
+        (("N", 3, "H", "W"), (32, 48, 3), "transpose to NCHW, as x.transpose(2, 0, 1) does"),
+        (("N", 32, 32, 3), (9, 3, 32, 32), "transpose to NHWC, as x.transpose(0, 2, 3, 1) does"),
+        (("N", 3, 32, 32), (9, 28, 28, 3), None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_axes_and_dtype_of_images_are_told_at_once(signature, wanted, given, do, dtype):
+    with pytest.raises(DataError) as caught:
+        count_rows({"x": Header(np.dtype(dtype), given)}, signature(x=wanted), "f")
+    said = str(caught.value)
+    assert f'f: input "x" has shape {given}, the model expects ' in said
+    assert "transpose" not in said if do is None else do in said
+    for each in ("has dtype uint8, the model expects float32", "convert it as in training"):
+        assert (each in said) == (dtype is np.uint8)
+
+
 def test_row_has_the_models_dtype_and_owns_its_values(vector):
     batch = np.arange(6, dtype=np.float64).reshape(2, 3)
     row = take_row({"x": batch}, 1, vector, "f")["x"]
