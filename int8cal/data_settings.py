@@ -82,7 +82,7 @@ class DataSettings:
             "Chooses which samples are taken when `samples` is smaller than the set.",
             flag="--seed",
             group="Data",
-            help="Choose which N samples (default {default}).",
+            help="Seed that chooses the samples (default {default}).",
             ge=0,
             api=("calibrate", "evaluate"),
         ),
