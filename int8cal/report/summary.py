@@ -36,6 +36,7 @@ _ACCURACY = ("metric", "top1", "agreement", "sqnr_db")
 _GATES_NAMED = 2
 _KINDS = 3  # of float nodes, where room is short
 _MORE = "More"
+_UNMEASURED = 10  # rank of a row that says only that there is nothing to say
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,10 @@ def _fitting(rows: list[_Row], screen: Screen) -> list[_Row]:
         if fits():
             break
         rows = [each for each in rows[:-1] if each is not row and each.label != _MORE] + rows[-1:]
-        left.insert(0, row.label)
-        rows.insert(-1, _Row(0, _MORE, f"{', '.join(left)}: in the report"))
+        if row.rank != _UNMEASURED:
+            left.insert(0, row.label)
+        if left:
+            rows.insert(-1, _Row(0, _MORE, f"{', '.join(left)}: in the report"))
     return rows
 
 
@@ -132,7 +135,7 @@ def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Ro
         _of(1, "At fault", faults(document), "poor"),
         _Row(2, "Accuracy", _accuracy(document), shorter=_accuracy(document, asides=False)),
         *(
-            _Row(3 if each.measured else 10, label, _told(each), shorter=_elsewhere(each))
+            _Row(3 if each.measured else _UNMEASURED, label, _told(each), shorter=_elsewhere(each))
             for label in ("Speedup", "Size")
             for each in [figures[label]]
         ),
@@ -141,7 +144,12 @@ def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Ro
         _of(5, "Search", _goals(document)),
         _of(6, "Warning", [text for text in document.other_warnings if text not in told], "fair"),
         _worst(document, screen),
-        _Row(8, "Float", _left_in_float(document, None), shorter=_left_in_float(document, _KINDS)),
+        _Row(
+            1 if _mostly_float(document) else 8,
+            "Float",
+            _left_in_float(document, None),
+            shorter=_left_in_float(document, _KINDS),
+        ),
     ]
     return [each for each in rows if each is not None and each.text]
 
@@ -195,6 +203,11 @@ def _goals(document: Document) -> list[str]:
     """Say what measured latencies or a budget led to."""
     found = [optimized_sentence(document.optimize).rstrip(".")] if document.optimize else []
     return found + ([document.mixed_precision.outcome] if document.mixed_precision else [])
+
+
+def _mostly_float(document: Document) -> bool:
+    """Whether more nodes compute in float than on integers: what the figures of such a model are of."""
+    return document.fusion is not None and document.fusion.float_ > document.fusion.integer
 
 
 def _left_in_float(document: Document, most: int | None) -> str:

@@ -70,6 +70,26 @@ def test_rows_without_room_are_named(report):
     assert "More Worst, Float: in the report Report" in shown
 
 
+def test_a_speed_that_was_not_measured_is_not_said_to_be_in_the_report(measured, report):
+    unmeasured = measured(latency=None, reasons={"latency": "latency was switched off"})
+    gates = tuple(Gate(f"outputs.a_long_name_of_an_output_{at}.sqnr_db>=30", 24.6, False) for at in range(3))
+    full = replace(unmeasured, gates=gates, findings=(FINDING,), warnings=(str(FINDING), "w"))
+    lines = summary_lines(full, Screen(width=40), PAGE)
+    assert len(lines) <= LINES
+    assert not any("Speedup" in line for line in lines)
+    assert any(line.startswith("More") for line in lines)
+    assert "Speedup   not measured: latency was switched off" in summary_lines(unmeasured, page=PAGE)
+
+
+def test_what_stayed_in_float_is_told_where_it_is_most_of_the_model(measured, report):
+    mostly = replace(measured(fusion=Fusion(1, 9)), findings=(FINDING,), warnings=("w",) * 9)
+    lines = summary_lines(mostly, Screen(width=40), PAGE)
+    assert len(lines) <= LINES
+    assert "Float     9 of 10 compute nodes" in lines
+    few = replace(mostly, evaluation=replace(mostly.evaluation, fusion=Fusion(9, 1)))
+    assert not any(line.startswith("Float") for line in summary_lines(few, Screen(width=40), PAGE))
+
+
 def test_a_part_that_could_not_be_evaluated_stands_in_the_verdict_of_every_view(report, measured):
     failed = measured(failures=(ValueError("no"),))
     assert summary_lines(failed)[0].startswith("Result    not everything could be evaluated; 1 of 2 accuracy gates")
