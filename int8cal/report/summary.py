@@ -78,7 +78,8 @@ def summary_lines(report: Report, screen: Screen = PIPE, page: str = "", told: C
     Returns:
         First the verdict with everything that is worse than in the FP32 model and all that speaks against the figures;
         then accuracy, speed, size, warnings, the worst layer and what stayed in float. Where that takes more lines,
-        rows are told in short, the least important first, and then left out, with their names in a line.
+        rows are told in short, the least important first, and then left out, with their names in a line; what stayed in
+        float is among the last to go where that is most of the model.
     """
     document = document_of(report)
     last = _Row(0, "Report", page or "not written; -o DIR writes it")
