@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from int8cal.errors import TableError
+from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.load import Watched, save_model
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.identity import mixed_with, stamp
@@ -57,7 +57,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
     plan = require_layers(prepared, table.settings.selection, table.body_selections)
     try:
         built = build_model(prepared.model, plan, table)
-    except TableError as error:
+    except (TableError, NonFiniteError) as error:
         error.where = error.where or where
         raise
     stamp(built.model, table)

@@ -134,7 +134,16 @@ def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine, known: Qu
             bias = bias + delta
         # the runtime adds bias and products in one s32 sum: both must fit at once; those of 16 bits it adds in float
         reserve = 0 if read.dtype is U16 else 255 * dtype.qmax * rows.values.shape[-1]
-        chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
+        try:
+            chosen, raised = guard_bias(chosen, bias, input_scale, reserve=reserve)
+        except NonFiniteError as error:
+            raise NonFiniteError(
+                f"bias {layer.bias!r} of node {layer.node!r} is NaN, infinite, or too large for an input of scale "
+                f"{input_scale:.4g}",
+                do="export the model again, or calibrate again if the table corrects this bias",
+                tensor=layer.bias,
+                node=layer.node,
+            ) from error
         bias_codes = quantize_bias(bias, input_scale, scales_per_output(chosen, layer))
     weight, mark = _codes(source, chosen, layer.node, known, text=text, double=double)
     return QuantizedLayer(weight, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()), mark)

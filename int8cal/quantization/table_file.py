@@ -124,6 +124,7 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             own = _settings(part.get("settings", {}), place).of_graph
             data = cast("TableData", dict(part.get("data", {})))
             bodies[path] = CalibrationTable(table.model, data, settings.for_body(own), *_parts(part, place))
+        json.dumps(document, allow_nan=False)  # what none of the parts looked at goes on into other files
         return replace(table, bodies=bodies) if bodies else table
     except KeyError as error:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error

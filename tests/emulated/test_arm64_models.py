@@ -24,6 +24,8 @@ if LONG:
 EXACT = {"sample", "mnist_op8"}
 # Codes that a tensor may differ by, else 4: 16 were seen on four sentences, with outputs a 255th of their range apart.
 FARTHEST = {"text_encoder3": 32}
+# Residual codes are of what the first codes leave: one step of these is 254 of theirs, 16 were seen in vit.
+FARTHEST_RESIDUAL = 64
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +56,9 @@ def test_integers_and_answers_are_those_of_x86(model, native, vnni, arm):
         assert {"QLinearConv", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"} & set(run.kernels)
         if name in EXACT:
             assert changed == {}
-        assert all(step <= FARTHEST.get(name, 4) for step in changed.values()), changed
+        for tensor, step in changed.items():
+            residual = tensor.endswith("_remainder_quantized")
+            assert step <= (FARTHEST_RESIDUAL if residual else FARTHEST.get(name, 4)), changed
         assert far <= 2, run.output_steps()
         for each in run.outputs:
             same = run.here[each].argmax(axis=-1) == run.there[each].argmax(axis=-1)
