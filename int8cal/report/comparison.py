@@ -15,7 +15,7 @@ from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
 from int8cal.report.gate_changes import gate_changes
-from int8cal.report.reading import evaluation_data, flat, name_of, timed_on
+from int8cal.report.reading import evaluation_data, flat, name_of, timed_on, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -288,6 +288,9 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     if timed_elsewhere(old, new):
         machines = " and ".join(timed_on(document) for document in (old, new))
         found.append(f"speed was measured on {machines}: its change says nothing of the models")
+    for which, document in (("old", old), ("new", new)):
+        said = [each.text for each in verdict(document) if each.kind == "doubt"]
+        found += [f"the {which} report's own verdict is: {'; '.join(said)}"] if said else []
     found += [
         f'the gate "{each.gate}" was loosened to "{each.now}"' for each in gate_changes(old, new) if each.loosened
     ]

@@ -164,6 +164,10 @@ def test_a_mapping_that_was_not_given_changes_setting_by_setting(old, new, empty
         (lambda d: d["settings"]["evaluation"]["data"].update(labels="l.csv"), "data differ: labels none and l.csv"),
         (lambda d: d.update(samples=300), "data differ: 400 and 300 samples"),
         (lambda d: d["metrics"]["top1"].update(fp32=0.93), "the float model's top-1 differs, 0.9200 and 0.9300"),
+        (
+            lambda d: d.update(findings=[{"check": "chance", "text": "a guess", "do": "look"}]),
+            "the new report's own verdict is: check the data",
+        ),
     ],
 )
 def test_what_makes_reports_hard_to_compare_is_named(old, new, change, warning):
