@@ -284,8 +284,10 @@ def _shape_error(header: Header, spec: TensorSpec, signature: Signature, where: 
     if conversion:
         what += f"; it has dtype {header.dtype.name}, the model expects {spec.dtype.name}"
         do = f"{do or 'give data made for this model'}, and {conversion}"
-    stacked = "fix the file, or give data made for this model; several samples are stacked along a new first axis"
-    return DataError(what, where=where, do=do or stacked, input=spec.name)
+    advice = "fix the file, or give data made for this model"
+    if len(header.shape) > len(spec.shape or ()):
+        advice += "; several samples are stacked along a new first axis"
+    return DataError(what, where=where, do=do or advice, input=spec.name)
 
 
 def _transposition(shape: tuple[int, ...], spec: TensorSpec) -> str:

@@ -65,8 +65,9 @@ class Finished:
 
     @property
     def message(self) -> str:
-        """The one line that stderr must be."""
-        (line,) = self.err.splitlines()
+        """The one line that stderr must be, but for warnings in front of an error: tests have few samples."""
+        lines = self.err.splitlines()
+        (line,) = [each for each in lines if each == lines[-1] or not each.startswith("int8cal: warning: ")]
         return line
 
 

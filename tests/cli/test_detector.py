@@ -43,7 +43,7 @@ def test_scores_that_became_one_value_fail_every_report(call, files):
     assert report["gates"] == [{"gate": "outputs.dead<=0", "value": CLASSES, "passed": False}]
     for name in ("report.md", "report.html"):
         text = (files / "out" / name).read_text()
-        assert text.index("1 output at fault; the accuracy gate failed".capitalize()[1:]) < text.index("channels 4..23")
+        assert text.index("1 output at fault") < text.index("channels 4..23")
         assert text.index("channels 4..23") < text.index("Cosine")
     assert 'name="outputs.dead&lt;=0"' in (files / "junit.xml").read_text()
     shown = call("inspect", "out/report.json").out.splitlines()

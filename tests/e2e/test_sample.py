@@ -143,16 +143,33 @@ def test_an_edited_table_changes_the_model(calibrated, tmp_path):
     assert onnx.numpy_helper.to_array(scale) == np.float32(3.0 / 255)
 
 
+@pytest.fixture(scope="module")
+def counted(npz_images, tmp_path_factory):
+    """The statistics of all arrays at once."""
+    folder = tmp_path_factory.mktemp("whole")
+    calibrate(folder, *FEW_JUDGED, data=write_batches(folder / "data", npz_images, len(npz_images)))
+    return folder / "out" / "model.stats.npz"
+
+
+def test_arrays_are_counted_as_the_images_that_they_were_made_of(calibrated, counted):
+    with np.load(calibrated / "model.stats.npz") as images, np.load(counted) as arrays:
+        assert images.files == arrays.files
+        assert all(np.array_equal(images[name], arrays[name]) for name in images.files if name != "header")
+        headers = [json.loads(each["header"].tobytes()) for each in (images, arrays)]
+    assert headers[0].pop("preprocess")  # of arrays nothing is known
+    assert headers[0] == headers[1]
+
+
 @pytest.mark.parametrize("size", [1, 7, 64])
-def test_statistics_do_not_depend_on_how_the_data_is_cut(calibrated, npz_images, tmp_path, size):
+def test_statistics_do_not_depend_on_how_the_data_is_cut(counted, npz_images, tmp_path, size):
     order = np.random.default_rng(size).permutation(len(npz_images))
     data = write_batches(tmp_path / "data", npz_images[order], size)
     calibrate(tmp_path, "--batch-size", size, *FEW_JUDGED, data=data)
-    assert same(tmp_path / "out" / "model.stats.npz", calibrated / "model.stats.npz")
+    assert same(tmp_path / "out" / "model.stats.npz", counted)
 
 
 @pytest.mark.slow
-def test_merged_halves_are_one_run_over_all(calibrated, npz_images, tmp_path):
+def test_merged_halves_are_one_run_over_all(counted, npz_images, tmp_path):
     for name, part in (("a", npz_images[:90]), ("b", npz_images[90:])):
         (tmp_path / name).mkdir()
         calibrate(tmp_path / name, *FEW_JUDGED, data=write_batches(tmp_path / name / "data", part, 32))
@@ -161,7 +178,7 @@ def test_merged_halves_are_one_run_over_all(calibrated, npz_images, tmp_path):
     assert merged.stderr == ""
     twice = run("merge", halves[0], halves[0], "-o", "twice.stats.npz", cwd=tmp_path)
     assert "holds the same samples" in twice.stderr
-    assert (tmp_path / "both.stats.npz").read_bytes() == (calibrated / "model.stats.npz").read_bytes()
+    assert (tmp_path / "both.stats.npz").read_bytes() == counted.read_bytes()
 
 
 def test_the_shipped_yaml_runs_and_its_gate_holds(tmp_path):
