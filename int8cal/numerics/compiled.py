@@ -17,6 +17,7 @@ import threading
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import UsageError
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
-# What twins may take in one process before the loop is compiled, in estimated seconds of all calls of one loop; and in
-# how many processes, which is noted in the cache's directory.
+# What twins may take in one process before the loop is compiled, in seconds of all calls of one loop, each as long as it
+# took or was estimated to take; and in how many processes, which is noted in the cache's directory.
 PATIENCE_S = 1.0
 PROCESSES = 4
 _ASKING = threading.Lock()
-_CALL_S = 100e-6  # what a call of a twin takes whatever its arrays
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def compiled(
     Args:
         loop: A function that numba can compile without objects.
         twin: What stands in for it where nothing is compiled; the loop itself by default.
-        value_s: Seconds that the twin takes per value of the first array, so that it serves where there are few.
+        value_s: Seconds that the twin takes per value of the first array at least, so that it serves where there are few.
 
     Returns:
         The compiled function. fastmath stays off: it would reorder sums and drop NaN checks.
@@ -96,10 +96,14 @@ def compiled(
                 with _ASKING:  # threads of one process count as one
                     if left_s is None:
                         left_s = PATIENCE_S if PATIENCE_S and _may_wait(function, name) else 0.0
-            if left_s > 0.0:
-                left_s -= _CALL_S + value_s * arguments[0].size
-            if left_s > 0.0:
-                return twin(*arguments)
+            estimated = value_s * arguments[0].size
+            if left_s > estimated:
+                started = thread_time()
+                result = twin(*arguments)
+                # of small arrays calls cost more than their values do
+                left_s -= max(thread_time() - started, estimated)
+                return result
+            left_s = 0.0
         try:
             return function(*arguments)
         except Exception:  # noqa: BLE001 - unpickling a damaged file raises nearly anything, the loops raise nothing

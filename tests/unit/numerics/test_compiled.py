@@ -1,4 +1,5 @@
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def test_a_twin_serves_for_a_little_work_then_the_loop(monkeypatch):
     monkeypatch.setattr(module, "_may_wait", lambda function, name: True)
     call = compiled(_double, _triple, value_s=0.1)
     assert [float(call(np.ones(size))[0]) for size in (4, 4, 4, 1)] == [3, 3, 2, 2]
+
+
+def test_calls_of_a_twin_count_by_what_they_took(monkeypatch):
+    pytest.importorskip("numba")
+    ticks = itertools.count(step=0.4)  # each call takes this long, however small its array
+    monkeypatch.setattr(module, "thread_time", lambda: next(ticks))
+    monkeypatch.setattr(module, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(module, "_may_wait", lambda function, name: True)
+    call = compiled(_double, _triple, value_s=1e-9)
+    assert [float(call(np.ones(1))[0]) for _ in range(5)] == [3, 3, 3, 2, 2]
 
 
 def test_a_twin_whose_loop_is_cached_does_not_serve(monkeypatch):
