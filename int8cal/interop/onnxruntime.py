@@ -211,13 +211,17 @@ def _cache_items(content: bytes, where: str) -> list[tuple[str, float]]:
 
 
 def _from_values(items: list[tuple[str, float]]) -> Foreign:
-    usable = {name: value for name, value in items if math.isfinite(value) and value >= 0}
+    tensors, unusable = {}, []
+    for name, value in items:
+        try:
+            tensors[name] = Affine(positive_scale(value / S8.qmax if value >= 0 else math.nan), 0, S8)
+        except NonFiniteError:
+            unusable.append(name)
     loss = (
         "the file has one number per tensor; where onnxruntime's quantizer wrote it, it is the upper end of the range, "
         "even where the lower one is larger: read calibration.json, which has both"
     )
-    tensors = {name: Affine(positive_scale(value / S8.qmax), 0, S8) for name, value in usable.items()}
-    return Foreign(tensors, losses=(loss,), unusable=tuple(name for name, _ in items if name not in usable))
+    return Foreign(tensors, losses=(loss,), unusable=tuple(unusable))
 
 
 def _from_json(text: str, where: str) -> Foreign:
