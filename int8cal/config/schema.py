@@ -29,7 +29,7 @@ from pydantic_core import PydanticCustomError
 from int8cal.data.shards import PATTERN as SHARD_PATTERN
 from int8cal.data.shards import Shard
 from int8cal.declared import Declared, declared, form_of
-from int8cal.errors import ConfigError
+from int8cal.errors import ConfigError, printable
 from int8cal.evaluation.figures import FIGURES, OUTPUT_UNITS, SHORT
 from int8cal.evaluation.gates import OF_A_METRIC, parse_gates
 from int8cal.job import DataSettings, Job
@@ -40,6 +40,11 @@ from int8cal.setting import Option
 def _expected(what: str) -> PydanticCustomError:
     """Say what a value should have been; the message is finished in `int8cal.config.layers`."""
     return PydanticCustomError("expected", "{what}", {"what": what})
+
+
+def _refused(what: str, do: str) -> PydanticCustomError:
+    """Say what is wrong with a value; pydantic writes it as UTF-8, which has no half of a surrogate pair."""
+    return PydanticCustomError("refused", "{what}", {"what": printable(what), "do": printable(do)})
 
 
 def _check_size(value: object) -> int | list[int]:
@@ -69,7 +74,7 @@ def _check_gate(value: str) -> str:
     try:
         parse_gates([value], None)  # the metric may stand in another layer: `config.load` knows both
     except ConfigError as error:
-        raise PydanticCustomError("refused", "{what}", {"what": error.what, "do": error.do}) from error
+        raise _refused(error.what, error.do) from error
     return value
 
 
@@ -78,8 +83,7 @@ def _each_once(values: list[object]) -> list[object]:
     for index, value in enumerate(values):
         frozen = _frozen(value)
         if frozen in seen:
-            what = f"value {index + 1} stood there before"
-            raise PydanticCustomError("refused", "{what}", {"what": what, "do": "remove it; its jobs would run twice"})
+            raise _refused(f"value {index + 1} stood there before", "remove it; its jobs would run twice")
         seen.add(frozen)
     return values
 
@@ -141,8 +145,7 @@ def _check_placeholders(value: str) -> str:
                 if near
                 else 'write "{name}", which stands for the job, or leave the braces out'
             )
-            what = f'"{{{found}}}" is no placeholder'
-            raise PydanticCustomError("refused", "{what}", {"what": what, "do": do})
+            raise _refused(f'"{{{found}}}" is no placeholder', do)
     return value
 
 

@@ -209,7 +209,8 @@ def _why_float(index: Index, node: onnx.NodeProto, rule: OpRule, rules: Mapping[
         if not index.is_constant(bias):
             return "its bias is not constant"
         values = index.constant(bias)
-        real = values.astype(np.float64)
+        with np.errstate(invalid="ignore"):  # of a NaN that signals
+            real = values.astype(np.float64)
         if not np.isfinite(real).all():
             return "its bias holds NaN or infinity"
         masks = bool(real.size) and np.ptp(real) >= MASKED
