@@ -33,12 +33,14 @@ class Use:
 class Index:
     """Producers, uses and constants of a model's main graph.
 
+    It takes as long to make as a copy of the graph: who has one hands it on in place of the model.
+
     Args:
-        model: A model whose node names are unique (see `prepare`).
+        model: A model whose node names are unique (see `prepare`); not changed while there is an index of it.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.graph = model.graph
+        self.model, self.graph = model, model.graph
         self.producer: dict[str, onnx.NodeProto] = {
             name: node for node in self.graph.node for name in node.output if name
         }
@@ -47,7 +49,7 @@ class Index:
             for slot, name in enumerate(node.input):
                 if name:
                     self.uses.setdefault(name, []).append(Use(node, slot))
-            for name in outer_references(node):
+            for name in outer_references(node) if node.attribute else ():
                 self.uses.setdefault(name, []).append(Use(node, -1))
         self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in self.graph.initializer}
         self.inputs: frozenset[str] = frozenset(value.name for value in self.graph.input) - self.initializers.keys()
@@ -184,7 +186,8 @@ def references_of(graph: onnx.GraphProto) -> set[str]:
 
 def tensors_read(node: onnx.NodeProto) -> list[str]:
     """Return the tensors that a node reads: its inputs, then what its subgraphs read of the enclosing graph."""
-    return [*filter(None, node.input), *sorted(outer_references(node))]
+    read = [*filter(None, node.input)]
+    return [*read, *sorted(outer_references(node))] if node.attribute else read
 
 
 def derived_constants(index: Index) -> frozenset[str]:

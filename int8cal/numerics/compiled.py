@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
-# What twins may take in one process before the loop is compiled, in seconds of all calls of one loop, each as long as it
-# took or was estimated to take; and in how many processes, which is noted in the cache's directory.
+# What twins may take in one process before the loop is compiled, in seconds of all calls of one loop: what each took,
+# or was estimated to take; and in how many processes, which is noted in the cache's directory.
 PATIENCE_S = 1.0
 PROCESSES = 4
 _ASKING = threading.Lock()
@@ -73,7 +73,7 @@ def compiled(
     Args:
         loop: A function that numba can compile without objects.
         twin: What stands in for it where nothing is compiled; the loop itself by default.
-        value_s: Seconds that the twin takes per value of the first array at least, so that it serves where there are few.
+        value_s: Seconds that the twin takes at least per value of the first array; it serves where these are few.
 
     Returns:
         The compiled function. fastmath stays off: it would reorder sums and drop NaN checks.

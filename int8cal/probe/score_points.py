@@ -292,15 +292,19 @@ def scored_int8(model: onnx.ModelProto, points: Sequence[ScorePoint]) -> tuple[M
     Returns:
         The model, and per tensor of the points its name in it.
     """
-    index = Index(model)
+    # a few nodes of perhaps ten thousand: no index is made
+    wanted = {point.node for point in points if point.node}
+    readers = {node.name: node for node in model.graph.node if node.name in wanted} if wanted else {}
+    read = {name for node in readers.values() for name in node.input if name}
+    producers = {name: node for node in model.graph.node for name in node.output if name in read} if read else {}
     nodes: list[onnx.NodeProto] = []
     names: dict[str, str] = {}
     for point in points:
         if point.tensor in names:
             continue
-        reader = index.nodes.get(point.node) if point.node else None
+        reader = readers.get(point.node)
         name = point.tensor if reader is None else reader.input[point.slot]
-        producer = index.producer.get(name)
+        producer = producers.get(name)
         if reader is not None and producer is not None and producer.op_type == "DequantizeLinear":
             name = f"{name}/scored{len(names)}"
             node = copied(producer)

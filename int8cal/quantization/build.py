@@ -64,12 +64,12 @@ class BuiltModel:
 
 
 def build_model(
-    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, known: BuiltModel | None = None
+    prepared: onnx.ModelProto | Index, plan: Plan, table: CalibrationTable, known: BuiltModel | None = None
 ) -> BuiltModel:
     """Build the int8 model that a table describes.
 
     Args:
-        prepared: The prepared model.
+        prepared: The prepared model, or its index.
         plan: The plan made with the table's settings.
         table: Activation entries for every planned tensor; weight entries are optional (computed where absent). A body
             of the plan that it has no part for stays float.
@@ -78,10 +78,10 @@ def build_model(
     Raises:
         TableError: An entry is missing, or tensors that share one scale were given different ones.
     """
-    built = _build_graph(prepared, plan, table, known)
+    built = _build_graph(Index.of(prepared), plan, table, known)
     others = {} if known is None else known.inside
     inside = [
-        (each.body, _build_graph(each.body.model, each.plan, table.bodies[path], others.get(path)))
+        (each.body, _build_graph(Index(each.body.model), each.plan, table.bodies[path], others.get(path)))
         for path, each in plan.bodies.items()
         if path in table.bodies and (not each.body.parent or each.body.parent in table.bodies)
     ]
@@ -105,9 +105,7 @@ def build_model(
     return replace(built, warnings=tuple(warnings), inside=bodies)
 
 
-def _build_graph(
-    prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable, known: BuiltModel | None
-) -> BuiltModel:
+def _build_graph(prepared: Index, plan: Plan, table: CalibrationTable, known: BuiltModel | None) -> BuiltModel:
     """Build one graph, the bodies inside it as they are; see `build_model`."""
     _check_forms(plan, table)
     recurrent = quantize_recurrent(prepared, plan, table)
@@ -128,7 +126,7 @@ def _build_graph(
     model = emit(draft, activations, layers, metadata)
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
     model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
-    warnings = (*told(prepared), *_warnings(layers, draft.entries))
+    warnings = (*told(prepared.model), *_warnings(layers, draft.entries))
     return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings)
 
 
@@ -237,9 +235,8 @@ def _warnings(layers: Mapping[str, QuantizedLayer], entries: Mapping[str, Weight
     return (*raised, *ended, *anew)
 
 
-def _entries(prepared: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, WeightEntry]:
+def _entries(index: Index, plan: Plan, table: CalibrationTable) -> dict[str, WeightEntry]:
     """Return the table's weight entries by node, after a look at their shapes."""
-    index = Index(prepared)
     result = {}
     for layer in plan.weighted:
         key = plan.weight_key(layer.node, layer.weight)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.chains import find_chains
+from int8cal.graph.index import Index
 from int8cal.numerics.affine import Affine, positive_scale
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
@@ -83,12 +84,14 @@ def without_layers(
     before, after = plans
     result = _cut(table, plans, left)
     equalization, rounding = Equalization.of(result), Rounding.of(result)
-    kept = {chain.tensor for chain in find_chains(model, after)}
+    index = Index(model)
+    kept = {chain.tensor for chain in find_chains(index, after)}
+    chains = find_chains(index, before)
     gone = {name: exponents for name, exponents in equalization.exponents.items() if name not in kept}
-    bare = {name for name in scaled_tensors(model, before, gone) if name in result.tensors}
+    bare = {name for name in scaled_tensors(chains, gone) if name in result.tensors}
     tensors = result.tensors | {name: plain.tensors[name] for name in bare}
     # codes were rounded for weights that are other ones now
-    changed = [chain for chain in find_chains(model, before) if chain.tensor in gone]
+    changed = [chain for chain in chains if chain.tensor in gone]
     touched = {node for chain in changed for node in (chain.node, *(reader.node for reader in chain.readers))}
     lists = (ChannelCopies.of(result).without(touched), FineChannels.of(result).without(touched))
     result = result.corrected(equalization.without_names(gone), rounding.without(touched), *lists)
@@ -118,7 +121,9 @@ def unscaled(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> tup
     Raises:
         TableError: The exponents are not for this model, or a range became too wide for float32.
     """
-    scaled = Equalization.of(table).exponents_by_tensor(model, rescaling_plan(model, plan, table))
+    index = Index(model)
+    chains = find_chains(index, rescaling_plan(index, plan, table))
+    scaled = Equalization.of(table).exponents_by_tensor(chains)
     wider: dict[str, float] = {}
     for group in plan.groups:
         members = [each.tensor for each in plan.members(group)]
@@ -132,7 +137,7 @@ def unscaled(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> tup
         for name, entry in table.tensors.items()
     }
     bare = replace(table, tensors=tensors, weights={}, corrections=())
-    result = with_weights(bare, plan, build_model(model, plan, bare))
+    result = with_weights(bare, plan, build_model(index, plan, bare))
     kept = tuple(each for each in table.corrections if not isinstance(each, (Equalization, ChannelCopies)))
     return replace(result, corrections=kept), wider
 

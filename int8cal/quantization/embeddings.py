@@ -54,11 +54,13 @@ class QuantizedEmbedding:
     scales: Float64
 
 
-def quantize_embeddings(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, QuantizedEmbedding]:
+def quantize_embeddings(
+    model: onnx.ModelProto | Index, plan: Plan, table: CalibrationTable
+) -> dict[str, QuantizedEmbedding]:
     """Quantize the embeddings that the table names under settings.embeddings; without that part they stay float.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: Its plan.
         table: Forms, and scales, which are computed where absent.
 
@@ -72,7 +74,7 @@ def quantize_embeddings(model: onnx.ModelProto, plan: Plan, table: CalibrationTa
     forms = table.settings.embeddings
     if not forms:
         return {}
-    index = Index(model)
+    index = Index.of(model)
     unknown = next((node for node in forms if node not in index.nodes), None)
     if unknown is not None:
         where = "settings.embeddings"

@@ -65,7 +65,7 @@ class _Emitter:
         model, plan = draft.model, draft.plan
         self.model, self.plan, self.activations = model, plan, activations
         self.integers = layers
-        self.index = Index(model)
+        self.index = draft.index
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
         self.owners = Counter(layer.weight for layer in plan.layers)
         self.names = Names(model.graph)

@@ -11,7 +11,6 @@ import xxhash
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.edit import constant
-from int8cal.graph.index import Index
 from int8cal.numerics.affine import U16
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
     from int8cal.job import TargetName, WeightRange
     from int8cal.numerics import Float64, Int8
@@ -82,7 +82,7 @@ def quantize_layers(
         TableError: Codes of the table do not fit.
         NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
-    index = Index(draft.model)
+    index = draft.index
 
     def quantized(layer: Layer) -> QuantizedLayer:
         if layer.form is not None:

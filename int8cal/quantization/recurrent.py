@@ -63,13 +63,15 @@ def why_no_kernel(layer: Recurrent, target: str) -> str:
     return layer.no_kernel
 
 
-def quantize_recurrent(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, QuantizedRecurrent]:
+def quantize_recurrent(
+    model: onnx.ModelProto | Index, plan: Plan, table: CalibrationTable
+) -> dict[str, QuantizedRecurrent]:
     """Quantize the weights of the recurrent nodes that the table names under settings.recurrent.
 
     A table without that part leaves them in float, as it was when the table was made.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: Its plan.
         table: Forms, target, range, and scales, which are computed where absent.
 
@@ -80,9 +82,8 @@ def quantize_recurrent(model: onnx.ModelProto, plan: Plan, table: CalibrationTab
         TableError: The table names a node or a form that is not there, or has the wrong number of scales.
         NonFiniteError: A weight holds NaN or infinity.
     """
-    forms = _forms(model, plan, table)
-    index = Index(model)
-    result = {}
+    index = Index.of(model)
+    forms, result = _forms(index, plan, table), {}
     for layer in plan.recurrent:
         if layer.node not in forms:
             continue
@@ -187,13 +188,12 @@ class _Writer:
         return self.written[key]
 
 
-def _forms(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> dict[str, KernelForm]:
+def _forms(index: Index, plan: Plan, table: CalibrationTable) -> dict[str, KernelForm]:
     forms, target = table.settings.recurrent, table.settings.target
     layers = {layer.node: layer for layer in plan.recurrent}
-    known = {node.name for node in model.graph.node}
     for node, form in forms.items():
         where = "settings.recurrent"
-        if node not in known:
+        if node not in index.nodes:
             raise TableError(f"names the node {node!r}, which the model does not have", where=where, do="remove it")
         if form not in get_args(KernelForm):
             raise TableError(f"is {form!r} for node {node!r}", where=where, do="give kernel or weights")

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from int8cal.graph.edit import Builder, Names, instead, rebuild, refill
-from int8cal.graph.index import Index, attribute
+from int8cal.graph.index import attribute
 from int8cal.graph.layers import is_plain
 from int8cal.numerics.channels import along
 from int8cal.protos import copied
@@ -71,7 +71,7 @@ def emit_unranged(model: onnx.ModelProto, draft: Draft, integers: Mapping[str, Q
 class _Writer:
     def __init__(self, model: onnx.ModelProto, draft: Draft, integers: Mapping[str, QuantizedLayer]) -> None:
         self.built = Builder(Names(model.graph))
-        self.draft, self.index = draft, Index(draft.model)
+        self.draft, self.index = draft, draft.index
         self.integers = integers
         self.inputs: dict[str, tuple[str, str, str]] = {}  # tensor -> its codes, scale and zero point
         self.rows = Rows(self.built, draft.model)

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
+from int8cal.graph.chains import find_chains
+from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Rescaled
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
     from int8cal.data.trimming import Trimmer
     from int8cal.evaluation.user_metric import Metric
+    from int8cal.graph.chains import Chain
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
     from int8cal.graph.taps import Tap
@@ -87,12 +90,22 @@ class Inputs:
     recipe: Recipe
     notes: tuple[str, ...] = ()
 
+    @cached_property
+    def index(self) -> Index:
+        """Of the prepared model."""
+        return Index(self.prepared)
+
+    @cached_property
+    def chains(self) -> tuple[Chain, ...]:
+        """Of the prepared model, under the first plan."""
+        return find_chains(self.index, self.plan)
+
     def plan_for(self, settings: TableSettings) -> Plan:
         """Return the plan that a table's settings ask for, without bodies of If, Loop and Scan.
 
         A pattern may be about other graphs of the model: that each matches a node was checked when the job was planned.
         """
-        return make_plan(self.prepared, replace(settings.selection, partial=True))
+        return make_plan(self.index, replace(settings.selection, partial=True))
 
     @cached_property
     def ranged_plan(self) -> Plan:
@@ -151,13 +164,13 @@ def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candi
     """Rescale the channels of chains, the statistics with them, and choose the ranges of the job's method anew."""
     factors = {each.chain.tensor: each.exponents for each in chosen}
     tensors = dict(inputs.statistics.tensors)
-    for name, exponents in scaled_tensors(inputs.prepared, inputs.plan, factors).items():
+    for name, exponents in scaled_tensors(inputs.chains, factors).items():
         if name in tensors:
             tensors[name] = tensors[name].equalized(exponents)
     nodes = {each.chain.node for each in chosen}
     nodes |= {layer.node for each in chosen for layer in each.chain.readers}
     return Candidate(
-        apply_factors(inputs.prepared, inputs.plan, factors),
+        apply_factors(inputs.index, inputs.chains, factors),
         tensors,
         _ranges(inputs, tensors, inputs.job.calibration.method),
         Equalization.chosen(factors),

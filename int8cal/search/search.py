@@ -139,7 +139,7 @@ class Result:
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
     """Build the table of a candidate, before any step."""
     table = first_table(inputs, candidate)
-    built = build_model(inputs.prepared, inputs.plan, table)
+    built = build_model(inputs.index, inputs.plan, table)
     # scales of weights are searched for once; a step that changes weights drops their entries
     table = replace(table, weights=weight_entries(inputs.plan, built.layers))
     notes = (*candidate.notes, *inputs.notes)
@@ -255,7 +255,7 @@ def propose_layers(
     harmless: list[str] = []
     for first in range(0, len(changed), size):
         part = changed[first : first + size]
-        built = build_model(inputs.prepared, state.plan, with_only(part), state.built)
+        built = build_model(inputs.index, state.plan, with_only(part), state.built)
         if scored(built, inputs).db >= before.db:
             harmless += part
     if not harmless:
@@ -286,7 +286,7 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     if proposal.candidate is not None:
         draft = replace(known.draft, rescaled=proposal.candidate.as_rescaled(inputs))
         known = replace(known, draft=draft)
-    built = build_model(inputs.prepared, plan, proposal.table, known)
+    built = build_model(inputs.index, plan, proposal.table, known)
     before = state.score or scored(state.built, inputs)
     after = scored(built, inputs)
     gain = gain_of(before, after)

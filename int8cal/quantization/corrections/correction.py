@@ -6,11 +6,13 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sized
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
 from int8cal.errors import TableError
+from int8cal.graph.index import Index
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -62,13 +64,18 @@ class Rescaled:
     exponents: Mapping[str, tuple[float, ...]]
     model: onnx.ModelProto
 
+    @cached_property
+    def index(self) -> Index:
+        """Of the result."""
+        return Index(self.model)
+
 
 @dataclass(frozen=True, eq=False)
 class Draft:
     """An int8 model before its integers are made; corrections change it one after the other.
 
     Attributes:
-        model: The float model that the integers stand for.
+        index: Of the float model that the integers stand for.
         plan: Its plan.
         rescaling_plan: The plan under which channels were rescaled: that from before layers were left in float for
             gates.
@@ -85,7 +92,7 @@ class Draft:
         rescaled: A model whose channels were rescaled before, for a table that asks for the same.
     """
 
-    model: onnx.ModelProto
+    index: Index
     plan: Plan
     rescaling_plan: Plan
     table: CalibrationTable
@@ -99,6 +106,11 @@ class Draft:
     read: Mapping[str, ReadChannels] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     rescaled: Rescaled | None = None
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The float model that the integers stand for."""
+        return self.index.model
 
     @property
     def pixel_nodes(self) -> frozenset[str]:

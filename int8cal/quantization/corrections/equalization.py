@@ -23,7 +23,7 @@ from int8cal.protos import without_weights
 from int8cal.quantization.corrections.correction import NamedValues, Rescaled, read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import onnx
 
@@ -62,30 +62,31 @@ class Equalization(NamedValues[tuple[float, ...]]):
     def apply(self, draft: Draft) -> Draft:
         """Rescale the float model, and say in the int8 model which tensors are scaled, see `Correction.apply`."""
         plan = draft.rescaling_plan
-        scaled = self.exponents_by_tensor(draft.model, plan)
-        axes = {
-            name: axis
-            for chain in find_chains(draft.model, plan)
-            for name, axis in zip(chain.tensors, chain.axes, strict=True)
-        }
+        chains = find_chains(draft.index, plan)
+        scaled = self.exponents_by_tensor(chains)
+        axes = {name: axis for chain in chains for name, axis in zip(chain.tensors, chain.axes, strict=True)}
         told = {name: {"axis": axes[name], "exponents": as_numbers(each)} for name, each in sorted(scaled.items())}
         known = draft.rescaled
         if known is None or known.source is not draft.model or known.plan is not plan or known.exponents != self.values:
-            known = Rescaled(draft.model, plan, self.values, apply_factors(draft.model, plan, self.exponents))
+            result = apply_factors(draft.index, chains, self.exponents)
+            known = Rescaled(draft.model, plan, self.values, result)
         return replace(
             draft,
-            model=known.model,
+            index=known.index,
             rescaled=known,
             metadata={**draft.metadata, EQUALIZATION_KEY: json.dumps(told)},
         )
 
-    def exponents_by_tensor(self, model: onnx.ModelProto, plan: Plan) -> dict[str, Float64]:
+    def exponents_by_tensor(self, chains: Sequence[Chain]) -> dict[str, Float64]:
         """Return the exponents of every tensor that is scaled, planned or not.
+
+        Args:
+            chains: Of the prepared model.
 
         Raises:
             TableError: The record is for another model or plan.
         """
-        channels = {chain.tensor: chain.channels for chain in find_chains(model, plan)}
+        channels = {chain.tensor: chain.channels for chain in chains}
         for name, values in self.values.items():
             if channels.get(name) != len(values):
                 raise TableError(
@@ -94,15 +95,17 @@ class Equalization(NamedValues[tuple[float, ...]]):
                     do="calibrate again",
                     tensor=name,
                 )
-        return scaled_tensors(model, plan, self.exponents)
+        return scaled_tensors(chains, self.exponents)
 
 
-def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Float64]) -> onnx.ModelProto:
+def apply_factors(
+    model: onnx.ModelProto | Index, chains: Sequence[Chain], factors: Mapping[str, Float64]
+) -> onnx.ModelProto:
     """Rescale the constants of chains.
 
     Args:
-        model: The prepared model; not changed.
-        plan: Its plan.
+        model: The prepared model, which is not changed, or its index.
+        chains: Of it.
         factors: A chain's tensor -> exponents (C,).
 
     Returns:
@@ -110,10 +113,11 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
         normal float32 numbers. The chains' tensors are scaled. Where a chain is `inserted`, float readers see the
         unscaled tensor, under another name.
     """
-    result, index, names = without_weights(model), Index(model), Names(model.graph)
+    index = Index.of(model)
+    result, names = without_weights(index.model), Names(index.graph)
     changes: dict[str, list[Callable[[Float64], Float64]]] = {}  # by constant, in the order of the chains
     inserted = []
-    for chain in find_chains(index, plan):
+    for chain in chains:
         exponents = factors.get(chain.tensor)
         if exponents is None:
             continue
@@ -126,7 +130,7 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
         if chain.inserted:
             inserted.append((chain, factor))
     # one weight in memory at a time, and each written once: a message keeps the memory of what is overwritten in it
-    for tensor in model.graph.initializer:
+    for tensor in index.graph.initializer:
         if tensor.name not in changes:
             result.graph.initializer.append(tensor)
             continue
@@ -139,14 +143,14 @@ def apply_factors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Floa
     return result
 
 
-def rescaling_plan(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) -> Plan:
+def rescaling_plan(model: onnx.ModelProto | Index, plan: Plan, table: CalibrationTable) -> Plan:
     """Return the plan under which channels were rescaled: from before layers lost their range, or were left for gates.
 
     They stay rescaled between an int8 and a float layer: the function is the same, and the int8 layers were calibrated
     so.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: The table's plan.
         table: The table.
     """
@@ -156,14 +160,9 @@ def rescaling_plan(model: onnx.ModelProto, plan: Plan, table: CalibrationTable) 
     return make_plan(model, settings.with_left("left_for_gates", {}).with_forms({}).selection)
 
 
-def scaled_tensors(model: onnx.ModelProto, plan: Plan, factors: Mapping[str, Float64]) -> dict[str, Float64]:
+def scaled_tensors(chains: Sequence[Chain], factors: Mapping[str, Float64]) -> dict[str, Float64]:
     """Return the exponents of every tensor that `apply_factors` scales, planned or not."""
-    return {
-        name: factors[chain.tensor]
-        for chain in find_chains(model, plan)
-        if chain.tensor in factors
-        for name in chain.tensors
-    }
+    return {name: factors[chain.tensor] for chain in chains if chain.tensor in factors for name in chain.tensors}
 
 
 def as_numbers(exponents: Float64) -> tuple[float, ...]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.errors import TableError
-from int8cal.graph.index import Index
 from int8cal.numerics.pairs import unsafe_pairs
 from int8cal.quantization.corrections.correction import OfNodes, read_numbers
 
@@ -41,7 +40,7 @@ class Bias(OfNodes[tuple[float, ...]]):
 
     def apply(self, draft: Draft) -> Draft:
         """Let the biases stand for the corrected ones, see `Correction.apply`."""
-        index = Index(draft.model)
+        index = draft.index
         layers = {layer.node: layer for layer in draft.plan.weighted}
         for node, delta in self.values.items():
             layer = layers.get(node)

@@ -122,7 +122,7 @@ class Uint8Input(Correction):
             read[tensor] = ReadChannels(item.layer.input, affine.scale / item.gain, rest, value)
         return replace(
             draft,
-            model=folded.model,
+            index=Index(folded.model),
             plan=folded.plan,
             rescaling_plan=rescaling_plan,
             table=table,

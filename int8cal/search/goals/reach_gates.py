@@ -10,7 +10,9 @@ from int8cal.evaluation.figures import output_of
 from int8cal.evaluation.gates import check_gates, gates_of, on_outputs
 from int8cal.evaluation.result import Evaluation, MixedGate, MixedLayer, MixedPoint, MixedPrecision, Saturation, Size
 from int8cal.graph.bodies import full_name
+from int8cal.graph.chains import find_chains
 from int8cal.graph.costs import inference_us
+from int8cal.graph.index import Index
 from int8cal.probe.contributions import measure_contributions
 from int8cal.probe.injection import ErrorSite, sites_of
 from int8cal.probe.inside import InnerGraph
@@ -83,7 +85,8 @@ class _Graph:
     @property
     def rescaled(self) -> onnx.ModelProto:
         """The float model that the integers stand for."""
-        return apply_factors(self.model, self.plan, Equalization.of(self.table).exponents)
+        index = Index(self.model)
+        return apply_factors(index, find_chains(index, self.plan), Equalization.of(self.table).exponents)
 
 
 @dataclass(frozen=True)

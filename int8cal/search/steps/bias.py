@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.index import Index
 from int8cal.graph.layers import window_of
 from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.channel_copies import merged
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from int8cal.calibration.statistics import TensorStatistics
+    from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
@@ -56,7 +56,7 @@ def bias_deltas(
     Returns:
         Node name -> (output channels,) in real units, for Conv and Gemm with a bias; others are left alone.
     """
-    index = Index(draft.model)
+    index = draft.index
     result = {}
     for layer in draft.plan.weighted:
         read = draft.read.get(layer.input)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from int8cal.graph.index import Index
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, can_have_copies
 from int8cal.search.candidate import rescaled_candidate
 from int8cal.search.search import propose_candidate
@@ -52,10 +51,10 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     ):
         return
     before = state.candidate.equalization.exponents
-    index = Index(inputs.prepared)
+    index = inputs.index
     chosen: list[RescaledChain] = []
     copies: dict[str, tuple[int, ...]] = {}
-    for chain in usable_chains(inputs.prepared, inputs.plan, inputs.statistics, quantization.ranges):
+    for chain in usable_chains(index, inputs.plan, inputs.statistics, quantization.ranges):
         exponents = before.get(chain.tensor, np.zeros(chain.channels))
         found = RescaledChain(chain, exponents, 0.0, "as before, predicted")
         if chain.channels >= FEWEST and _may_be_split(inputs, chain):

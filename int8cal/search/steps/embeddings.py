@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from int8cal.graph.index import Index
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.quantization.build import build_model
 from int8cal.quantization.embeddings import squared_error
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from int8cal.graph.embeddings import Embedding, EmbeddingForm
+    from int8cal.graph.index import Index
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
@@ -40,7 +40,7 @@ class _Offer:
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Settle the form of every embedding: all are tried at once, and if that costs too much, the largest first."""
-    index = Index(inputs.prepared)
+    index = inputs.index
     offers = {each.node: _offer(index, each) for each in state.plan.embeddings}
     able = [offer for offer in offers.values() if offer.values_db > 0]
     chosen: list[_Offer] = []
@@ -100,5 +100,5 @@ def _offer(index: Index, embedding: Embedding) -> _Offer:
 def _with(state: State, inputs: Inputs, offers: Iterable[_Offer]) -> State:
     forms = {offer.embedding.node: offer.form for offer in offers}
     table = replace(state.table, settings=state.table.settings.with_embeddings(forms))
-    built = build_model(inputs.prepared, state.plan, table, state.built)
+    built = build_model(inputs.index, state.plan, table, state.built)
     return replace(state, table=table, built=built, score=None)

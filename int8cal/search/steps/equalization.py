@@ -74,7 +74,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer the channels rescaled where much is promised, and else part by part, what promises most first."""
     if inputs.holdout.scorer is None:
         return
-    promised = choose_factors(inputs.prepared, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
+    promised = choose_factors(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
     name = "channels rescaled where much is promised"
     state, kept = yield from propose_rescaled(state, inputs, name, promised)
     if kept or len(promised) < 2:
@@ -113,12 +113,12 @@ def propose_rescaled(
 
 
 def choose_factors(
-    model: onnx.ModelProto, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+    model: onnx.ModelProto | Index, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
 ) -> tuple[RescaledChain, ...]:
     """Choose powers of two per channel for each chain where they pay.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: Its plan.
         statistics: With per-channel figures of every chain's tensor.
         fixed: Tensors whose range the user gives; their chains are left alone.
@@ -126,8 +126,8 @@ def choose_factors(
     Returns:
         Accepted chains, in graph order.
     """
-    index = Index(model)
-    chains = usable_chains(model, plan, statistics, fixed)
+    index = Index.of(model)
+    chains = usable_chains(index, plan, statistics, fixed)
     # float64 weights of a whole model are twice its size: only those are held that a further chain asks for
     asked = Counter(layer.node for chain in chains for layer in _layers(chain))
     rescaled: dict[str, Float64] = {}
@@ -161,12 +161,12 @@ def _layers(chain: Chain) -> tuple[Layer, ...]:
 
 
 def usable_chains(
-    model: onnx.ModelProto, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
+    model: onnx.ModelProto | Index, plan: Plan, statistics: Statistics, fixed: Collection[str] = ()
 ) -> tuple[Chain, ...]:
     """Return the chains with two channels or more, all of whose planned tensors have per-channel histograms.
 
     Args:
-        model: The prepared model.
+        model: The prepared model, or its index.
         plan: Its plan.
         statistics: Those collected before these chains were known are without histograms.
         fixed: Tensors that must stay as they are.

@@ -134,9 +134,9 @@ def _factors_left(state: State, inputs: Inputs, table: CalibrationTable, smaller
     factors = Equalization.of(table)
     if not factors:
         return factors
-    model = inputs.prepared
+    index = inputs.index
     before, after = (
-        {chain.tensor: chain for chain in find_chains(model, rescaling_plan(model, *each))}
+        {chain.tensor: chain for chain in find_chains(index, rescaling_plan(index, *each))}
         for each in ((state.plan, state.table), (smaller, table))
     )
     staying = {layer.node for layer in smaller.weighted}
@@ -158,8 +158,8 @@ def _floats(state: State, inputs: Inputs, left: dict[str, str]) -> Proposal | No
     settings = state.table.settings.with_left("left_for_accuracy", left)
     smaller = inputs.plan_for(settings)
     # without factors on either side: no chain of the smaller plan may have lost one
-    lost = {chain.tensor for chain in find_chains(inputs.prepared, state.plan)}
-    lost -= {chain.tensor for chain in find_chains(inputs.prepared, smaller)}
+    lost = {chain.tensor for chain in find_chains(inputs.index, state.plan)}
+    lost -= {chain.tensor for chain in find_chains(inputs.index, smaller)}
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
     if lost & Equalization.of(state.table).values.keys() or not known >= needed:
         return None

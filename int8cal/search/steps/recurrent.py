@@ -32,7 +32,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Settle the form of every recurrent node: what a kernel gains is time, so it may cost a little."""
     if state.plan.recurrent:
         table, notes = choose_forms(inputs.prepared, state.plan, state.table, inputs.holdout.scorer)
-        built = build_model(inputs.prepared, state.plan, table, state.built)
+        built = build_model(inputs.index, state.plan, table, state.built)
         yield Settled(replace(state, table=table, built=built, score=None, notes=(*state.notes, *notes)))
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.evaluation.pixel_feeds import feeds_for
-from int8cal.graph.index import Index
 from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
@@ -87,7 +86,7 @@ def rounded_again(state: State, inputs: Inputs, table: CalibrationTable) -> Cali
     nodes = Rounding.of(state.table).values.keys() - Rounding.of(table).values.keys()
     if not nodes:
         return table
-    return _refined(build_model(inputs.prepared, state.plan, table, state.built), table, inputs, nodes)[0]
+    return _refined(build_model(inputs.index, state.plan, table, state.built), table, inputs, nodes)[0]
 
 
 def _refined(
@@ -126,7 +125,7 @@ def refine_layers(
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
-    index = Index(built.draft.model)
+    index = built.draft.index
     found: dict[str, Refined] = {}
     moments_of = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
     for entry, moments in track(moments_of, len(inputs), "second-order rounding"):

@@ -157,7 +157,7 @@ def test_a_normalization_by_the_root_mean_square_takes_factors(bench):
     (chain,) = find_chains(model, make_plan(model, Selection()))
     assert readers(chain) == ["MatMul_k", "MatMul_q", "MatMul_v"]
     assert (carriers(chain), chain.inserted) == ([("G", 0)], False)
-    scaled = apply_factors(model, make_plan(model, Selection()), {"n": np.arange(8.0) - 4})
+    scaled = apply_factors(model, find_chains(model, make_plan(model, Selection())), {"n": np.arange(8.0) - 4})
     assert [node.op_type for node in scaled.graph.node] == [node.op_type for node in model.graph.node]
     feed = {"x": np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)}
     np.testing.assert_allclose(bench.run(scaled, feed)["y"], bench.run(model, feed)["y"], rtol=1e-5, atol=1e-6)

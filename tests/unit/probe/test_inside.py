@@ -7,6 +7,7 @@ from control_flow import feeds, loop, nested, scan, sharp
 
 import int8cal
 from int8cal.data.sample import Sample
+from int8cal.graph.chains import find_chains
 from int8cal.graph.prepare import prepare, require_layers
 from int8cal.graph.select import Selection
 from int8cal.probe import contributions
@@ -56,7 +57,9 @@ def measured(net, items):
             for what in ("input", "weights")
         }
         elements = {tensor.tensor: 16.0 for tensor in each.plan.tensors}
-        rescaled = apply_factors(each.body.model, each.plan, Equalization.of(own).exponents)
+        rescaled = apply_factors(
+            each.body.model, find_chains(each.body.model, each.plan), Equalization.of(own).exponents
+        )
         inside.append(InnerGraph(each.body, rescaled, each.plan, sources, elements, 1.0))
     samples = [Sample(feed, "") for feed in items]
     found = measure_contributions(

@@ -91,7 +91,7 @@ def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, head,
     shape[layer.axis] = -1
     scales = np.linspace(0.1, 0.3, floats.shape[layer.axis])  # coarse, so that the shift is far above float noise
     codes = np.rint(floats / scales.reshape(shape)).astype(np.int8)
-    draft = Draft(prepared.model, plan, plan, bench.table(prepared, plan), {})
+    draft = Draft(Index(prepared.model), plan, plan, bench.table(prepared, plan), {})
     deltas = bias_deltas(draft, statistics.tensors, {layer.node: QuantizedLayer(codes, scales, None, 0)})
     rounded = bench.text(f"g ({head}) {{ {node} }}", **{**weights, "W": codes * scales.reshape(shape)})
     shifts = [bench.run(rounded, s.feed)["y"] - bench.run(model, s.feed)["y"] for s in samples]

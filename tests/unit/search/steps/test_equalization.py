@@ -67,7 +67,7 @@ def test_powers_of_two_leave_every_bit_of_the_output(bench, name, seed):
     factors = {chain.tensor: rng.integers(-6, 7, chain.channels) for chain in find_chains(prepared.model, plan)}
     assert len(factors) == (2 if "depthwise" in name else 1)
     before = prepared.model.SerializeToString(deterministic=True)
-    scaled = apply_factors(prepared.model, plan, factors)
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), factors)
     assert prepared.model.SerializeToString(deterministic=True) == before
     for sample in bench.samples(prepared.model, 2):
         expected, actual = (bench.run(model, sample.feed)["y"] for model in (prepared.model, scaled))
@@ -77,8 +77,10 @@ def test_powers_of_two_leave_every_bit_of_the_output(bench, name, seed):
 def test_the_tensors_between_are_the_ones_that_scale(bench):
     prepared, plan = ready(bench, "conv conv")
     exponents = np.arange(8) - 4
-    scaled = apply_factors(prepared.model, plan, {"r": exponents})
-    assert {name: list(value) for name, value in scaled_tensors(prepared.model, plan, {"r": exponents}).items()} == {
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), {"r": exponents})
+    assert {
+        name: list(value) for name, value in scaled_tensors(find_chains(prepared.model, plan), {"r": exponents}).items()
+    } == {
         "c": list(exponents),
         "r": list(exponents),
     }
@@ -118,7 +120,7 @@ def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, nam
     # what random weights and data differ by is left
     assert np.std(restored) < np.std(exponents) * 0.75
     assert found.gain_db > 10
-    scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), {found.chain.tensor: found.exponents})
     balanced = type(prepared)(scaled, prepared.signature, prepared.sha256, prepared.name, prepared.where)
     statistics = bench.statistics(balanced, plan, bench.samples(scaled, 64))
     assert choose_factors(scaled, plan, statistics) == ()
@@ -143,7 +145,7 @@ def test_a_model_that_is_rescaled_alike_is_held_once(bench):
 def test_rescaled_weights_are_written_once(bench):
     prepared, plan = ready(bench, "conv depthwise conv")
     factors = {chain.tensor: np.ones(chain.channels) for chain in find_chains(prepared.model, plan)}
-    scaled = apply_factors(prepared.model, plan, factors)
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), factors)
     names = [tensor.name for tensor in prepared.model.graph.initializer]
     assert [tensor.name for tensor in scaled.graph.initializer] == names
     # the depthwise layer's weights are behind one chain and in front of the next
@@ -162,7 +164,7 @@ def test_equalization_helps_where_it_predicts_to(bench):
     prepared, plan = ready(bench, name, **weights)
     samples = bench.samples(prepared.model, 16)
     (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, samples))
-    scaled = apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents})
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), {found.chain.tensor: found.exponents})
     noise = []
     for model in (prepared.model, scaled):
         built = bench.quantized(model)[3].model
@@ -183,5 +185,7 @@ def test_dead_channels_stay_where_they_are(bench):
     (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)))
     assert found.exponents[[2, 5]].tolist() == [0, 0]
     assert len(exponents) == len(found.exponents)
-    for tensor in apply_factors(prepared.model, plan, {found.chain.tensor: found.exponents}).graph.initializer:
+    for tensor in apply_factors(
+        prepared.model, find_chains(prepared.model, plan), {found.chain.tensor: found.exponents}
+    ).graph.initializer:
         assert np.isfinite(numpy_helper.to_array(tensor)).all()

@@ -85,7 +85,7 @@ def judged(bench, prepared, plan, samples, chosen, statistics):
     factors = {item.chain.tensor: item.exponents for item in chosen}
     table = bench.table(prepared, plan, samples=samples)
     tensors = dict(table.tensors)
-    for name, exponents in scaled_tensors(prepared.model, plan, factors).items():
+    for name, exponents in scaled_tensors(find_chains(prepared.model, plan), factors).items():
         if name in tensors:
             histogram = statistics.tensors[name].equalized(exponents).histogram
             affine = choose(histogram, "max", "u8", 99.99).affine
@@ -220,7 +220,7 @@ def test_factors_leave_the_float_function(bench):
     prepared, plan = transformer(bench, BEHIND)
     rng = np.random.default_rng(4)
     factors = {chain.tensor: rng.normal(size=chain.channels) for chain in find_chains(prepared.model, plan)}
-    scaled = apply_factors(prepared.model, plan, factors)
+    scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), factors)
     for sample in bench.samples(prepared.model, 2):
         expected, actual = (bench.run(model, sample.feed)["y"] for model in (prepared.model, scaled))
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
