@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.result import LayerScales, TensorHistogram
 from int8cal.quantization.table import WeightEntry
 
@@ -268,6 +269,46 @@ def test_on_paper_the_page_is_light_and_shows_the_whole_table(show, build):
     assert table >= page.locator("#layer-table").bounding_box()["height"]
     assert not page.locator("nav").is_visible()
     assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.fixture
+def with_decisions(build):
+    """A report with every table that has many columns."""
+    report = build()
+    drop = replace(report.evaluation.metrics.top1, drop=-10.25, drop_ci95=(-13.75, -11.25))
+    how = "share of samples whose largest of 1000 scores is the same one; interval exact, of a proportion of samples"
+    figure = DecisionFigure(
+        figure="top1_agreement", kind="class scores", value=0.9944, ci95=(0.9921, 0.996), samples=900, how=how
+    )
+    outputs = {name: replace(each, decisions=(figure,) * 3) for name, each in report.evaluation.outputs.items()}
+    metrics = replace(report.evaluation.metrics, top1=drop, top5=drop)
+    return replace(report, evaluation=replace(report.evaluation, metrics=metrics, outputs=outputs))
+
+
+@pytest.mark.parametrize("width", [360, 400, 720, 800, 1400])
+def test_no_table_is_cut_off_but_that_of_layers_on_a_small_screen(show, with_decisions, width):
+    page = show(with_decisions, width=width)
+    page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth + 1)"
+        ".map(each => each.closest('.card').querySelector('h2, h3').textContent)"
+    )
+    assert cut == (["Layer table"] if width == 800 else [])
+
+
+def test_on_a_phone_each_value_stands_beside_its_head_and_layers_are_sorted_all_the_same(show, with_decisions):
+    page = show(with_decisions, width=400)
+    assert page.locator("#decisions thead").bounding_box()["x"] < 0
+    heads = page.locator("#decisions thead th").all_inner_texts()
+    row = page.locator("#decisions tbody tr").first.locator("td")
+    assert [each.get_attribute("data-head") for each in row.all()] == heads
+    assert row.nth(4).evaluate("cell => getComputedStyle(cell, '::before').content") == '"95 % interval"'
+    known = page.locator("#decisions td[data-head='95 % interval']").first
+    assert known.inner_text() == "0.9921 to 0.996"
+    assert known.bounding_box()["height"] < 30  # one line
+    before = column(page, 3)
+    page.click("#layer-table th.sqnr button")
+    assert column(page, 3) == [each for each in reversed(before) if each] + [each for each in before if not each]
 
 
 def test_odd_numbers_are_drawn_without_complaint(show, build):
