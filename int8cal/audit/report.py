@@ -11,16 +11,19 @@ from int8cal.audit.audit import FIGURES
 from int8cal.errors import printable
 from int8cal.numerics.pairs import SAFE_SUM
 from int8cal.report import wording
+from int8cal.report.screen import PIPE, beside
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
     from int8cal.audit.audit import Audit, AuditedLayer
     from int8cal.audit.repair import Repair
     from int8cal.evaluation.result import LayerSaturation
+    from int8cal.report.screen import Screen
 
 FORMAT = "int8cal/audit"
 VERSION = 1
 _Cells = tuple[str, ...]
+_ROOM_OF_LAYER = 20  # columns that are left for names, or else there is no table
 
 
 def audit_to_json(audit: Audit) -> str:
@@ -85,11 +88,12 @@ def _totals_of(audit: Audit) -> dict[str, float | None]:
     return {name: figure(audit) for name, figure in FIGURES.items()}
 
 
-def audit_lines(audit: Audit) -> list[str]:
+def audit_lines(audit: Audit, screen: Screen = PIPE) -> list[str]:
     """Show an audit in a terminal.
 
     Args:
         audit: Any audit.
+        screen: Where.
 
     Returns:
         A table of the layers that multiply integers, in graph order, then totals, what stays in float, what the data
@@ -98,22 +102,24 @@ def audit_lines(audit: Audit) -> list[str]:
     lines = [f"{printable(audit.model)}, target {audit.target}: {TARGETS[audit.target].what}", ""]
     integer = [layer for layer in audit.layers if layer.saturation.verdict != "float"]
     if integer:
-        lines += [*_table(audit, integer), ""]
+        lines += [*_table(audit, integer, screen), ""]
     rows = [*_totals(audit), *_float_row(audit), *_data_rows(audit), *_repair_rows(audit), *_gate_rows(audit)]
     rows.append(("Verdict", _verdict(audit)))
-    return lines + wording.aligned(rows)
+    return lines + screen.aligned(rows)
 
 
-def _table(audit: Audit, layers: list[AuditedLayer]) -> list[str]:
+def _table(audit: Audit, layers: list[AuditedLayer], screen: Screen) -> list[str]:
     heads: _Cells = ("unsafe", "channels", "pairs", "worst sum", "codes", "s32 used")
     heads += ("saturated", "max error") if audit.on_data else ()
     rows = [heads, *(_cells(audit, layer) for layer in layers)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     names = ["layer", *(_named(layer.saturation) for layer in layers)]
-    return [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) + f"  {name}"
-        for row, name in zip(rows, names, strict=True)
-    ]
+    figures = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+    used = len(figures[0]) + 2
+    if not screen.holds([" " * (used + _ROOM_OF_LAYER)]):
+        return [beside(("layer", *heads), (name, *row)) for name, row in zip(names[1:], rows[1:], strict=True)]
+    lines = (f"{row}  {name}" for row, name in zip(figures, names, strict=True))
+    return [part for line in lines for part in screen.wrap(line, used)]
 
 
 def _cells(audit: Audit, layer: AuditedLayer) -> _Cells:

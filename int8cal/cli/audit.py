@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import say, tell, tell_lines, tell_written
+from int8cal.cli.console import say, screen, tell, tell_fitted, tell_written
 from int8cal.cli.progress_line import shown_progress
 from int8cal.errors import Int8calError
 from int8cal.job import DEFAULT_TARGET
@@ -108,7 +108,7 @@ def command(
         if as_json:
             tell(audit_to_json(audit), nl=False)
         elif not quiet:
-            tell_lines(audit_lines(audit))
+            tell_fitted(audit_lines(audit, screen()))
         if output is not None and not quiet:
             tell_written(output, beside_json=as_json)
         require_held(audit.gates, lambda index: _value(audit.gates[index]), lambda _: _advice(audit))

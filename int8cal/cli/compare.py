@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import shown_path, tell, tell_lines, tell_written
+from int8cal.cli.console import screen, shown_path, tell, tell_fitted, tell_written
 from int8cal.cli.junit import JUnitFile, junit_option
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def command(
     if as_json:
         tell(compare_json(judged), nl=False)
     elif not quiet:
-        tell_lines(compare_lines(judged))
+        tell_fitted(compare_lines(judged, screen()))
     if output is not None and not quiet:
         tell_written(output, beside_json=as_json)
     _require(judged)

@@ -65,6 +65,17 @@ def tell_lines(lines: Iterable[str]) -> None:
         tell(line)
 
 
+def tell_fitted(lines: Iterable[str], hang: int = 4) -> None:
+    """Print lines of results, on a terminal broken between words where they are longer than it is wide.
+
+    Args:
+        lines: Any.
+        hang: Columns that further lines begin with.
+    """
+    shown = screen()
+    tell_lines(part for line in lines for part in shown.wrap(shown.plain(line), hang))
+
+
 def tell_written(path: Path | str, *, beside_json: bool = False) -> None:
     """Say which file was written; on stderr where stdout is JSON alone."""
     (say if beside_json else tell)(f"wrote {shown_path(path)}")

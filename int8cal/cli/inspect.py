@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import screen
+from int8cal.cli.console import screen, tell_fitted
 
 if TYPE_CHECKING:
     from int8cal.report.screen import Sort
@@ -46,8 +46,7 @@ def doctor(*, as_json: bool) -> None:
 
     lines = describe_machine()
     if not as_json:
-        for line in lines:
-            click.echo(line)
+        tell_fitted(lines)
         return
     facts: dict[str, str] = {}
     for line in lines:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import command_line, say, shown_path, tell
+from int8cal.cli.console import command_line, say, screen, shown_path, tell, tell_fitted
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import Int8calError
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
     from int8cal.batch.jobs import JobResult, Task
     from int8cal.batch.up_to_date import Checked
+    from int8cal.report.screen import Screen
 
 _WIDTH = 13
+_HANG = 14  # where the values of a listed job begin
 
 
 class RunCommand(click.Command):
@@ -111,8 +114,8 @@ def command(
         require_summary,
         write_summary,
     )
+    from int8cal.calibrating import files_of
     from int8cal.evaluation.gates import gate_texts
-    from int8cal.report.file_lines import COLUMNS
 
     overwrite = bool(values.get("output.overwrite", False))
     junit.expect("run", (), inputs_of_batch(tasks), overwrite=overwrite)
@@ -124,9 +127,10 @@ def command(
     for chain in chains_of(tasks):
         if any(task in selected for task in chain):
             record_samples(chain, None if quiet else tell)
+    rows = _Rows.on(screen(), width, max(len(shown_path(files_of(task.job)[0])) for task in selected))
     if not quiet:
-        tell("  ".join([f"{'job':<{width}}", *(f"{column:>{_WIDTH}}" for column in COLUMNS), "result"]))
-    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, width)
+        rows.head()
+    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, rows)
     options_of_batch = BatchOptions(workers, keep_going, rerun, path, command_line(context))
     with shown_progress(quiet=quiet):
         results, interrupted = run_batch(selected, options_of_batch, reporter)
@@ -142,18 +146,60 @@ def command(
     if left and not interrupted:
         say(f"stopped, {left} {'job' if left == 1 else 'jobs'} not run; --keep-going runs them all the same")
     if not quiet:
-        tell(describe_counts(results) + (f"; summary in {shown_path(path)}" if path else ""))
+        tell_fitted([describe_counts(results) + (f"; summary in {shown_path(path)}" if path else "")])
     if interrupted:
         raise interrupted
     return first_failure(results)
 
 
-def _reporter(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
+@dataclass(frozen=True)
+class _Rows:
+    """The table of jobs, printed row by row; where the terminal is too narrow for it, values behind their heads.
+
+    Attributes:
+        width: Columns of the longest name.
+        tabular: Whether the table fits.
+    """
+
+    width: int
+    tabular: bool
+
+    @staticmethod
+    def on(screen: Screen, width: int, end: int) -> _Rows:
+        """Choose how rows are written on a screen: ends of so many columns have room beside a table."""
+        name, *heads, _ = _heads()
+        return _Rows(width, screen.holds([_Rows(width, tabular=True).line((name, *heads, " " * end))]))
+
+    def head(self) -> None:
+        """Print the heads, where there are columns."""
+        if self.tabular:
+            tell(self.line(_heads()))
+
+    def tell(self, cells: Sequence[str]) -> None:
+        """Print the row of a job."""
+        from int8cal.report.screen import beside
+
+        row = self.line(cells) if self.tabular else beside(_heads(), cells)
+        tell_fitted([row], len(self.line((*cells[:-1], ""))) if self.tabular else 4)
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Write a row of the table."""
+        name, *figures, end = cells
+        return "  ".join((f"{name:<{self.width}}", *(f"{cell:>{_WIDTH}}" for cell in figures), end))
+
+
+def _heads() -> tuple[str, ...]:
+    from int8cal.report.file_lines import COLUMNS
+
+    return ("job", *COLUMNS, "result")
+
+
+def _reporter(quiet: set[str], rows: _Rows) -> Callable[[JobResult, str], None]:
     """Make what prints a job as it ends: what it printed, its error, its row.
 
     Args:
         quiet: Names of the jobs without a row.
-        width: Of the column of names.
+        rows: Print the others.
     """
     from int8cal.report.file_lines import figure_cells
 
@@ -164,8 +210,7 @@ def _reporter(quiet: set[str], width: int) -> Callable[[JobResult, str], None]:
             # a bug's line names its log; it reads the same whatever job it came from
             say(result.error if result.station == Int8calError.station else f"{result.name}: {result.error}")
         if result.name not in quiet:
-            cells = (f"{cell:>{_WIDTH}}" for cell in figure_cells(result.metrics))
-            tell("  ".join((f"{result.name:<{width}}", *cells, _ending(result))))
+            rows.tell((result.name, *figure_cells(result.metrics), _ending(result)))
             sys.stdout.flush()
 
     return report
@@ -190,14 +235,14 @@ def _dry_run(tasks: Sequence[Task], *, rerun: bool) -> int:
         up_to_date = checked.decision.up_to_date
         state = "cannot run" if checked.error else "up to date" if up_to_date else "to run"
         counts[state] += 1
-        for line in _listing(checked, state):
-            tell(line)
+        tell_fitted(_listing(checked, state), _HANG)
         if checked.error is not None:
             code = code or checked.error.exit_code
             say(f"{checked.task.job.name}: {checked.error}")
         elif up_to_date and checked.decision.record is not None:
             code = code or checked.decision.record.exit_code
-    tell(", ".join(f"{number} {state}" for state, number in counts.items() if number) + "; nothing was written")
+    told = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
+    tell_fitted([f"{told}; nothing was written"])
     return code
 
 

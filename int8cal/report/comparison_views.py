@@ -14,12 +14,14 @@ from int8cal.report.comparison import Regression, held, why_unknown
 from int8cal.report.junit import Case, Suite, cases_of_gates
 from int8cal.report.markdown import bullets, code, escape, folded, joined, long_table
 from int8cal.report.reading import name_of
+from int8cal.report.screen import PIPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from int8cal.evaluation.result import Gate
     from int8cal.report.comparison import Comparison, FigureChange
+    from int8cal.report.screen import Screen
 
 FORMAT = "int8cal/compare"
 VERSION = 1
@@ -87,8 +89,8 @@ def outcome(judged: JudgedComparison) -> str:
     return f"{failed} of {wording.count(len(judged.verdicts), 'check')} failed"
 
 
-def compare_lines(judged: JudgedComparison) -> list[str]:
-    """Show a comparison in a terminal."""
+def compare_lines(judged: JudgedComparison, screen: Screen = PIPE) -> list[str]:
+    """Show a comparison in a terminal, a line per row of its tables."""
     found = judged.found
     old, new = map(printable, judged.names)
     lines = [
@@ -97,10 +99,10 @@ def compare_lines(judged: JudgedComparison) -> list[str]:
         *(f"warning: {printable(text)}" for text in found.warnings),
         "",
     ]
-    lines += wording.columns([("", "old", "new", "change", ""), *_figure_rows(found)])
+    lines += screen.table([("", "old", "new", "change", ""), *_figure_rows(found)])
     worse = _layer_rows(found)[:_SHOWN_LAYERS]
     if worse:
-        lines += ["", *wording.columns([("layer, largest drop first", "op", "old", "new", "change"), *worse])]
+        lines += ["", *screen.table([("layer, largest drop first", "op", "old", "new", "change"), *worse])]
     rows = [(head, text) for head, text in _lists(found) if text]
     rows += [(f"Changed {name}", f"{old_} to {new_}") for name, old_, new_ in _settings(found)]
     rows += _of_one(found)
@@ -108,7 +110,7 @@ def compare_lines(judged: JudgedComparison) -> list[str]:
         ("pass" if gate.passed else "FAIL", f"{gate.gate}  ({value_text(judged, gate)})") for gate in judged.verdicts
     ]
     rows.append(("Verdict", outcome(judged)))
-    return [*lines, "", *wording.aligned(rows)]
+    return [*lines, "", *screen.aligned(rows)]
 
 
 def compare_markdown(judged: JudgedComparison) -> str:

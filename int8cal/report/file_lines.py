@@ -325,11 +325,11 @@ def _summary(name: str, content: Summary, screen: Screen) -> list[str]:
         ("summary", f"{name} of {', '.join(content.configs)}"),
         ("jobs", f"{len(content.jobs)}: {counts}; exit code {content.exit_code}"),
     ]
-    shown = wording.columns([("job", *COLUMNS, "gates", "time", "result"), *map(_row, jobs)])
+    shown = screen.table([("job", *COLUMNS, "gates", "time", "result"), *map(_row, jobs)], "job")
     # why a job has no results, or failed
     reasons = [(job.name, job.error or (job.why if job.status == "not run" else "")) for job in jobs]
     rows = [(name, reason) for name, reason in reasons if reason]
-    lines = [*screen.aligned(head), "", shown[0], *screen.cut(shown[1:], "job")]
+    lines = [*screen.aligned(head), "", *shown]
     return lines + (["", *screen.aligned(rows)] if rows else [])
 
 

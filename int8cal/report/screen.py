@@ -25,6 +25,8 @@ _HEIGHTS_ASCII = " .:-=+*#@"
 _ASCII = str.maketrans({"…": "~", "×": "x", "µ": "u", "·": "-", "█": "#", "\N{REPLACEMENT CHARACTER}": "?"})  # noqa: RUF001
 # beside fewer columns than these a name gets a line of its own
 _ROOM_OF_NAME = 16
+# columns that a text in the last column of a table has at least
+_ROOM_OF_TEXT = 12
 _PAINT = re.compile(r"\x1b\[[0-9;]*m")
 _COLOURS = {"fair": "33", "poor": "31", "soft": "2", "strong": "1", "good": "32"}
 
@@ -125,11 +127,11 @@ class Screen:
 
         Args:
             line: Of words; colours take no columns. A word that is longer than a line is broken.
-            hang: Columns that further lines begin with.
+            hang: Columns that further lines begin with, where that leaves enough for the text.
         """
         if self.whole_names or _columns(line) <= self.width:
             return [line]
-        indent = " " * min(hang, self.width // 2)
+        indent = " " * min(hang, max(self.width // 2, self.width - _ROOM_OF_TEXT))
         lines = [""]
         for word in re.findall(r"\s*\S+", line):
             if _columns(lines[-1] + word) <= self.width:
@@ -146,6 +148,25 @@ class Screen:
             else:
                 lines[-1] += left
         return lines
+
+    def holds(self, lines: Sequence[str]) -> bool:
+        """Whether the lines fit without a break; where nobody looks at a width they always do."""
+        return self.whole_names or all(_columns(line) <= self.width for line in lines)
+
+    def table(self, rows: Sequence[Sequence[str]], what: str = "") -> list[str]:
+        """Write a table; where its last column is too wide, on several lines; else each value behind its head.
+
+        Args:
+            rows: Of equal length; the first has the heads, and its first cell is the table's own name, "" for none.
+            what: What a row is, where there may be more of them than the screen takes.
+        """
+        head, *lines = wording.columns(rows)
+        used = max(map(_columns, wording.columns([row[:-1] for row in rows]))) + 2
+        if not self.holds([head, *lines]) and used + _ROOM_OF_TEXT > self.width:
+            used, head = 4, printable(rows[0][0])
+            lines = [beside(rows[0], row) for row in rows[1:]]
+        shown = self.cut(lines, what) if what else lines
+        return [part for line in (head, *shown) if line for part in self.wrap(line, used)]
 
     def aligned(self, rows: list[tuple[str, str]], bands: Sequence[str] = ()) -> list[str]:
         """Write labels and texts in two columns, long texts on several lines; `bands` colour the rows' first lines."""
@@ -166,6 +187,15 @@ class Screen:
             *lines[: self.rows],
             f"... {wording.count(len(lines) - self.rows, f'more {what}')}; --all shows every row",
         ]
+
+
+PIPE = Screen(whole_names=True)
+
+
+def beside(heads: Sequence[str], cells: Sequence[str]) -> str:
+    """Write a row of a table in words: its first cell, then each value behind the head of its column."""
+    told = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], cells[1:], strict=True) if cell]
+    return printable(f"{cells[0]}: {', '.join(told)}")
 
 
 def _columns(text: str) -> int:

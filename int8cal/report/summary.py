@@ -18,7 +18,7 @@ from int8cal.report.reading import (
     told_gates,
     verdict,
 )
-from int8cal.report.screen import Screen
+from int8cal.report.screen import PIPE
 from int8cal.report.tables import decision_sentences, optimized_sentence, runtime_sentences, worst_layer
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Report
     from int8cal.report.document import Document
     from int8cal.report.reading import Headline
+    from int8cal.report.screen import Screen
 
 LINES = 8
-PIPE = Screen(whole_names=True)
 _LABEL = 8
 # Of the headlines, those that are about accuracy, most telling first.
 _ACCURACY = ("metric", "top1", "agreement", "sqnr_db")

@@ -168,12 +168,10 @@ def _mixed_lines(document: Document, screen: Screen) -> list[str]:
     found = document.mixed_precision
     if found is None:
         return []
-    lines = ["", *wording.columns([curve_heads(found), *curve_rows(found)])]
+    lines = ["", *screen.table([curve_heads(found), *curve_rows(found)])]
     if found.layers:
-        head, *rows = wording.columns(
-            [("layer", "op", "noise", "estimated time", "decision"), *mixed_layer_rows(found)]
-        )
-        lines += ["", head, *screen.cut(rows, "layer")]
+        rows = [("layer", "op", "noise", "estimated time", "decision"), *mixed_layer_rows(found)]
+        lines += ["", *screen.table(rows, "layer")]
     return lines
 
 

@@ -222,6 +222,18 @@ def here(pipeline, capsys) -> Callable[..., Finished]:
 
 
 @pytest.fixture
+def terminal(monkeypatch, capsys) -> Callable[[int], None]:
+    """Make `here` print on a terminal of so many columns, without colours."""
+
+    def terminal(columns: int) -> None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("NO_COLOR", "1")
+
+    return terminal
+
+
+@pytest.fixture
 def gated() -> Callable[..., Report]:
     """Make a report with gates: text, value and verdict of each."""
 

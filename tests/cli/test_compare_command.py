@@ -30,6 +30,19 @@ def test_both_sides_and_the_difference_are_shown(here, reports):
     assert done.out.endswith("Verdict  no limits set\n")
 
 
+@pytest.mark.parametrize("columns", [30, 40, 80])
+def test_lines_fit_the_terminal(here, reports, terminal, columns):
+    terminal(columns)
+    lines = here("compare", *reports).out.splitlines()
+    assert max(map(len, lines)) <= columns
+    row = (
+        "SQNR 31.50 dB 28.50 dB -3.00 dB worse"
+        if columns == 80
+        else ("SQNR: old 31.50 dB, new 28.50 dB, change -3.00 dB, worse")
+    )
+    assert row in " ".join(" ".join(lines).split())
+
+
 @pytest.mark.parametrize(("limit", "code"), [("sqnr_db.drop<=3", 0), ("sqnr_db.drop<=2.9", 7)])
 def test_a_limit_decides_the_exit_code(here, reports, limit, code):
     done = here("compare", *reports, "--limit", limit, "-q")

@@ -19,6 +19,14 @@ def test_json_is_one_object_of_the_same_facts(here, pipeline):
     assert json.loads(here("doctor", "--json").out) == {"CPU": "x86 (avx2: yes)", "onnxruntime": "1.31"}
 
 
+def test_lines_fit_the_terminal(here, pipeline, terminal):
+    terminal(40)
+    pipeline.lines = ("faster runtime: openvino is installed, and calibrate says where a model is fastest",)
+    lines = here("doctor").out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(" ".join(lines).split()) == pipeline.lines[0]
+
+
 def test_a_real_machine_is_described(call):
     done = call("doctor")
     assert (done.code, done.err) == (0, "")

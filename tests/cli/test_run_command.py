@@ -28,6 +28,25 @@ def test_one_row_per_job(here, pipeline, batch):
     assert len({row.index("31.50") for row in rows}) == 1
 
 
+@pytest.mark.parametrize("columns", [30, 40, 80, 120])
+def test_rows_fit_the_terminal_whose_columns_have_no_room_as_values_behind_their_heads(
+    here, pipeline, batch, gated, terminal, columns
+):
+    terminal(columns)
+    pipeline.report = gated(("top1.drop<=0.5", 1.0, False))
+    lines = here("run", batch).out.splitlines()
+    assert max(map(len, lines)) <= columns
+    text = " ".join(" ".join(lines).split())
+    assert text.count("31.50 dB") == 3
+    if columns < 80:
+        assert (
+            "bb: SQNR 31.50 dB, top-1 drop 1.00 points, size 4.00x smaller, speedup 2.00x, result failed: gate" in text
+        )
+    else:
+        assert lines[0].split()[:2] == ["job", "SQNR"]
+    assert max(map(len, here("run", batch, "--dry-run").out.splitlines())) <= columns
+
+
 def test_the_results_path_is_shown_without_detours(here, pipeline, tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "real" / "deep").mkdir(parents=True)

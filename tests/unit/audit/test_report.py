@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import pytest
 from made_reports import CLEAN, FOUND, SAFE, UNSAFE, layer_saturation
 
 from int8cal.audit.audit import Audit, AuditedLayer, Repaired
@@ -10,6 +11,7 @@ from int8cal.audit.on_data import LayerOnData, OnData, RuntimeOnData
 from int8cal.audit.repair import Repair
 from int8cal.audit.report import audit_lines, audit_to_json
 from int8cal.evaluation.result import Fusion, Gate
+from int8cal.report.screen import Screen
 
 FLOAT = layer_saturation("rnn\x1b", "LSTM", verdict="float", why="computes in float")
 LAYERS = (AuditedLayer(UNSAFE, (-127, 127), 0.25), AuditedLayer(SAFE, (-60, 60), 0.01), AuditedLayer(FLOAT, None, None))
@@ -30,6 +32,14 @@ def test_an_audit_is_a_table_with_totals_and_a_verdict():
     assert "1 (1 LSTM); they cannot saturate" in text
     assert "onnxruntime runs 2 of 3 compute nodes on integers" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("columns", [30, 80])
+def test_an_audit_fits_the_terminal(columns):
+    lines = audit_lines(AUDIT, Screen(width=columns))
+    assert max(map(len, lines[2:])) <= columns or columns == 30  # broken in words when they are printed
+    row = "unsafe 3, channels 16, pairs 7, worst sum 254/128, codes -127..127, s32 used 0.2500"
+    assert (f"conv|1 (Conv): {row}" in lines) == (columns == 30)
 
 
 def test_an_audit_shows_data_repairs_and_gates():

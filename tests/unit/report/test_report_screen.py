@@ -38,6 +38,30 @@ def test_in_a_sparkline_what_is_not_nothing_shows(shares):
         assert [cell != " " for cell in line] == [share > 0 for share in shares]
 
 
+ROWS = [("layer", "op", "why"), ("/a/b", "Conv", "the gates hold without it"), ("/a/c", "Gemm", "")]
+
+
+def test_a_table_that_is_too_wide_breaks_its_last_column():
+    assert Screen(width=40).table(ROWS) == [
+        "layer  op    why",
+        "/a/b   Conv  the gates hold without it",
+        "/a/c   Gemm",
+    ]
+    assert Screen(width=30).table(ROWS)[1:3] == ["/a/b   Conv  the gates hold", "             without it"]
+
+
+def test_a_table_without_room_for_columns_has_values_behind_their_heads():
+    assert Screen(width=24).table(ROWS) == [
+        "layer",
+        "/a/b: op Conv, why the",
+        "    gates hold without",
+        "    it",
+        "/a/c: op Gemm",
+    ]
+    assert Screen(width=24, rows=1).table(ROWS, "layer")[-2:] == ["... 1 more layer; --all", "    shows every row"]
+    assert Screen(width=10, whole_names=True).table(ROWS) == Screen(width=99).table(ROWS)
+
+
 def test_a_longer_bar_is_more():
     lengths = [Screen(blocks=False).bar(share, 20).count("#") for share in (0.0, 0.3, 0.6, 1.0)]
     assert lengths == [0, 6, 12, 20]
