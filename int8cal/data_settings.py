@@ -61,8 +61,8 @@ class DataSettings:
     labels: Annotated[
         Labels | None,
         Option(
-            '"folders", a CSV path, "column:NAME", "none", or null (told by the data: a column label or labels, '
-            "labels.csv if present, else class folders that can be the model's classes).",
+            '"folders", path of a CSV or a list, "column:NAME", "none", or null (told by the data: a column label or '
+            "labels, labels.csv if present, else class folders that can be the model's classes).",
             api=(),
         ),
     ] = None

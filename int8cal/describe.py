@@ -124,12 +124,12 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
     tables = sum(len(each.embeddings) for _, each in plans)
     kinds = ((layers, "layer"), (tensors, "activation"), *([(tables, "embedding")] if tables else []))
     lines += [f"would be quantized: {', '.join(count(*each) for each in kinds)}"]
-    nodes, left = [], [(each.op_type, each.node, f": {each.reason}") for each in apart]
+    nodes, left = [], [(each.op_type, each.node, each.reason) for each in apart]
     for where, found in plans:
         nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.layers]
         nodes += [(layer.op_type, f"{where}{layer.node}", "") for layer in found.recurrent]
         nodes += [(each.op_type, f"{where}{each.node}", f": its table {each.weight}") for each in found.embeddings]
-        left += [(each.op_type, f"{where}{each.node}", f": {each.reason}") for each in found.unquantized]
+        left += [(each.op_type, f"{where}{each.node}", each.reason) for each in found.unquantized]
     _require_match(screen, path, [node for _, node, _ in (*nodes, *left)])
     lines += _nodes(nodes, width, screen)
     floats = float_nodes(prepared.model, plan)
@@ -138,7 +138,10 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
         of = f"{count(len(floats), 'node')} of the model ({counted(ops, len(ops))})"
         lines += screen.wrap(f"would stay float: {of}; a report counts nodes as the runtime merges them", 2)
     if left:
-        lines += ["why, of those that could be quantized", *_nodes(left, width, screen)]
+        from int8cal.report.terminal import float_lines
+
+        shown = screen.chosen(left, lambda node: node[1], lambda _: 0.0)
+        lines += ["why, of those that could be quantized", *float_lines(shown, screen, _columns_of_ops(width, screen))]
     return lines
 
 
@@ -162,8 +165,12 @@ def _family_lines(model: onnx.ModelProto, plan: Plan) -> list[str]:
 
 def _nodes(nodes: list[tuple[str, str, str]], width: int, screen: Screen) -> list[str]:
     shown = screen.chosen(nodes, lambda node: node[1], lambda _: 0.0)
-    width = width if screen.width >= _ROOM_OF_COLUMNS else 0
-    return screen.cut([f"  {op_type:<{width}}  {node}{why}" for op_type, node, why in shown], "node")
+    width = _columns_of_ops(width, screen)
+    return screen.cut([f"  {op_type:<{width}} {node}{why}" for op_type, node, why in shown], "node")
+
+
+def _columns_of_ops(width: int, screen: Screen) -> int:
+    return width + 1 if screen.width >= _ROOM_OF_COLUMNS else 0
 
 
 def _spec(spec: TensorSpec) -> str:

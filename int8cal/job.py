@@ -324,11 +324,12 @@ class EvaluationSettings:
         Annotated[
             Labels | None,
             Option(
-                '"folders", a CSV of file,label, "column:NAME", or "none", for samples that the model is judged on.',
+                '"folders", a CSV of file,label, a list in the order of the samples (.npy, or a text with a number per '
+                'line), "column:NAME", or "none", for samples that the model is judged on.',
                 flag="--labels",
                 group="Data",
                 first=True,
-                help='CSV of file,label; "folders" for class folders; column:NAME; or "none".',
+                help='CSV of file,label; list in order (.npy, a number per line); "folders"; column:NAME; or "none".',
                 metavar="FILE",
                 api=("evaluate",),
             ),

@@ -21,7 +21,12 @@ ROWS = 30
 
 @click.command("inspect")
 @click.argument("file", type=options.PATH, metavar="FILE")
-@click.option("--all", "every", is_flag=True, help="Show every row: a terminal gets 30 of each list, a pipe all.")
+@click.option(
+    "--all",
+    "every",
+    is_flag=True,
+    help="Show every row, and nodes of one reason each: a terminal gets 30 rows of a list, a pipe all.",
+)
 @click.option(
     "--sort",
     type=click.Choice(["worst", "order", "name"]),
@@ -34,7 +39,9 @@ def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
 
     shown = screen()
     rows = None if every or shown.whole_names else ROWS
-    for line in describe_file(Path(file), replace(shown, rows=rows, sort=cast("Sort", sort or ""), only=only)):
+    for line in describe_file(
+        Path(file), replace(shown, rows=rows, every=every, sort=cast("Sort", sort or ""), only=only)
+    ):
         click.echo(line)
 
 

@@ -40,6 +40,7 @@ class Screen:
         blocks: Whether block characters can be written; else bars are of ASCII.
         colour: Whether escape sequences may be written.
         rows: Most rows of a list, None for all.
+        every: Whether nodes with one reason are listed one by one, as who asked for every row wants them.
         whole_names: Whether names are written whole, however long; for files and pipes, where they are searched.
         sort: Order of lists, "" for the usual one of a file.
         only: Glob that names have to match, "" for all.
@@ -49,6 +50,7 @@ class Screen:
     blocks: bool = True
     colour: bool = False
     rows: int | None = None
+    every: bool = False
     whole_names: bool = False
     sort: Sort | Literal[""] = ""
     only: str = ""

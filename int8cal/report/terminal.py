@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -40,11 +41,15 @@ from int8cal.report.tables import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from int8cal.report.document import Document, WeightScales
 
 _Row = tuple[str, str]
 _FAMILIES = 2  # in a line
 _LABEL = 8  # columns, as in a summary
+_ALIKE = 3  # nodes of one reason that are named
+_INPUT = re.compile(r"\binput .+ is float")
 WIDE = Screen()
 
 
@@ -75,8 +80,7 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     fusion = document.fusion
     lines += ["", *screen.aligned([*_family_rows(document), *_float_rows(document)])]
     if fusion:
-        left = [f"  {printable(n.op_type)} {printable(n.node)}: {printable(n.reason)}" for n in fusion.nodes]
-        lines += _wrapped(screen.cut(left, "node"), screen)
+        lines += _wrapped(float_lines([(n.op_type, n.node, n.reason) for n in fusion.nodes], screen), screen)
     lines += _mixed_lines(document, screen)
     rows = screen.aligned(_search_rows(document))
     lines += ["", *rows] if rows else []
@@ -84,6 +88,33 @@ def report_lines(document: Document, screen: Screen = WIDE) -> list[str]:
         decisions = screen.cut([f"  {printable(line)}" for line in document.decisions], "decision")
         lines += ["", "decisions", *_wrapped(decisions, screen)]
     return lines
+
+
+def float_lines(nodes: Sequence[tuple[str, str, str]], screen: Screen, width: int = 0) -> list[str]:
+    """List nodes that are float, and why; many with one reason in one line that names the first of them.
+
+    Args:
+        nodes: Op, name and reason of each, in the order to show.
+        screen: Where; who asked for every row, or for some names, gets a line per node.
+        width: Columns of the ops, 0 for as many as each takes.
+    """
+    together: dict[str, list[tuple[str, str, str]]] = {}
+    for op_type, node, reason in nodes:
+        # which input it is tells nothing of many nodes
+        key = reason if screen.every or screen.only else _INPUT.sub("input is float", reason)
+        together.setdefault(key, []).append((op_type, node, reason))
+    lines = []
+    for reason, alike in together.items():
+        if screen.every or screen.only or len(alike) <= _ALIKE:
+            lines += [f"  {op_type:<{width}} {node}: {why}" for op_type, node, why in alike]
+            continue
+        ops = Counter(op_type for op_type, _, _ in alike)
+        named = ", ".join(wording.shortened(node) for _, node, _ in alike[:_ALIKE])
+        kinds = wording.counted(ops, len(ops))
+        lines.append(
+            f"  {wording.count(len(alike), 'node')}, {reason}: {kinds} ({named} and {len(alike) - _ALIKE} more)"
+        )
+    return screen.cut([printable(line) for line in lines], "node")
 
 
 def _wrapped(lines: list[str], screen: Screen) -> list[str]:

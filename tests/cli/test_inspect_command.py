@@ -195,6 +195,20 @@ def test_weights_count_wherever_they_are(call, tmp_path, in_nodes):
     assert "would be quantized: 1 layer, 1 activation" in lines
 
 
+def test_nodes_that_are_float_for_one_reason_are_one_line_unless_every_row_is_asked_for(call, tmp_path):
+    model = network(in_nodes=True)
+    model.graph.node.append(helper.make_node("Transpose", ["y"], ["t"], "turned"))
+    for name in ("m1", "m2", "m3", "m4", "m5"):
+        model.graph.node.append(helper.make_node("MatMul", ["y", "t"], [name], name))
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "n"]))
+    onnx.save(model, tmp_path / "net.onnx")
+    short, every = (call("inspect", "net.onnx", *extra).out for extra in ((), ("--all",)))
+    assert "5 nodes, its weights are not constant: MatMul 5 (" in short
+    assert short.endswith(" and 2 more)\n")
+    assert short.count("its weights are not constant") == 1
+    assert every.count(": its weights are not constant") == 5
+
+
 def test_inspect_and_init_tell_the_same_of_what_stays_float(call, tmp_path):
     onnx.save(network(in_nodes=True), tmp_path / "net.onnx")
     assert "would stay float: 1 node of the model (Softmax 1); a report counts" in call("inspect", "net.onnx").out

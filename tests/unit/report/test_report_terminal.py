@@ -36,6 +36,18 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
     assert not any("onnxruntime merged" in line for line in report_lines(document_of(report)))
 
 
+def test_many_nodes_with_one_reason_take_one_line(report):
+    reasons = ["its weights are not constant"] * 4 + [f"input x{number} is float" for number in range(9)] + ["excluded"]
+    nodes = tuple(FloatNode(f"n{at}", "Conv" if at < 7 else "Add", why) for at, why in enumerate(reasons))
+    document = document_of(replace(report, evaluation=replace(report.evaluation, fusion=Fusion(9, 14, nodes))))
+    lines = report_lines(document)
+    assert "  4 nodes, its weights are not constant: Conv 4 (n0, n1, n2 and 1 more)" in lines
+    assert "  Add n13: excluded" in lines
+    assert "  9 nodes, input is float: Add 6, Conv 3 (n4, n5, n6 and 6 more)" in lines
+    for every in (Screen(every=True), Screen(only="*")):
+        assert "  Conv n4: input x0 is float" in report_lines(document, every)
+
+
 def test_a_missing_figure_is_named_with_its_reason(empty_report):
     text = "\n".join(report_lines(document_of(empty_report)))
     assert "Top-1 drop         not measured: no labels" in text
