@@ -25,6 +25,7 @@ from int8cal.probe.score_points import (
     boxes_and_scores,
     ending,
     joining_of,
+    loose_outputs,
 )
 from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import Session
@@ -132,9 +133,13 @@ class GroupFinder:
     Args:
         fp32: The float model.
         threads: Of the runtime; 0 for all CPUs.
+
+    Attributes:
+        loose: Outputs whose shape may differ between two models of the graph, see `probe.score_points.loose_outputs`.
     """
 
     def __init__(self, fp32: onnx.ModelProto, *, threads: int = 0) -> None:
+        self.loose = loose_outputs(fp32)
         self._graph: _Graph | None = _Graph(fp32, threads)
         self._found: dict[str, tuple[OutputGroup, ...]] = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,14 @@ POOR_DB = 10.0
 _ROUNDING_DB = 120.0
 
 
+@dataclass
+class _Uneven:
+    """An output of which the models give other numbers of values: shapes of the first such sample, count of samples."""
+
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    samples: int = 0
+
+
 class OutputComparison:
     """Sums over samples; `add` each one, then read `metrics`, `outputs`, `reasons` and `warnings`.
 
@@ -63,6 +71,7 @@ class OutputComparison:
         self._groups: dict[str, list[GroupComparison]] = {}
         self._ungrouped: dict[str, str] = {}  # outputs whose channels cannot be told apart, and why
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
+        self._uneven: dict[str, _Uneven] = {}  # float outputs of which the models give other numbers of values
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
         self._agree = 0
@@ -78,7 +87,7 @@ class OutputComparison:
 
         Raises:
             NonFiniteError: NaN or infinity in a float output, naming output, model and sample.
-            ModelError: An output whose shapes differ.
+            ModelError: An output whose shapes differ, though values do not decide them.
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
@@ -95,11 +104,9 @@ class OutputComparison:
             _require_finite(x, name, self._models[0], sample.origin, quantized=not self._first_is_float)
             _require_finite(y, other, self._models[1], sample.origin, quantized=True)
             if x.shape != y.shape:
-                first, second = self._models
-                raise ModelError(
-                    f'output "{name}" has shape {x.shape} in the {first} and {y.shape} in the {second}',
-                    do="give the FP32 model that the int8 model was made from",
-                )
+                self._add_uneven(name, x, y)
+            if name in self._uneven:
+                continue
             x, y = (kept(name, value, sample) for value in (x, y))
             floats[0][name], floats[1][name] = x, y
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
@@ -109,6 +116,28 @@ class OutputComparison:
             if name == self._scores:
                 self._classify(sample, x, y)
         self._decide(floats)
+
+    def _add_uneven(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+        """Count a sample of which the models select other numbers of values: no two of them belong together."""
+        first, second = self._models
+        if self._find is None or name not in self._find.loose:
+            raise ModelError(
+                f'output "{name}" has shape {x.shape} in the {first} and {y.shape} in the {second}',
+                do="give the FP32 model that the int8 model was made from",
+            )
+        known = self._uneven.setdefault(name, _Uneven((x.shape, y.shape)))
+        known.samples += 1
+        self._sums.pop(name, None)  # of samples with as many values, in whatever order
+        self._scores = self._scores or name
+
+    def _why_uneven(self, name: str) -> str:
+        """Say that no error can be told of an output."""
+        known = self._uneven[name]
+        (x, y), (first, second) = known.shapes, self._models
+        return (
+            f'output "{name}" has another shape in the {second} for {known.samples} of {self.samples} samples, such as '
+            f"{y} for {x} in the {first}: values decide it, so none can be compared"
+        )
 
     def _decide(self, floats: list[dict[str, npt.NDArray[Any]]]) -> None:
         """Look at what the outputs decide, by the groups that the first sample tells."""
@@ -202,7 +231,8 @@ class OutputComparison:
     def reasons(self) -> dict[str, str]:
         """Say for each figure that is None why; keys are dotted paths of report.json."""
         _, found = self._decisions.results()
-        reasons = dict(found)
+        uneven = tuple(f"outputs.{name}." for name in self._uneven)
+        reasons = {path: why for path, why in found.items() if not path.startswith(uneven)}
         outputs, metrics = self.outputs(), self.metrics()
         for name, figures in outputs.items():
             if figures.sqnr_db is None:
@@ -217,7 +247,7 @@ class OutputComparison:
             if getattr(metrics, key) is None:
                 names = self._without(key) or list(outputs)
                 why = "; ".join(dict.fromkeys(self._why_no_error(name) for name in names))
-                reasons[f"metrics.{key}"] = why if self._sums else _NO_FLOAT
+                reasons[f"metrics.{key}"] = why if self._sums or self._uneven else _NO_FLOAT
         for name, figures in outputs.items():
             for at, group in enumerate(figures.groups):
                 if group.sqnr_db is None or group.cosine is None:
@@ -240,7 +270,8 @@ class OutputComparison:
         """Name the outputs that are of little use: faults first, then what is mostly noise, or zero everywhere."""
         first, second = self._models
         outputs = self.outputs()
-        found = [line for output in outputs.values() for line in output.faults]
+        found = [f"{self._why_uneven(name)}; judge it by --metric" for name in self._uneven]
+        found += [line for output in outputs.values() for line in output.faults]
         for name, sums in self._sums.items():
             ratio = sums.total.sqnr_db
             if not sums.total.count:
@@ -297,11 +328,15 @@ class OutputComparison:
 
     def _no_scores(self) -> str:
         """Why there are no class scores; empty when there are."""
+        if self._scores in self._uneven:
+            return self._why_uneven(self._scores)
         return _NO_FLOAT if self._scores is None else self._unlike_scores
 
     def _why_no_error(self, name: str) -> str:
         if name in self._other:
             return f"output {name} is {self._other[name]}, not float"
+        if name in self._uneven:
+            return self._why_uneven(name)
         sums = self._sums.get(name, SampleSums()).total
         if not sums.count:
             return f"output {name} is absent or empty for every sample"

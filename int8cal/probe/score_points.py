@@ -229,6 +229,36 @@ def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
     return tuple(found.values())
 
 
+def loose_outputs(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the outputs whose shape may be another one in another model of the same graph, on the same inputs.
+
+    Args:
+        model: A float model.
+
+    Returns:
+        Names of outputs behind a selection (NonMaxSuppression), a Loop, or a node that reads integers or conditions
+        computed of real values: how many durations add up to, what is above a threshold.
+    """
+    index = Index(model)
+    alive, loose = _reached(index)
+    decided, real = set[str](), set[str]()
+    for node in index.graph.node:
+        read = set(tensors_read(node)) if node.op_type not in _SHAPES else set[str]()
+        outputs = [name for name in node.output if name in alive]
+        if read & (decided | loose) or (node.op_type == "Loop" and read & real):
+            loose.update(outputs)
+        discrete = {name for name in outputs if _is_discrete(index, node, name)}
+        decided |= discrete if read & real else set()
+        real.update(name for name in outputs if name not in discrete)
+    return frozenset(value.name for value in model.graph.output if value.name in loose)
+
+
+def _is_discrete(index: Index, node: onnx.NodeProto, name: str) -> bool:
+    """Whether a tensor holds integers or conditions, as far as is known."""
+    kind = int(attribute(node, "to", 0)) if node.op_type == "Cast" else index.elem_type(name)
+    return kind not in _REAL_OR_UNKNOWN
+
+
 def split_points(points: Sequence[ScorePoint], found: Mapping[str, npt.NDArray[Any]]) -> tuple[ScorePoint, ...]:
     """Score boxes and scores that one node computed apart, as values tell them.
 

@@ -60,3 +60,69 @@ def test_an_output_that_is_not_finite_is_an_error_that_names_output_and_sample(c
     code, _, err = calibrate(np.full((8, 8), 3.3e38))
     assert code == 5
     assert 'x.npy[3]: output "y" of the FP32 model holds infinity' in err
+
+
+SELECTED = ["Greater(s, zero) -> c", "Compress(s, c) -> y"]
+SUMMED = [
+    "Relu(s) -> d",
+    "Ceil(d) -> e",
+    "ReduceSum(e) -> n",
+    "Cast(n) -> i",
+    "Range(none, i, one) -> k",
+    "Cast(k) -> y",
+]
+
+
+@pytest.fixture
+def deciding(tmp_path, monkeypatch, capsys):
+    """Calibrate a model whose output has as many values as nodes behind its scores decide; gives code, report, stdout."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("x.npy", rng.normal(size=(8, 32)).astype(np.float32))
+    value, node = helper.make_tensor_value_info, helper.make_node
+
+    def run(chain, *arguments, scores=False):
+        nodes = [node("MatMul", ["x", "W"], ["m"]), node("Relu", ["m"], ["r"]), node("MatMul", ["r", "V"], ["p"])]
+        nodes.append(node("Reshape", ["p", "flat"], ["s"]))
+        for at, each in enumerate(chain):
+            op, read, made = each.replace(")", "").replace(" -> ", "(").split("(")
+            last = TensorProto.FLOAT if at == len(chain) - 1 else TensorProto.INT64
+            options = {"Cast": {"to": last}, "ReduceSum": {"keepdims": 0}}.get(op, {})
+            nodes.append(node(op, read.split(", "), [made], **options))
+        weights = {"W": rng.normal(size=(32, 64)), "V": rng.normal(size=(64, 400)), "zero": np.zeros(())}
+        stored = {name: each.astype(np.float32) for name, each in weights.items()}
+        stored |= {"flat": np.array([-1]), "none": np.array(0), "one": np.array(1)}
+        outputs = [value("y", TensorProto.FLOAT, ["k"]), *([value("p", TensorProto.FLOAT, [1, 400])] if scores else [])]
+        initializers = [numpy_helper.from_array(each, name) for name, each in stored.items()]
+        graph = helper.make_graph(nodes, "g", [value("x", TensorProto.FLOAT, [1, 32])], outputs, initializers)
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "m.onnx")
+        code = main(["calibrate", "m.onnx", "--data", "x.npy", "-o", "out", "--no-latency", *arguments])
+        return code, json.loads(Path("out/report.json").read_text()), capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("chain", [SELECTED, SUMMED])
+def test_an_output_whose_length_values_decide_has_no_error_and_the_report_says_why(deciding, chain):
+    code, report, out = deciding(chain)
+    assert code == 0
+    assert report["metrics"]["sqnr_db"] is None
+    why = 'output "y" has another shape in the int8 model for '
+    assert report["reasons"]["metrics.sqnr_db"].startswith(why)
+    assert report["reasons"]["outputs.y"].startswith(why)
+    assert "of 8 samples, such as (" in out
+    assert report["layers"]
+
+
+def test_outputs_beside_it_keep_their_figures(deciding):
+    code, report, out = deciding(SELECTED, scores=True)
+    assert code == 0
+    assert report["outputs"]["y"]["sqnr_db"] is None
+    assert report["metrics"]["sqnr_db"] == report["outputs"]["p"]["sqnr_db"] > 20.0
+    assert 'output "y" has another shape in the int8 model' in out
+
+
+def test_a_gate_on_what_cannot_be_measured_fails(deciding):
+    code, report, _ = deciding(SELECTED, "--gate", "sqnr_db>=20")
+    assert code == 7
+    assert report["gates"][0]["passed"] is False

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from int8cal.graph.taps import tapped_model
-from int8cal.probe.score_points import score_points, scored_int8, tensors_of
+from int8cal.probe.score_points import loose_outputs, score_points, scored_int8, tensors_of
 from int8cal.runtime.sessions import Session
 
 HEAD = "h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V)"
@@ -64,6 +64,23 @@ def test_behind_a_selection_of_boxes_its_candidates_are_scored(bench):
     weights |= {"one": np.array([1]), "flat": np.array([-1])}
     _, found = points(bench, "float[N,A,4] y", nodes, **weights)
     assert {name for name, *_ in found} == {"b", "c", "z"}
+
+
+@pytest.mark.parametrize(
+    ("output", "nodes", "loose"),
+    [
+        ("float[A] y", "c = Greater(z, tenth) y = Compress(z, c)", True),
+        ("float[A] y", "n = ReduceSum <keepdims = 0> (z) i = Cast <to = 7> (n) k = Range(zero, i, one) y = Cast <to = 1> (k)", True),
+        ("float[N,6] y", "i = ArgMax <axis = 1> (x) k = Cast <to = 1> (i) y = Add(z, k)", False),  # of an input alone
+        ("float[A,6] y", "s = Shape(z) t = Slice(s, origin, unit) k = Concat <axis = 0> (t, six) y = Reshape(z, k)", False),
+        ("float[N,6] y", "y = Softmax <axis = 1> (z)", False),
+    ],
+)  # fmt: skip
+def test_outputs_whose_shape_computed_values_decide_are_loose(bench, output, nodes, loose):
+    weights = {"W": (8, 8), "B": (8,), "V": (8, 6), "tenth": np.float32(0.1), "zero": np.array(0), "one": np.array(1)}
+    weights |= {"origin": np.array([0]), "unit": np.array([1]), "six": np.array([6])}
+    model = bench.text(f"g (float[N,8] x) => ({output}) {{ {HEAD} {nodes} }}", **weights)
+    assert loose_outputs(model) == ({"y"} if loose else set())
 
 
 def test_a_chain_of_any_length_is_walked(bench):
