@@ -13,7 +13,7 @@ from onnx import shape_inference
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
 from int8cal.graph.edit import Names, apply, refill, separate, without_initialized_inputs
-from int8cal.graph.index import Index, walk
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
@@ -103,6 +103,10 @@ def prepare(
         simple = folded(normal, simplify)
         del normal
         model = _decided(finish(simple, header), header, simplify)
+        for node in walk(model.graph):
+            for item in node.attribute:
+                if item.ref_attr_name:  # told before any work, and of this file
+                    attribute(node, item.name, None)
         return Prepared(model, signature, sha, name, where, _bodies(model, simplify))
 
 
