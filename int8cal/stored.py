@@ -145,6 +145,11 @@ def values_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         ) from error
 
 
+def content_of(tensor: onnx.TensorProto) -> bytes | memoryview:
+    """Return a tensor's values as bytes, those of a stored one mapped; empty where the message has them typed."""
+    return values_of(tensor).reshape(-1).view(np.uint8).data if is_stored(tensor) else tensor.raw_data
+
+
 def whole(tensor: onnx.TensorProto) -> onnx.TensorProto:
     """Return a tensor with its values in the message."""
     if not is_stored(tensor):

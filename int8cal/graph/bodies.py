@@ -16,7 +16,7 @@ from int8cal.graph.layers import GATES
 from int8cal.graph.ops import STANDARD, op_of
 from int8cal.graph.signature import Signature
 from int8cal.protos import emptied, graphs_within, view_of
-from int8cal.stored import whole
+from int8cal.stored import content_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -215,7 +215,7 @@ def _share_constants(graph: onnx.GraphProto, free: Names) -> None:
     for number, each in enumerate(scopes):
         given = {value.name for value in each.output}  # what a body gives out must be its own
         for tensor in each.initializer:
-            content = whole(tensor).raw_data
+            content = content_of(tensor)
             if len(content) >= _WORTH_SHARING and (not number or tensor.name not in given):
                 key = tensor.data_type, tuple(tensor.dims), hashlib.sha256(content).digest()
                 held.setdefault(key, {}).setdefault(number, []).append(tensor)

@@ -42,6 +42,7 @@ def test_a_stored_tensor_has_its_values_in_a_file_and_can_be_made_whole(folder):
     assert apart.ByteSize() < 500
     assert np.array_equal(stored.values_of(apart), VALUES.reshape(30, 20))
     assert stored.whole(apart).SerializeToString() == plain.SerializeToString()
+    assert bytes(stored.content_of(apart)) == stored.content_of(plain) == plain.raw_data
 
 
 def test_a_tensor_that_was_loaded_comes_back_as_onnx_loads_it(folder):
