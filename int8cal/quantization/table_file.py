@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -124,12 +125,22 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             own = _settings(part.get("settings", {}), place).of_graph
             data = cast("TableData", dict(part.get("data", {})))
             bodies[path] = CalibrationTable(table.model, data, settings.for_body(own), *_parts(part, place))
-        json.dumps(document, allow_nan=False)  # what none of the parts looked at goes on into other files
+        _require_finite(document, where)  # what none of the parts looked at goes on into other files
         return replace(table, bodies=bodies) if bodies else table
     except KeyError as error:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error
     except (TypeError, AttributeError, ValueError) as error:
         raise TableError(f"is malformed ({error})", where=where, do="calibrate again") from error
+
+
+def _require_finite(document: object, where: str) -> None:
+    waiting = [document]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, (dict, list)):
+            waiting.extend(each.values() if isinstance(each, dict) else each)
+        elif isinstance(each, float) and not math.isfinite(each):
+            raise TableError(f"holds {each}, which is no number of JSON", where=where, do="correct it")
 
 
 def _parts(

@@ -199,6 +199,12 @@ def test_parts_of_the_wrong_kind_are_malformed(document, value):
     refused(document | {"tensors": {"x": value}}, "tensor 'x': is")
 
 
+@pytest.mark.parametrize(("number", "told"), [(float("nan"), "nan"), (float("inf"), "inf"), (-float("inf"), "-inf")])
+def test_a_number_that_json_has_not_is_refused_wherever_it_stands(document, number, told):
+    document["data"] |= {"odd": [{"deep": [1.5, number]}]}
+    refused(document, f"holds {told}, which is no number")
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
