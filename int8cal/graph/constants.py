@@ -214,7 +214,7 @@ def _laid_out(node: onnx.NodeProto, data: npt.NDArray[Any], given: Any) -> npt.N
 def _quantized(node: onnx.NodeProto, inputs: Sequence[npt.NDArray[Any] | None]) -> npt.NDArray[Any] | None:
     data, scale = inputs[:2]
     zero = inputs[2] if len(inputs) > 2 else np.zeros((), np.uint8)
-    if data is None or scale is None or zero is None or zero.dtype not in _BYTES:
+    if data is None or scale is None or zero is None or zero.dtype not in _BYTES or not (scale > 0).all():
         return None
     shape = [1] * data.ndim
     if scale.size > 1:
