@@ -26,6 +26,7 @@ OLDEST = (
     "tests/cli/test_quantize_command.py",
     "tests/cli/test_run_command.py",
     "tests/cli/test_table_command.py",
+    "tests/cli/test_ray.py::test_the_command_starts_a_cluster_and_ends_it",
     "-m",
     "not newest and not zoo and not slow and not long",
 )
@@ -59,7 +60,9 @@ def tests(session: nox.Session) -> None:
 def oldest(session: nox.Session) -> None:
     """Run the unit tests and those of the commands with the oldest dependencies that pyproject.toml allows."""
     with (ROOT / "pyproject.toml").open("rb") as stream:
-        needed = tomllib.load(stream)["project"]["dependencies"]
+        project = tomllib.load(stream)["project"]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["ray"], *extras["remote"]]
     pinned = [each.replace(">=", "==") for each in needed]
     session.install(".", "pytest", "hypothesis", *pinned)
     session.run("pytest", *OLDEST, *session.posargs)
