@@ -27,7 +27,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
-from int8cal.protos import metadata_of
+from int8cal.protos import metadata_of, weight_bytes
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.batching import make_feed, run_each, run_group, threads_until_done
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
 
 X = TypeVar("X")
 
-# Tapped tensors of both models that one inference may hold.
-_CHUNK_BYTES = 64_000_000
+# Tapped tensors of both models that one inference may hold: as much as the weights, held anyway, between these.
+# Every further chunk runs both models again.
+_CHUNK_BYTES, _MOST_CHUNK_BYTES = 64_000_000, 256_000_000
 _PREFIX = "int8cal.tap."
 
 
@@ -253,7 +254,8 @@ def measure_layers(
         reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"
     factors = _equalization(int8)
     layers: list[LayerMetrics] = []
-    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(int8, taps)):
+    room = min(max(_CHUNK_BYTES, weight_bytes(fp32)), _MOST_CHUNK_BYTES)
+    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(int8, taps), room):
         for tap, (sums, problem, outside) in zip(
             chunk, _compare(fp32, int8, chunk, samples, factors=factors, threads=threads), strict=True
         ):
@@ -376,7 +378,9 @@ def _value_bytes(int8: onnx.ModelProto, taps: Sequence[LayerTap]) -> list[int]:
     return [4 + (4 if _codes(constants, tap.quantize) is None else 1) for tap in taps]
 
 
-def _chunks(taps: Sequence[LayerTap], counts: Sequence[int], value_bytes: Sequence[int]) -> list[list[LayerTap]]:
+def _chunks(
+    taps: Sequence[LayerTap], counts: Sequence[int], value_bytes: Sequence[int], limit: int
+) -> list[list[LayerTap]]:
     """Cut the taps into runs whose tensors fit the memory limit together; a tensor beyond it stands alone."""
     chunks: list[list[LayerTap]] = []
     room = 0
@@ -384,7 +388,7 @@ def _chunks(taps: Sequence[LayerTap], counts: Sequence[int], value_bytes: Sequen
         size = each * count
         if not chunks or size > room:
             chunks.append([])
-            room = _CHUNK_BYTES
+            room = limit
         chunks[-1].append(tap)
         room -= size
     return chunks

@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper, reference
 from int8cal.errors import ModelError
 from int8cal.evaluation import layerwise
 from int8cal.evaluation.layerwise import EQUALIZATION_KEY, find_layers, int8_with_taps, measure_layers
+from int8cal.protos import weight_bytes
 from int8cal.runtime.sessions import Session
 
 
@@ -128,15 +129,28 @@ def test_values_that_a_code_stands_for_are_not_outside(fp32, int8, make_samples)
 def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
     whole, _ = measure_layers(fp32, int8, samples)
-    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1)
+    chunks = []
+    cut = layerwise._chunks
+    monkeypatch.setattr(layerwise, "_chunks", lambda *given: chunks.append(cut(*given)) or chunks[-1])
+    monkeypatch.setattr(layerwise, "_MOST_CHUNK_BYTES", 1)
     assert measure_layers(fp32, int8, samples)[0] == whole
+    assert {len(each) for each in chunks[0]} == {1}
+
+
+def test_a_chunk_holds_as_much_as_the_weights_which_are_held_anyway(fp32, int8, make_samples, monkeypatch):
+    limits = []
+    cut = layerwise._chunks
+    monkeypatch.setattr(layerwise, "_chunks", lambda *given: limits.append(given[3]) or cut(*given))
+    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1)
+    measure_layers(fp32, int8, list(make_samples(1)))
+    assert limits == [weight_bytes(fp32)]
+    assert limits[0] > 1
 
 
 def test_a_tensor_takes_five_bytes_a_value_and_eight_where_its_codes_are_not_shown(fp32, int8, monkeypatch):
     taps, _ = find_layers(fp32, int8)
     assert layerwise._value_bytes(int8, taps) == [5] * len(taps)
-    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 15)
-    assert layerwise._chunks("abc", [1, 2, 1], [5, 5, 5]) == [["a", "b"], ["c"]]
+    assert layerwise._chunks("abc", [1, 2, 1], [5, 5, 5], 15) == [["a", "b"], ["c"]]
     monkeypatch.setattr(layerwise, "_codes", lambda constants, quantize: None)
     assert layerwise._value_bytes(int8, taps) == [8] * len(taps)
 
