@@ -5,7 +5,8 @@
     python tests/survey/networks.py page                   write docs/survey.md
 
 All of it stands in results.json beside this file: names and figures, no weights. FOLDER/NAME/peer.json may hold the SQNR
-of another tool on the same model and samples, {"sqnr_db": {output: figure}}; FOLDER/NAME/kind.txt what the network is.
+of another tool on the same model and samples, {"sqnr_db": {output: figure}, "cpu_s": seconds}; FOLDER/NAME/kind.txt what the
+network is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import collections
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -36,11 +38,13 @@ with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/n
 figures.
 
 ## Networks
-Exports of torchvision, timm, transformers, ultralytics and hand-written networks have random weights, with settled BatchNorm
-statistics: they tell whether a graph is understood, not how accurate a trained network is, and their SQNR means something only
-beside another tool's on the same model and samples: onnxruntime's `quantize_static` (QDQ, per channel, MinMax). Networks named
-`real` are published files with trained weights, from packages of PyPI, on made inputs (rendered text, tones, noise). *Layers*
-are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over float.
+Exports of torchvision, timm, transformers, segmentation-models-pytorch, ultralytics and hand-written networks have random
+weights, with settled BatchNorm statistics: they tell whether a graph is understood, not how accurate a trained network is, and
+their SQNR means something only beside another tool's on the same model and samples: onnxruntime's `quantize_static` (QDQ, per
+channel, MinMax). Networks named `real` are published files with trained weights, from packages of PyPI, on made inputs (rendered
+text, tones, noise). *Layers* are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over
+float; *CPU s* are seconds of all processors for the whole command without latency, and for the other tool, where they were
+taken. A detector whose boxes the models select by themselves has no SQNR: they give other numbers of them.
 
 """
 GRAPHS = """
@@ -66,17 +70,21 @@ def run(folder: Path, names: list[str]) -> None:
         with tempfile.TemporaryDirectory() as out:
             given = [str(folder / name / "model.onnx"), "--data", str(folder / name / "data"), "-o", out, "--overwrite"]
             command = [sys.executable, "-m", "int8cal", "calibrate", *given, "--no-latency", "--quiet"]
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=dict(os.environ))
-            note(network_of(folder / name, done.returncode, done.stderr, Path(out)))
+            usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu_s = usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime
+            note(network_of(folder / name, done.returncode, done.stderr, Path(out), cpu_s))
 
 
-def network_of(source: Path, code: int, said: str, out: Path) -> dict[str, Any]:
+def network_of(source: Path, code: int, said: str, out: Path, cpu_s: float) -> dict[str, Any]:
     """Return what is kept of a run, of its report and of what another tool made."""
     kind, peer = source / "kind.txt", source / "peer.json"
     found: dict[str, Any] = {"name": source.name, "kind": kind.read_text().strip() if kind.is_file() else "others"}
     theirs = json.loads(peer.read_text()) if peer.is_file() else {}
     found["tree"] = tree()
     found["peer"] = "fails" if "failed" in theirs else min(theirs.get("sqnr_db", {}).values(), default=None)
+    found["cpu_s"] = [round(cpu_s, 1), theirs.get("cpu_s")]
     found |= {"exit_code": code, "said": reason(said.strip().splitlines()[-1]) if code and said.strip() else ""}
     report = out / "report.json"
     if report.is_file():
@@ -157,8 +165,8 @@ def page(results: dict[str, Any]) -> str:
     for kind in sorted({each["kind"] for each in networks}):
         lines += [
             f"\n### {kind[0].upper()}{kind[1:]}\n\n",
-            "| network | SQNR dB | other tool | layers | size | tree |\n",
-            "|---|---:|---:|---:|---:|---|\n",
+            "| network | SQNR dB | other tool | layers | size | CPU s | other tool | tree |\n",
+            "|---|---:|---:|---:|---:|---:|---:|---|\n",
         ]
         lines += [_row(each) for each in networks if each["kind"] == kind]
     lines += [GRAPHS, "| form | quantized | of them exact | refused |\n", "|---|---:|---:|---:|\n"]
@@ -182,11 +190,11 @@ def page(results: dict[str, Any]) -> str:
 def _row(each: dict[str, Any]) -> str:
     peer = each["peer"] if isinstance(each["peer"], str) else _figure(each["peer"])
     if each["exit_code"]:
-        return f"| `{each['name']}` | refused: {_cell(each['said'])} | {peer} | | | {each['tree']} |\n"
+        return f"| `{each['name']}` | refused: {_cell(each['said'])} | {peer} | | | | | {each['tree']} |\n"
     layers = "{} of {}".format(*each["layers"])
-    return (
-        f"| `{each['name']}` | {_figure(each['sqnr_db'])} | {peer} | {layers} | {each['size']:.2f} | {each['tree']} |\n"
-    )
+    ours, theirs = map(_figure, each.get("cpu_s", (None, None)))
+    found = [_figure(each["sqnr_db"]), peer, layers, f"{each['size']:.2f}", ours, theirs, each["tree"]]
+    return f"| `{each['name']}` | {' | '.join(found)} |\n"
 
 
 def _figure(value: float | None) -> str:
