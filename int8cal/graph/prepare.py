@@ -302,13 +302,16 @@ def _restore_values(values: object, originals: object) -> None:
 
 
 def _require_tensors(model: onnx.ModelProto, where: str) -> None:
+    mapped = {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
     for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
         for value in values:
             if value.type.WhichOneof("value") not in (None, "tensor_type"):
                 raise ModelError(
                     f"{kind} {value.name!r} is no tensor but a {value.type.WhichOneof('value').removesuffix('_type')}",
                     where=where,
-                    do="give a model whose inputs and outputs are tensors",
+                    do="export it with probabilities as a tensor (skl2onnx: options={'zipmap': False})"
+                    if value.name in mapped
+                    else "give a model whose inputs and outputs are tensors",
                 )
 
 

@@ -132,7 +132,22 @@ def test_a_sequence_output_is_refused_by_name(call, tmp_path, data):
     onnx.save(network({"W": WEIGHT}, nodes, [output]), tmp_path / "m.onnx")
     done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
     assert done.code == 3
-    assert "'y' is no tensor but a sequence" in done.message
+    assert "'y' is no tensor but a sequence; give a model whose inputs and outputs are tensors" in done.message
+
+
+def test_a_classifier_with_a_map_of_classes_is_refused_with_how_to_export_it(call, tmp_path, data):
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["m"], name="m"),
+        helper.make_node("ZipMap", ["m"], ["y"], name="z", domain="ai.onnx.ml", classlabels_int64s=[*range(8)]),
+    ]
+    probabilities = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    output = helper.make_value_info("y", helper.make_sequence_type_proto(probabilities))
+    model = network({"W": WEIGHT}, nodes, [output])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert done.code == 3
+    assert "'y' is no tensor but a sequence; export it with probabilities as a tensor (skl2onnx: " in done.message
 
 
 @pytest.mark.parametrize(
