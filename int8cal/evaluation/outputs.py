@@ -329,7 +329,7 @@ class OutputComparison:
     def _no_scores(self) -> str:
         """Why there are no class scores; empty when there are."""
         if self._scores in self._uneven:
-            return self._why_uneven(self._scores)
+            return f'the first float output "{self._scores}" has another shape in the {self._models[1]}'
         return _NO_FLOAT if self._scores is None else self._unlike_scores
 
     def _why_no_error(self, name: str) -> str:
