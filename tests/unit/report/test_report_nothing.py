@@ -18,7 +18,7 @@ VIEWS = {
     "summary": lambda report: "\n".join(summary_lines(report)),
     "inspect": lambda report: "\n".join(report_lines(document_of(report))),
     "markdown": report_to_markdown,
-    "page": report_to_html,
+    "page": lambda report: report_to_html(report).partition("<body>")[2],
 }
 
 
