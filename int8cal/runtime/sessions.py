@@ -7,6 +7,7 @@ import ctypes
 import io
 import math
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -284,8 +285,10 @@ def _open(
             # a valid model that the runtime has no kernel for: checking it finds nothing
             kernel = type(error).__name__ == "NotImplemented"
             advice = "export it with types or an opset that it has a kernel for"
+            # the file that it names may be a copy of ours
+            said = re.sub(r"Load model from .+? failed: ?", "", first_line(error))
             raise ModelError(
-                f"onnxruntime cannot load it: {first_line(error)}",
+                f"onnxruntime cannot load it: {said}",
                 where=str(name),
                 do=advice if kernel else "check it with onnx.checker.check_model(full_check=True), or export it again",
             ) from error

@@ -1,4 +1,5 @@
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, checker, helper
 
@@ -26,6 +27,15 @@ def test_a_model_that_does_not_load_is_a_model_error_with_its_name(bench):
         Session(broken)
     assert caught.value.where == "net"
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_does_not_load_is_named_once(bench, tmp_path):
+    path = tmp_path / "broken.onnx"
+    onnx.save(bench.text("net (float[N,4] x) => (float[N,3] y) { y = MatMul(x, W) }"), path)
+    with pytest.raises(ModelError, match="onnxruntime cannot load it") as caught:
+        Session(path)
+    assert str(caught.value).count("broken.onnx") == 1
+    assert "Load model from" not in str(caught.value)
 
 
 def test_where_the_runtime_has_no_kernel_the_advice_is_not_to_check_the_model():
