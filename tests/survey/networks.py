@@ -44,7 +44,8 @@ their SQNR means something only beside another tool's on the same model and samp
 channel, MinMax). Networks named `real` are published files with trained weights, from packages of PyPI, on made inputs (rendered
 text, tones, noise). *Layers* are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over
 float; *CPU s* are seconds of all processors for the whole command without latency, and for the other tool, where they were
-taken. A detector whose boxes the models select by themselves has no SQNR: they give other numbers of them.
+taken. A detector whose boxes the models select by themselves has no SQNR: they give other numbers of them. Networks named `light`
+are the onnx package's, whose weights are one value each, written as such: their files grow.
 
 """
 GRAPHS = """
