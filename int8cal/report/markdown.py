@@ -33,6 +33,7 @@ from int8cal.report.tables import (
     curve_heads,
     curve_rows,
     decision_rows,
+    float_notes,
     group_rows,
     mixed_layer_rows,
     mixed_sentence,
@@ -246,6 +247,7 @@ def _float_nodes(document: Document) -> str:
         return f"Not measured: {escape(document.why('fusion'))}."
     rows = [[code(node.node), escape(node.op_type), escape(node.reason)] for node in fusion.nodes]
     text = f"{wording.count(fusion.integer, 'node')} run integer kernels, {fusion.float_} float."
+    text = " ".join([text, *(f"{escape(each[:1].upper() + each[1:])}." for each in float_notes(document))])
     return _with_table(text, long_table(["node", "op", "why"], rows, most=_FLOAT_NODES))
 
 

@@ -216,7 +216,15 @@ def _left_in_float(document: Document, most: int | None) -> str:
     fusion = document.fusion
     if fusion is None:
         return ""
+    added = Counter(node.op_type for node in fusion.nodes if node.residual)
     kinds = Counter(node.op_type for node in fusion.nodes).most_common()
-    listed = [f"{number} {kind}" for kind, number in kinds[:most]] + (["…"] if len(kinds[:most]) < len(kinds) else [])
+    listed = [f"{number} {kind}{_added(added[kind], number)}" for kind, number in kinds[:most]] + (
+        ["…"] if len(kinds[:most]) < len(kinds) else []
+    )
     told = f" ({', '.join(listed)})" if listed else ""
     return f"{fusion.float_} of {fusion.total} compute nodes{told}"
+
+
+def _added(number: int, of: int) -> str:
+    """Say how many of some nodes int8cal added itself, to compute residual codes."""
+    return f"{'' if number == of else f', {number} of them'} added for residual codes" if number else ""

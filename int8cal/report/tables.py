@@ -256,6 +256,14 @@ def foreign_ops(nodes: Sequence[FloatNode]) -> list[str]:
     return lines
 
 
+def float_notes(document: Document) -> list[str]:
+    """Explain what is counted as float: ops that the user's model does not have, and nodes beside layers."""
+    notes = foreign_ops(document.fusion.nodes) if document.fusion else []
+    if document.mixed_precision is not None or document.optimize is not None:
+        notes.append("a layer is a node with weights; nodes beside one that is left in float may be float with it")
+    return notes
+
+
 def mixed_layer_rows(found: MixedPrecision) -> list[tuple[str, ...]]:
     """Return a row per layer: node, op, share of the noise, estimated time, decision; the loudest first."""
     return [

@@ -29,7 +29,7 @@ from int8cal.report.tables import (
     curve_heads,
     curve_rows,
     decision_sentences,
-    foreign_ops,
+    float_notes,
     group_rows,
     layer_rows,
     mixed_layer_rows,
@@ -39,6 +39,7 @@ from int8cal.report.tables import (
     weight_names,
     why_nothing_clipped,
 )
+from int8cal.report.words import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -170,7 +171,7 @@ def _float_rows(document: Document) -> list[_Row]:
     kinds = Counter(node.op_type for node in fusion.nodes)
     listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0])))
     rows = [("Left in float", f"{fusion.float_} of {fusion.total} compute nodes{f' ({listed})' if listed else ''}")]
-    return rows + [("", line) for line in foreign_ops(fusion.nodes)]
+    return rows + [("", line) for line in float_notes(document)]
 
 
 def _search_rows(document: Document) -> list[_Row]:
@@ -188,10 +189,13 @@ def _step_rows(document: Document) -> list[_Row]:
 
 
 def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
-    """Show what each step of the recipe gave, for who asked for it; nothing where nobody did."""
+    """Show what each step of the recipe gave, and what their words mean, for who asked for it; else nothing."""
     rows = _step_rows(document)
     said = "SQNR on the validation samples; why a step was dropped: Decisions in the report"
-    return screen.aligned([(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said)]]) if rows else []
+    steps = [step.step for step in document.steps]
+    words = [("", f"{word}: {means}") for word, means in WORDS.items() if any(word in step for step in steps)]
+    told = [(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said), *words]]
+    return screen.aligned(told) if rows else []
 
 
 def _mixed_lines(document: Document, screen: Screen) -> list[str]:

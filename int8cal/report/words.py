@@ -49,6 +49,9 @@ WORDS = {
         "weights are rounded up or down so that a layer's output changes least on samples, in place of each to "
         "the nearest code"
     ),
+    "copies of channels": (
+        "a large channel is read several times, each time divided, so that its range no longer sets the scale of all"
+    ),
     "bias correction": "biases are changed by the mean error that rounded weights make",
     "between float nodes": ("of layers with float nodes on both sides, so that in float they need no conversions"),
 }

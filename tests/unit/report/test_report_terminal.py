@@ -4,12 +4,14 @@ from dataclasses import replace
 
 from int8cal.evaluation.result import FloatNode, Fusion, Latency, OutputMetrics
 from int8cal.numerics.metrics import EXACT_DB
+from int8cal.quantization.table import StepResult
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.summary import summary_lines
-from int8cal.report.terminal import report_lines
+from int8cal.report.terminal import report_lines, step_lines
+from int8cal.report.words import WORDS
 
 
 def test_the_summary_is_plain_ascii(report, empty_report):
@@ -34,6 +36,22 @@ def test_ops_that_the_users_model_lacks_are_explained(report):
         "Sub: 1 node that int8cal added, for residual codes",
     ]
     assert not any("onnxruntime merged" in line for line in report_lines(document_of(report)))
+
+
+def test_what_int8cal_added_is_said_where_float_nodes_are_counted(report):
+    nodes = (FloatNode("c", "Sub", "it computes", residual=True), FloatNode("d", "Mul", "an operand is constant"))
+    found = replace(report, evaluation=replace(report.evaluation, fusion=Fusion(9, 2, nodes)))
+    float_line = next(line for line in summary_lines(found) if line.startswith("Float"))
+    assert "2 of 11 compute nodes (1 Sub added for residual codes, 1 Mul)" in float_line
+    for text in (report_to_markdown(found), report_to_html(found)):
+        assert "Sub: 1 node that int8cal added, for residual codes" in text
+
+
+def test_explained_steps_say_what_their_words_mean(report):
+    steps = (StepResult("second-order rounding", 30.0, 31.0, kept=True),)
+    text = " ".join(" ".join(step_lines(document_of(replace(report, steps=steps)))).split())
+    assert f"second-order rounding: {WORDS['second-order rounding']}" in text
+    assert WORDS["residual codes"] not in text
 
 
 def test_many_nodes_with_one_reason_take_one_line(report):
