@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from int8cal.progress import stage
 from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import finished, first_state, search
 from int8cal.search.steps import (
@@ -83,6 +82,4 @@ def run_recipe(inputs: Inputs, clock: Clock) -> Result:
     with clock.station("thresholds"):
         candidate = plain_candidate(inputs)
     with clock.station("quantize"):
-        with stage("weights"):
-            state = first_state(inputs, candidate)
-        return finished(search(state, inputs.recipe.steps, inputs), inputs)
+        return finished(search(first_state(inputs, candidate), inputs.recipe.steps, inputs), inputs)

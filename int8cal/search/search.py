@@ -139,7 +139,8 @@ class Result:
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
     """Build the table of a candidate, before any step."""
     table = first_table(inputs, candidate)
-    built = build_model(inputs.index, inputs.plan, table)
+    with stage("weights"):
+        built = build_model(inputs.index, inputs.plan, table)
     # scales of weights are searched for once; a step that changes weights drops their entries
     table = replace(table, weights=weight_entries(inputs.plan, built.layers))
     notes = (*candidate.notes, *inputs.notes)
@@ -150,31 +151,27 @@ def search(state: State, steps: Iterable[Step], inputs: Inputs) -> State:
     """Let every step propose, once, and keep what the holdout finds surely better.
 
     Args:
-        state: Where to begin.
+        state: Where to begin. Nobody else should hold it: a state has all codes of an int8 model, and is dropped here
+            as soon as a better one is in force.
         steps: In their order.
         inputs: What stays the same.
     """
     steps = tuple(steps)
     for step in track(steps, len(steps), "steps"):
         with stage(step.__module__.rpartition(".")[2].replace("_", " ")):  # each has a file of its own
-            state = _taken(state, step, inputs)
-    return state
-
-
-def _taken(state: State, step: Step, inputs: Inputs) -> State:
-    proposals = step(state, inputs)
-    proposal = next(proposals, None)
-    while proposal is not None:
-        if isinstance(proposal, Settled):
-            state = proposal.state
-        elif isinstance(proposal, Remark):
-            state = replace(state, notes=(*state.notes, *proposal.lines))
-        else:
-            state = _decide(state, proposal, inputs)
-        try:
-            proposal = proposals.send(state)
-        except StopIteration:
-            break
+            proposals = step(state, inputs)
+            proposal = next(proposals, None)
+            while proposal is not None:
+                if isinstance(proposal, Settled):
+                    state = proposal.state
+                elif isinstance(proposal, Remark):
+                    state = replace(state, notes=(*state.notes, *proposal.lines))
+                else:
+                    state = _decide(state, proposal, inputs)
+                try:
+                    proposal = proposals.send(state)
+                except StopIteration:
+                    break
     return state
 
 

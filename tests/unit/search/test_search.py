@@ -1,6 +1,7 @@
 """The one loop that decides: what a step proposes is built, scored on the holdout, and kept where it is surely better."""
 
 import pkgutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -32,6 +33,24 @@ def scaled(table, factor):
     entry = table.tensors["x"]
     affine = replace(entry.affine, scale=entry.scale * factor)
     return replace(table, tensors={**table.tensors, "x": entry.with_affine(affine)})
+
+
+def test_a_state_is_dropped_as_soon_as_another_is_in_force(inputs):
+    held = []
+
+    def another(state, _):
+        held.append(weakref.ref(state))
+        state = yield Settled(replace(state, notes=("another",)))
+        assert held[0]() is None
+        held.append(weakref.ref(state))
+        yield Settled(replace(state, notes=("a third",)))
+
+    def look(state, _):
+        assert held[1]() is None
+        yield Remark((f"after {state.notes[0]}",))
+
+    found = search(first_state(inputs, plain_candidate(inputs)), (another, look), inputs)
+    assert found.notes == ("a third", "after a third")
 
 
 def test_a_table_that_is_surely_better_is_kept_and_what_follows_builds_on_it(inputs, state):
