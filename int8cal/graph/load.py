@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
 from onnx import external_data_helper
 
@@ -31,7 +32,7 @@ from int8cal.protos import (
     without_weights,
     write_split,
 )
-from int8cal.stored import LEAST, can_store, folder, placed, stored, whole
+from int8cal.stored import LEAST, can_store, folder, is_stored, placed, stored, values_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -356,6 +357,24 @@ def model_sha256(model: onnx.ModelProto) -> str:
     digest = hashlib.sha256(without_weights(model).SerializeToString(deterministic=True))
     for tensor in model.graph.initializer:
         digest.update(whole(tensor).SerializeToString(deterministic=True))
+    return digest.hexdigest()
+
+
+def model_digest(model: onnx.ModelProto) -> str:
+    """XXH3-128 of a model in memory: tells apart the models of one job, in a tenth of the time of `model_sha256`."""
+    import xxhash  # doctor, which hashes nothing, runs without it
+
+    digest = xxhash.xxh3_128(without_weights(model).SerializeToString(deterministic=True))
+    for tensor in model.graph.initializer:
+        bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if is_stored(tensor):
+            values = np.ascontiguousarray(values_of(tensor)).reshape(-1).view(np.uint8).data
+        elif tensor.HasField("raw_data"):
+            values = tensor.raw_data
+        else:
+            values = tensor.SerializeToString(deterministic=True)
+        digest.update(bare.SerializeToString(deterministic=True) + b"%d:" % len(values))
+        digest.update(values)
     return digest.hexdigest()
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
 LOWEST = -448
 _MASK = (1 << 32) - 1
+_BYTES = 4 * (LIMBS - 1) + 8  # of a sum as one number: its last limb has 64 bits
 _PLACES = 778  # of the lowest bit of a value; from there on too few limbs would be left for carries
 
 
@@ -96,16 +97,17 @@ def scaled(limbs: Int64, exponents: Int64) -> Int64:
     Returns:
         Canonical limbs (count, LIMBS).
     """
-    result = zeros(len(limbs))
-    for row, total, exponent in zip(result, _integers(limbs), exponents.tolist(), strict=True):
-        moved = total << exponent if exponent >= 0 else total >> -exponent
-        row[:-1] = [(moved >> (32 * index)) & _MASK for index in range(LIMBS - 1)]
-        row[-1] = moved >> (32 * (LIMBS - 1))
-    return result
+    moved = (
+        total << exponent if exponent >= 0 else total >> -exponent
+        for total, exponent in zip(_integers(limbs), exponents.tolist(), strict=True)
+    )
+    data = np.frombuffer(b"".join(each.to_bytes(_BYTES, "little", signed=True) for each in moved), np.uint8)
+    low, last = np.split(data.reshape(-1, _BYTES), [_BYTES - 8], axis=1)
+    return np.concatenate([np.ascontiguousarray(low).view("<u4"), np.ascontiguousarray(last).view("<i8")], axis=1)
 
 
 def _integers(limbs: Int64) -> list[int]:
     rows = canonical(limbs)
     parts = (rows[:, :-1].astype("<u4"), rows[:, -1:].astype("<i8"))
-    data = np.concatenate([part.view(np.uint8) for part in parts], axis=1)
-    return [int.from_bytes(row.tobytes(), "little", signed=True) for row in data]
+    data = np.concatenate([part.view(np.uint8) for part in parts], axis=1).tobytes()
+    return [int.from_bytes(data[at : at + _BYTES], "little", signed=True) for at in range(0, len(data), _BYTES)]

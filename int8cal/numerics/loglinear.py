@@ -153,9 +153,12 @@ def histogram(bins: Int64, counts: Int64, zeros: int, observed: tuple[float, flo
 
 def add_counts(*parts: Counts) -> Counts:
     """Add sparse histograms (bins, counts), int64 (N,) each; bins ascend in the sum."""
-    bins, index = np.unique(np.concatenate([bins for bins, _ in parts]), return_inverse=True)
-    counts = np.zeros(len(bins), np.int64)
-    np.add.at(counts, index, np.concatenate([counts for _, counts in parts]))
+    bins, counts = (np.concatenate(each) for each in zip(*parts, strict=True))
+    if not (bins[1:] > bins[:-1]).all():
+        order = np.argsort(bins, kind="stable")  # a merge, where parts ascend
+        bins, counts = bins[order], counts[order]
+        first = np.flatnonzero(np.append(True, bins[1:] > bins[:-1]))
+        bins, counts = bins[first], np.add.reduceat(counts, first)
     return bins, counts
 
 
@@ -181,9 +184,14 @@ def moved(bins: Int64, counts: Int64, exponents: Float64) -> tuple[Counts, Count
         few = steps == step
         factor = 2.0 ** (step / _STEPS)
         places = sign[few] * _COARSE_HALF + magnitude[few]
-        parts, shares = _divided(*add_counts((places, counts[few])))
+        dense = np.zeros(COARSE_BINS, np.int64)
+        np.add.at(dense, places, counts[few])
+        filled = np.flatnonzero(dense)
+        parts, shares = _divided(filled, dense[filled])
         if step:
-            parts, places = _scaled(parts, factor, SHIFT), _scaled(places, factor, COARSE_SHIFT)
+            parts = _scaled(parts, factor, SHIFT)
+            dense[filled] = _scaled(filled, factor, COARSE_SHIFT)  # from here on where each bin goes
+            places = dense[places]
         fine.append((parts, shares))
         coarse.append((channel[few] * COARSE_BINS + places, counts[few]))
     return add_counts(*fine), add_counts(*coarse)

@@ -90,6 +90,16 @@ def choose_islands(
     return left, tuple(lines)
 
 
+def groups_of_islands(
+    model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], fixed: Collection[str] = ()
+) -> set[str]:
+    """Return the groups of tensors of islands that `choose_islands` may choose, whatever noise they hold."""
+    index = Index(model)
+    most = MOST_BYTES * 4 * _weights(index, plan.weighted)
+    offers = _offers(index, plan, elements, {}, fixed)
+    return {group for each in offers if each.bytes <= most for group in each.island.groups}
+
+
 @dataclass(frozen=True)
 class _Offer:
     """An island, the share of the noise that it holds, and what it takes in float."""

@@ -29,7 +29,7 @@ from int8cal.quantization.corrections.residual_codes import can_have_residual_co
 from int8cal.search.islands import BEYOND, TRIED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import onnx
 
@@ -154,38 +154,59 @@ class Precision:
         self.run_s = run_seconds(model, plan, self.elements)
         self.regions = optional_regions(self.index, plan)
 
-    def sweep(self, affines: Mapping[str, Affine]) -> Sweep:
+    def sweep(self, affines: Mapping[str, Affine], wanted: Collection[str] | None = None) -> Sweep:
         """Measure what each tensor's codes and each optional region add to the noise.
 
-        Every one takes an inference, so where the time is not enough for all, even with one sample, those that promise
-        most are measured, and the others count as if they added nothing.
+        Every one takes an inference. So only those are measured that something can be done for, and where the time is
+        not enough for these, even with one sample, those that promise most; the others count as if they added nothing.
+        What all add together is the sum of the parts where each is known, else it is measured at once.
 
         Args:
             affines: Of the planned tensors.
+            wanted: Groups whose part is of interest; None for all.
         """
         most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
-        measured = self._promising(affines, most)
-        floats = self.regions[: most - len(measured)]
-        groups = [self._rounding(group, affines[group]) for group in measured]
-        regions = [{site: affines[site.tensor] for site in self._avoidable(region)} for region in floats]
-        count = self._count(len(groups) + len(regions), SHARE_SAMPLES)
-        errors, signals = self.probe.rounding_noise(self.samples[:count], [*groups, *regions])
+        groups = list(self.plan.groups)
+        asked = groups if wanted is None else [group for group in groups if group in wanted]
+        measured = self._promising(affines, asked, most)
+        floats = [region for region in self.regions if self._avoidable(region)][: most - len(measured)]
+        roundings = [self._rounding(group, affines[group]) for group in measured]
+        roundings += [{site: affines[site.tensor] for site in self._avoidable(region)} for region in floats]
+        if not roundings:
+            return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
+        apart = measured == groups
+        if not apart:
+            everything = (self._rounding(group, affines[group]) for group in groups)
+            roundings.append({site: affine for each in everything for site, affine in each.items()})
+        count = self._count(len(roundings), SHARE_SAMPLES)
+        errors, signals = self.probe.rounding_noise(self.samples[:count], roundings)
         signal = signals.mean(axis=0)
         noise = relative(errors.mean(axis=1), signal)
-        total = float(noise[: len(groups)].sum())
+        total = float(noise[: len(groups)].sum() if apart else noise[-1])
         shares = [float(each) / total if total > 0 else 0.0 for each in noise]
         return Sweep(
-            dict.fromkeys(self.plan.groups, 0.0) | dict(zip(measured, shares[: len(groups)], strict=True)),
-            dict(zip(floats, shares[len(groups) :], strict=True)),
+            dict.fromkeys(groups, 0.0) | dict(zip(measured, shares, strict=False)),
+            dict(zip(floats, shares[len(measured) :], strict=False)),
             total,
             signal,
             count,
         )
 
-    def _promising(self, affines: Mapping[str, Affine], most: int) -> list[str]:
-        """Return so many groups, in graph order: those whose steps are largest for the size of their values."""
-        if len(self.plan.groups) <= most:
-            return list(self.plan.groups)
+    @property
+    def open_to_residual_codes(self) -> set[str]:
+        """Groups of the tensors that may have residual codes."""
+        groups = {each.tensor: each.group for each in self.plan.tensors}
+        return {groups[tensor] for tensor in self._residual_groups()}
+
+    def _residual_groups(self) -> dict[str, ResidualGroup]:
+        # other nodes would read the first codes alone, with their wider range
+        found = residual_groups(self.plan, self.elements)
+        return {name: each for name, each in found.items() if ErrorSite(name, "others") not in self.probe.sites}
+
+    def _promising(self, affines: Mapping[str, Affine], groups: list[str], most: int) -> list[str]:
+        """Return so many of groups, in their order: those whose steps are largest for the size of their values."""
+        if len(groups) <= most:
+            return groups
 
         def promise(group: str) -> float:
             if not any(each.source for each in self.plan.members(group)):
@@ -194,8 +215,8 @@ class Precision:
             power = float(histogram.counts @ np.square(histogram.centers)) / max(histogram.total, 1)
             return affines[group].scale ** 2 / power if power > 0 else 0.0
 
-        best = set(sorted(self.plan.groups, key=promise, reverse=True)[:most])
-        return [group for group in self.plan.groups if group in best]
+        best = set(sorted(groups, key=promise, reverse=True)[:most])
+        return [group for group in groups if group in best]
 
     def better_ranges(
         self, sweep: Sweep, ranges: Ranges, calibration: CalibrationSettings, quantization: QuantizationSettings
@@ -348,9 +369,7 @@ class Precision:
     def _possible(self, sweep: Sweep, *, residual: bool) -> list[Upgrade]:
         result = []
         groups = {each.tensor: each.group for each in self.plan.tensors}
-        for tensor, each in residual_groups(self.plan, self.elements).items() if residual else ():
-            if ErrorSite(tensor, "others") in self.probe.sites:
-                continue  # these would read the first codes alone, with their wider range
+        for tensor, each in self._residual_groups().items() if residual else ():
             gain = sweep.groups[groups[tensor]] * (1 - RESIDUAL_LEAVES)
             result.append(Upgrade(f"residual codes for {tensor}", each.nodes, (), gain, each.us, tensor))
             layers = [layer for layer in self.plan.layers if layer.input == tensor]
@@ -361,8 +380,6 @@ class Precision:
                 what = f"residual codes for {len(channels)} channel{'s' if len(channels) > 1 else ''} of {tensor}"
                 result.append(Upgrade(what, (), (), gain * part, us, tensor, dict.fromkeys(each.nodes, channels)))
         for region, gain in sweep.floats.items():
-            if not self._avoidable(region):
-                continue
             us = sum(float_us(self.index.nodes[node], self.elements) for node in region)
             name = region[0] if len(region) == 1 else f"{region[0]} and {len(region) - 1} more"
             result.append(Upgrade(f"float for {name}", (), region, gain, us))
@@ -400,9 +417,7 @@ class Precision:
         """Return where codes are read that nobody needs once the region is in float."""
         inside = set(region)
         found = []
-        for tensor in dict.fromkeys(
-            name for node in self.model.graph.node if node.name in inside for name in node.input if name
-        ):
+        for tensor in dict.fromkeys(name for node in region for name in self.index.nodes[node].input if name):
             point = self.plan.tensor(tensor)
             site = ErrorSite(tensor, "others")
             if point is None or not point.source or site not in self.probe.sites:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation.pixel_feeds import feeds_for
-from int8cal.graph.load import model_sha256
+from int8cal.graph.load import model_digest
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
@@ -152,7 +152,7 @@ class Scorer:
         """
         if self._checkpoint is None:
             return self._score(int8)
-        key = f"score/{self._identity}/{model_sha256(int8)}"
+        key = f"score/{self._identity}/{model_digest(int8)}"
         known = self._checkpoint.recall(key)
         if known is not None:
             return Score(known["noise"], known["signal"])
@@ -163,7 +163,7 @@ class Scorer:
     @cached_property
     def _identity(self) -> str:
         """What scores depend on besides the int8 model: the graph, and the samples in their order."""
-        digest = hashlib.sha256(model_sha256(self._fp32).encode())
+        digest = hashlib.sha256(model_digest(self._fp32).encode())
         for sample in self._samples:
             digest.update(fingerprint_of(sample.feed).to_bytes(16, "big"))
         return digest.hexdigest()[:32]

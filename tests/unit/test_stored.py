@@ -9,7 +9,7 @@ from int8cal import protos, stored
 from int8cal.errors import ModelError, OutputError
 from int8cal.graph import load
 from int8cal.graph.edit import constant
-from int8cal.graph.load import load_model, model_sha256, save_model
+from int8cal.graph.load import load_model, model_digest, model_sha256, save_model
 
 VALUES = np.arange(600, dtype=np.float32)
 
@@ -98,6 +98,7 @@ def test_a_loaded_model_says_the_places_and_is_written_with_the_same_bytes(folde
     assert [stored.is_stored(tensor) for tensor in found.graph.initializer] == [True, False]
     assert protos.with_values(found).SerializeToString() == expected.SerializeToString()
     assert model_sha256(found) == model_sha256(expected)
+    assert model_digest(found) == model_digest(expected)
     assert not protos.PackedModel.of(found).model().graph.initializer[0].external_data
     for name, each in (("found", found), ("expected", expected)):
         save_model(each, tmp_path / f"{name}.onnx")

@@ -25,6 +25,7 @@ from int8cal.quantization.corrections.correction import NamedValues, Rescaled, r
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.chains import Chain
@@ -170,24 +171,13 @@ def as_numbers(exponents: Float64) -> tuple[float, ...]:
     return tuple(int(value) if value == int(value) else value for value in exponents.tolist())
 
 
-def input_channels_first(weight: Float64, layer: Layer) -> list[Float64]:
-    """Return, for each input channel, an array (output channels, taps) of the weights that read it, zeros elsewhere."""
+def by_input_channel(weight: npt.NDArray[Any], layer: Layer) -> npt.NDArray[Any]:
+    """Return a view of a layer's weight, (groups, input channels / groups, output channels / groups, taps)."""
     if layer.op_type != "Conv":
-        matrix = weight if layer.axis == 1 else weight.T
-        return [row.reshape(-1, 1) for row in matrix]
-    outputs = weight.shape[0]
-    per_group, inputs_per_group = outputs // layer.group, weight.shape[1]
-    flat = weight.reshape(outputs, inputs_per_group, -1)
-    if layer.group == 1:
-        return [flat[:, channel] for channel in range(inputs_per_group)]
-    result = []
-    for channel in range(layer.channels):
-        group = channel // inputs_per_group
-        rows = slice(group * per_group, (group + 1) * per_group)
-        full = np.zeros((outputs, flat.shape[2]))
-        full[rows] = flat[rows, channel % inputs_per_group]
-        result.append(full)
-    return result
+        return (weight if layer.axis == 1 else weight.T)[np.newaxis, :, :, np.newaxis]
+    outputs, per_group = weight.shape[:2]
+    grouped = weight.reshape(layer.group, outputs // layer.group, per_group, -1)
+    return grouped.transpose(0, 2, 1, 3)
 
 
 def scale_outputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:

@@ -21,7 +21,7 @@ from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
 from int8cal.evaluation.result import Metrics, OutputMetrics, UserMetric  # noqa: TC001 - pydantic reads the fields of Figures
-from int8cal.graph.load import model_sha256
+from int8cal.graph.load import model_digest
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Elsewhere = Callable[[Sequence[onnx.ModelProto]], Iterator[tuple[Sample, tuple[Arrays, ...]]]]
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
-FORMAT = "int8cal/search/2"  # 1 knew nothing of decisions on outputs
+FORMAT = "int8cal/search/3"  # 1 knew nothing of decisions on outputs, 2 named models by another hash
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class GateEvaluator:
         }
         if self._measured is None:
             self._measured = {} if self._path is None else _read(self._path, key)
-        model = model_sha256(int8)
+        model = model_digest(int8)
         if model not in self._measured:
             self._measured[model] = self._measure(int8)
             if self._path is not None:

@@ -20,7 +20,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Optimization, OptimizedLayer
 from int8cal.graph.bodies import with_full_names
 from int8cal.graph.index import connected
-from int8cal.graph.load import model_sha256
+from int8cal.graph.load import model_digest
 from int8cal.graph.signature import signature_of
 from int8cal.numerics.intervals import ratio_interval
 from int8cal.quantization.derived_tables import without_layers
@@ -88,7 +88,7 @@ def leave_slow_layers(
             prepared, whole, left, lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut)
         )
 
-    key = f"latency/{model_sha256(whole.model)}" if checkpoint else ""
+    key = f"latency/{model_digest(whole.model)}" if checkpoint else ""
     known = checkpoint.recall(key) if checkpoint else None
     if known is not None:
         found = TypeAdapter(Optimization).validate_json(known["measured"].tobytes())

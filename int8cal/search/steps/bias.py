@@ -13,7 +13,7 @@ import numpy.typing as npt
 from int8cal.graph.layers import window_of
 from int8cal.numerics.channels import along
 from int8cal.quantization.corrections.channel_copies import merged
-from int8cal.quantization.corrections.equalization import input_channels_first
+from int8cal.quantization.corrections.equalization import by_input_channel
 from int8cal.quantization.corrections.integers import Bias
 from int8cal.quantization.corrections.residual_codes import first_plane
 from int8cal.search.search import propose_layers
@@ -81,11 +81,9 @@ def bias_deltas(
         shift = whole * integers.scales.reshape(along(layer.axis, weight.ndim)) - weight
         if layer.op_type == "Conv":
             shift *= tap_coverage(index, layer)
-        delta = np.zeros(weight.shape[layer.axis])
+        taken = np.ascontiguousarray(by_input_channel(shift, layer).sum(axis=3))
         means = read.mean(seen) if read else seen.mean
-        for mean, rows in zip(means, input_channels_first(shift, layer), strict=True):
-            delta -= rows.sum(axis=1) * mean
-        result[layer.node] = delta
+        result[layer.node] = -(taken * means.reshape(*taken.shape[:2], 1)).sum(axis=1).reshape(-1)
     return result
 
 

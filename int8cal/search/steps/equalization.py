@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.graph.chains import Chain, find_chains
 from int8cal.graph.index import Index
-from int8cal.quantization.corrections.equalization import input_channels_first, scale_inputs, scale_outputs
+from int8cal.quantization.corrections.equalization import by_input_channel, scale_inputs, scale_outputs
 from int8cal.search.candidate import rescaled_candidate, with_ranges
 from int8cal.search.search import propose_candidate
 from int8cal.search.steps import widest_ranges
@@ -132,23 +131,21 @@ def choose_factors(
     asked = Counter(layer.node for chain in chains for layer in _layers(chain))
     rescaled: dict[str, Float64] = {}
 
-    def weight(layer: Layer) -> Float64:
-        if layer.node in rescaled:
-            return rescaled[layer.node]
-        return index.constant(layer.weight).astype(np.float64)
+    def weight(layer: Layer) -> npt.NDArray[np.floating[Any]]:
+        return rescaled[layer.node] if layer.node in rescaled else index.constant(layer.weight)
 
     accepted = []
     for chain in chains:
-        readers = [WeightSizes(input_channels_first(weight(layer), layer)) for layer in chain.readers]
+        readers = [WeightSizes.of(weight(layer), layer) for layer in chain.readers]
         exponents, gain = best_exponents(statistics.tensors[chain.tensor], readers)
         asked.subtract(layer.node for layer in _layers(chain))
         if gain >= LEAST_PROMISED_DB:
             accepted.append(RescaledChain(chain, exponents, gain))
             factors = np.exp2(exponents)
             if chain.layer is not None:
-                rescaled[chain.node] = scale_outputs(weight(chain.layer), chain.layer, factors)
+                rescaled[chain.node] = scale_outputs(weight(chain.layer).astype(np.float64), chain.layer, factors)
             for layer in chain.readers:
-                rescaled[layer.node] = scale_inputs(weight(layer), layer, 1 / factors)
+                rescaled[layer.node] = scale_inputs(weight(layer).astype(np.float64), layer, 1 / factors)
         for layer in _layers(chain):
             if not asked[layer.node]:
                 rescaled.pop(layer.node, None)
@@ -206,39 +203,38 @@ def wishes(size: Float64, strength: Float64, alpha: float) -> Float64:
 
 @dataclass(frozen=True, eq=False)
 class WeightSizes:
-    """What is asked of the weights with which a layer reads its input, each figure once.
+    """What is asked of the weights with which a layer reads its input.
 
     Attributes:
-        by_input: See `input_channels_first`.
+        energy: Sum of the squares by which each input channel is read, float64 (C,).
+        largest: Largest magnitude with which each output reads each channel, (groups, C / groups, outputs / groups).
+        count: Number of weights other than 0, as `largest`, or (1, 1, 1) where it is the same everywhere.
     """
 
-    by_input: list[Float64]
+    energy: Float64
+    largest: npt.NDArray[np.floating[Any]]
+    count: Int64
 
-    @cached_property
-    def energy(self) -> Float64:
-        """Sum of the squares by which each input channel is read, float64 (C,)."""
-        return np.array([np.square(rows).sum() for rows in self.by_input])
-
-    @cached_property
-    def largest(self) -> Float64:
-        """Largest magnitude with which each output reads each channel, float64 (C, outputs)."""
-        return np.array([np.abs(rows).max(axis=1) for rows in self.by_input])
-
-    @cached_property
-    def count(self) -> Float64:
-        """Number of weights other than 0, float64 (C, outputs)."""
-        return np.array([np.count_nonzero(rows, axis=1) for rows in self.by_input], np.float64)
+    @classmethod
+    def of(cls, weight: npt.NDArray[np.floating[Any]], layer: Layer) -> WeightSizes:
+        """Take them of a layer's weight as it is stored."""
+        sizes = by_input_channel(np.abs(weight), layer)
+        energy = np.square(sizes, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
+        largest = sizes[..., 0] if sizes.shape[-1] == 1 else sizes.max(axis=3)
+        dense = sizes.min(initial=np.inf) > 0
+        count = np.full((1, 1, 1), sizes.shape[-1]) if dense else np.count_nonzero(sizes, axis=3)
+        return cls(energy, largest, np.asarray(count, np.int64))
 
 
 def readers_of(index: Index, chain: Chain) -> list[WeightSizes]:
     """Return the weights of a chain's readers, as the model has them."""
-    weights = (index.constant(layer.weight).astype(np.float64) for layer in chain.readers)
-    return [WeightSizes(input_channels_first(w, layer)) for w, layer in zip(weights, chain.readers, strict=True)]
+    return [WeightSizes.of(index.constant(layer.weight), layer) for layer in chain.readers]
 
 
 def largest_weights(readers: Sequence[WeightSizes]) -> Float64:
     """Return the largest magnitude with which any reader weighs each channel, (C,)."""
-    return np.max([each.largest.max(axis=1, initial=0.0) for each in readers], axis=0)  # type: ignore[no-any-return]
+    sizes = [each.largest.max(axis=2, initial=0.0).reshape(-1) for each in readers]
+    return np.max(sizes, axis=0).astype(np.float64)  # type: ignore[no-any-return]
 
 
 def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> tuple[Float64, float]:
@@ -302,7 +298,8 @@ def predicted_noise(
     step = (amax * factor).max() * (2 if signed else 1) / 255
     from_input = step**2 / 12 * (reader.energy / factor**2).sum()
     factor = factor * np.exp2(halvings)  # copies have the same weights, so their errors add up
-    largest = (reader.largest / factor[:, None]).max(axis=0, initial=0.0)
-    spread = ((power * factor**2)[:, None] * reader.count).sum(axis=0)
-    from_weights = ((largest / 127) ** 2 / 12 * spread).sum()
+    by_group = (*reader.largest.shape[:2], 1)
+    largest = (reader.largest / factor.astype(reader.largest.dtype).reshape(by_group)).max(axis=1, initial=0.0)
+    spread = ((power * factor**2).reshape(by_group) * reader.count).sum(axis=1)
+    from_weights = ((largest.astype(np.float64) / 127) ** 2 / 12 * spread).sum()
     return float(from_input + from_weights)

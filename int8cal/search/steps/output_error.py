@@ -11,7 +11,7 @@ from int8cal.quantization.corrections.equalization import Equalization, rescalin
 from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
-from int8cal.search.islands import LEAST_DB, choose_islands
+from int8cal.search.islands import LEAST_DB, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
@@ -48,10 +48,16 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         seconds=inputs.recipe.sweep_s,
         threads=job.calibration.threads,
     )
-    sweep = precision.sweep(state.table.affines(plan))
+    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
+    # those where something can be done about the noise, other than by another range
+    wanted = precision.open_to_residual_codes if unsigned else set()
+    if _islands_may_be_float(inputs):
+        wanted |= groups_of_islands(state.candidate.model, plan, precision.elements, _fixed(state, inputs))
+    fit_ranges = holdout.can_fit and job.calibration.method == "auto"
+    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted)
     ranges = state.candidate.ranges
     better, lines = (
-        precision.better_ranges(sweep, ranges, job.calibration, job.quantization) if holdout.can_fit else (ranges, ())
+        precision.better_ranges(sweep, ranges, job.calibration, job.quantization) if fit_ranges else (ranges, ())
     )
     if lines:
         state = yield Remark(lines)
@@ -59,9 +65,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         entries = {name: better.entries.get(name, entry) for name, entry in state.table.tensors.items()}
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
         if state.results[-1].kept:
-            sweep = precision.sweep(state.table.affines(plan))
+            sweep = precision.sweep(state.table.affines(plan), wanted)
     precision.probe.close()
-    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
     state = yield Remark(lines)
     spent_us = 0.0
@@ -94,8 +99,7 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
         spent_us: Of the allowance of time, what more precision takes already.
     """
     settings = inputs.job.quantization
-    # times are of onnxruntime's kernels; and who names what is to be int8 means it
-    if not TARGETS[settings.target].onnxruntime or settings.include:
+    if not _islands_may_be_float(inputs):
         return
     left, lines = choose_islands(
         state.candidate.model,
@@ -104,7 +108,7 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
         sweep.groups,
         settings.latency_allowance / 100,
         spent_us=spent_us,
-        fixed={*settings.ranges, *state.built.draft.pixel_nodes},
+        fixed=_fixed(state, inputs),
     )
     state = yield Remark(lines)
     if not left:
@@ -117,6 +121,17 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
     if smaller.layers and known >= needed and factors is not None:
         table = table.corrected(factors)
         yield Proposal("float for layers between float nodes", table, smaller, least_db=LEAST_DB)
+
+
+def _islands_may_be_float(inputs: Inputs) -> bool:
+    # times are of onnxruntime's kernels; and who names what is to be int8 means it
+    settings = inputs.job.quantization
+    return TARGETS[settings.target].onnxruntime and not settings.include
+
+
+def _fixed(state: State, inputs: Inputs) -> set[str]:
+    """Return the layers and tensors that must not leave int8."""
+    return {*inputs.job.quantization.ranges, *state.built.draft.pixel_nodes}
 
 
 def _factors_left(state: State, inputs: Inputs, table: CalibrationTable, smaller: Plan) -> Equalization | None:

@@ -8,7 +8,7 @@ from onnx import numpy_helper
 import int8cal
 from int8cal.graph.costs import inference_us
 from int8cal.quantization.corrections.equalization import Equalization
-from int8cal.search.islands import MORE_BYTES, MOST_BYTES, choose_islands
+from int8cal.search.islands import MORE_BYTES, MOST_BYTES, choose_islands, groups_of_islands
 
 QUIET, LOUD = 1e-6, 100.0  # in front of the logarithm: with the first it tells quiet sounds apart
 FRONT_END = {"MatMul_f", "MatMul_m"}
@@ -41,6 +41,14 @@ def test_one_behind_another_is_taken_where_it_holds_half_of_what_is_left(planned
     noise = {"x": 0.02, "p": 0.97, "l": 0.004, "ar": 0.002, "br": 0.002, "cr": 0.002}
     assert chosen(planned, noise)[0] == FRONT_END
     assert chosen(planned, {**noise, "x": 0.01, "l": 0.014})[0] == {"MatMul_m"}
+
+
+def test_groups_of_islands_are_those_that_noise_is_asked_of(planned):
+    groups = groups_of_islands(*planned, ELEMENTS)
+    assert {"x", "p"} <= groups < set(planned[1].groups)
+    only = {name: noise if name in groups else 0.0 for name, noise in NOISE.items()}
+    assert chosen(planned, only) == chosen(planned)
+    assert "p" not in groups_of_islands(*planned, ELEMENTS, fixed={"p"})
 
 
 def test_what_holds_less_than_half_of_the_noise_is_not_offered(planned):

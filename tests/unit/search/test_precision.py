@@ -94,6 +94,29 @@ def test_a_tensor_with_a_coarse_range_has_most_of_the_noise(bench):
     assert precision.sweep(known).groups[group] > 0.8
 
 
+def test_those_that_are_asked_for_have_their_share_of_the_noise_of_all(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    whole = precision.sweep(affines(ranges))
+    wanted = precision.open_to_residual_codes
+    some = precision.sweep(affines(ranges), wanted)
+    assert 0 < len(wanted) < len(whole.groups)
+    assert {group for group, share in some.groups.items() if share > 0} == wanted
+    # errors of different tensors have little to do with each other
+    assert some.total == pytest.approx(whole.total, rel=0.2)
+    assert {group: some.groups[group] for group in wanted} == pytest.approx(
+        {group: whole.groups[group] * whole.total / some.total for group in wanted}
+    )
+    assert some.floats.keys() == whole.floats.keys()
+
+
+def test_nothing_runs_where_nothing_can_be_done(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    precision.regions = ()
+    nothing = precision.sweep(affines(ranges), set())
+    assert (nothing.samples, nothing.total, set(nothing.groups.values())) == (0, 0.0, {0.0})
+    assert precision.upgrades(nothing, math.inf)[0] == ()
+
+
 def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     known = affines(ranges)
