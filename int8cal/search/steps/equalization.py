@@ -131,7 +131,7 @@ def choose_factors(
     asked = Counter(layer.node for chain in chains for layer in _layers(chain))
     rescaled: dict[str, Float64] = {}
 
-    def weight(layer: Layer) -> npt.NDArray[np.floating[Any]]:
+    def weight(layer: Layer) -> npt.NDArray[Any]:
         return rescaled[layer.node] if layer.node in rescaled else index.constant(layer.weight)
 
     accepted = []
@@ -212,11 +212,11 @@ class WeightSizes:
     """
 
     energy: Float64
-    largest: npt.NDArray[np.floating[Any]]
+    largest: npt.NDArray[Any]
     count: Int64
 
     @classmethod
-    def of(cls, weight: npt.NDArray[np.floating[Any]], layer: Layer) -> WeightSizes:
+    def of(cls, weight: npt.NDArray[Any], layer: Layer) -> WeightSizes:
         """Take them of a layer's weight as it is stored."""
         sizes = by_input_channel(np.abs(weight), layer)
         energy = np.square(sizes, dtype=np.float64).sum(axis=(2, 3)).reshape(-1)
