@@ -60,6 +60,7 @@ SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another
 LEAST_MOVED = 0.02  # log ratio, by which moving an end must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
+PART_BYTES = 16_000_000  # of errors that are added in one inference
 RESIDUAL_LEAVES = 0.03  # of a tensor's noise, with residual codes
 # Channels that get residual codes by themselves: those of so many times the mean's noise, and no more than this share.
 OUTLYING, FINE_SHARE = 4.0, 1 / 16
@@ -159,7 +160,7 @@ class Precision:
 
         Every one takes an inference. So only those are measured that something can be done for, and where the time is
         not enough for these, even with one sample, those that promise most; the others count as if they added nothing.
-        What all add together is the sum of the parts where each is known, else it is measured at once.
+        What all add together is the sum over groups where each is measured, else a few inferences with many at once tell.
 
         Args:
             affines: Of the planned tensors.
@@ -168,21 +169,21 @@ class Precision:
         most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
         groups = list(self.plan.groups)
         asked = groups if wanted is None else [group for group in groups if group in wanted]
-        measured = self._promising(affines, asked, most)
-        floats = [region for region in self.regions if self._avoidable(region)][: most - len(measured)]
+        avoidable = [region for region in self.regions if self._avoidable(region)]
+        if not asked and not avoidable:
+            return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
+        parts = [] if asked == groups and len(groups) <= most else self._parts(affines)
+        measured = self._promising(affines, asked, max(most - len(parts), 1))
+        floats = avoidable[: max(most - len(parts) - len(measured), 0)]
         roundings = [self._rounding(group, affines[group]) for group in measured]
         roundings += [{site: affines[site.tensor] for site in self._avoidable(region)} for region in floats]
-        if not roundings:
-            return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
-        apart = measured == groups
-        if not apart:
-            everything = (self._rounding(group, affines[group]) for group in groups)
-            roundings.append({site: affine for each in everything for site, affine in each.items()})
-        count = self._count(len(roundings), SHARE_SAMPLES)
+        # of as many samples as there is time for with everything, so that less is less work
+        count = self._count(max(len(groups) + len(avoidable), len(roundings) + len(parts)), SHARE_SAMPLES)
+        roundings += parts
         errors, signals = self.probe.rounding_noise(self.samples[:count], roundings)
         signal = signals.mean(axis=0)
         noise = relative(errors.mean(axis=1), signal)
-        total = float(noise[: len(groups)].sum() if apart else noise[-1])
+        total = float((noise[len(measured) + len(floats) :] if parts else noise[: len(measured)]).sum())
         shares = [float(each) / total if total > 0 else 0.0 for each in noise]
         return Sweep(
             dict.fromkeys(groups, 0.0) | dict(zip(measured, shares, strict=False)),
@@ -202,6 +203,20 @@ class Precision:
         # other nodes would read the first codes alone, with their wider range
         found = residual_groups(self.plan, self.elements)
         return {name: each for name, each in found.items() if ErrorSite(name, "others") not in self.probe.sites}
+
+    def _parts(self, affines: Mapping[str, Affine]) -> list[dict[ErrorSite, Affine | None]]:
+        """Return what is rounded of all groups, in as few parts as have small enough errors to be held at once."""
+        parts: list[dict[ErrorSite, Affine | None]] = []
+        held = math.inf
+        for group in self.plan.groups:
+            rounding = self._rounding(group, affines[group])
+            size = math.fsum(4 * self.elements[site.tensor] for site in rounding)
+            if held + size > PART_BYTES:
+                parts.append({})
+                held = 0.0
+            parts[-1].update(rounding)
+            held += size
+        return parts
 
     def _promising(self, affines: Mapping[str, Affine], groups: list[str], most: int) -> list[str]:
         """Return so many of groups, in their order: those whose steps are largest for the size of their values."""

@@ -109,6 +109,16 @@ def test_those_that_are_asked_for_have_their_share_of_the_noise_of_all(bench):
     assert some.floats.keys() == whole.floats.keys()
 
 
+def test_the_noise_of_all_is_measured_in_parts_that_fit_into_memory(bench, monkeypatch):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    wanted = precision.open_to_residual_codes
+    once = precision.sweep(affines(ranges), wanted)
+    monkeypatch.setattr("int8cal.search.precision.PART_BYTES", 1)
+    parts = precision.sweep(affines(ranges), wanted)
+    assert parts.total == pytest.approx(once.total, rel=0.2)
+    assert parts.total != once.total
+
+
 def test_nothing_runs_where_nothing_can_be_done(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     precision.regions = ()
@@ -126,7 +136,8 @@ def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench):
     precision.seconds = 2.5 * precision.run_s
     sweep = precision.sweep(known)
     assert (set(sweep.groups), sweep.floats, sweep.samples) == (set(precision.plan.groups), {}, 1)
-    assert sum(share > 0 for share in sweep.groups.values()) == 2 < len(sweep.groups)
+    # and what all do together
+    assert sum(share > 0 for share in sweep.groups.values()) == 1 < len(sweep.groups)
     assert sweep.groups[group] > 0.8
 
 
