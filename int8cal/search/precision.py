@@ -160,7 +160,7 @@ class Precision:
 
         Every one takes an inference. So only those are measured that something can be done for, and where the time is
         not enough for these, even with one sample, those that promise most; the others count as if they added nothing.
-        What all add together is the sum over groups where each is measured, else a few inferences with many at once tell.
+        What all add together is the sum over groups where each is measured, and is measured in a few parts where not.
 
         Args:
             affines: Of the planned tensors.
