@@ -260,7 +260,7 @@ def operations_of(path: Path) -> tuple[dict[str, FakeQuantize], tuple[str, ...]]
 
     Raises:
         UsageError: openvino is not installed.
-        TableError: OpenVINO cannot read the files.
+        TableError: OpenVINO cannot read the files, or a tensor's name is no UTF-8.
     """
     openvino = _openvino()
     try:
@@ -274,7 +274,12 @@ def operations_of(path: Path) -> tuple[dict[str, FakeQuantize], tuple[str, ...]]
     for node in model.get_ordered_ops():
         if node.get_type_name() != "FakeQuantize":
             continue
-        names = sorted(node.input_value(0).names)
+        try:
+            names = sorted(node.input_value(0).names)
+        except UnicodeDecodeError as error:
+            raise TableError(
+                "the name of a tensor is no UTF-8", where=str(path), do="convert the model again"
+            ) from error
         sources = [node.input_value(slot).get_node() for slot in range(1, 5)]
         weights = node.input_value(0).get_node().get_type_name() == "Constant"
         if not names or weights or any(source.get_type_name() != "Constant" for source in sources):

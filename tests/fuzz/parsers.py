@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -507,7 +509,9 @@ def _datasets_beside(folder: Path) -> None:
 def _read_dataset(path: Path) -> None:
     from int8cal.data.hub import PREFIX
 
-    _branching_feeds(f"{PREFIX}{path.read_text(encoding='utf-8', errors='surrogateescape')}")
+    # what begins with ~ is looked for there, and not in the home of who runs this
+    with mock.patch.dict(os.environ, {"HOME": str(path.parent)}):
+        _branching_feeds(f"{PREFIX}{path.read_text(encoding='utf-8', errors='surrogateescape')}")
 
 
 _CACHE = b"image 2.5\na 3.0\nb 3.0\nc 1.25\n"

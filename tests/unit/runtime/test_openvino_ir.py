@@ -155,6 +155,17 @@ def test_a_file_that_is_no_representation_is_an_error_about_the_table(tmp_path):
         operations_of(tmp_path / "bad.xml")
 
 
+def test_a_name_that_is_no_text_is_refused_with_the_file(bench, tmp_path):
+    model = bench.prepared(bench.text(NET, W=(4, 3, 3, 3), B=(4,))).model
+    written = fake_quantized(model, Operations({"x": fakequantize_of(AFFINES[1])}, {}), "m")
+    damaged = written.xml.replace(b'names="x"', b'names="\xff"')
+    assert damaged != written.xml
+    (tmp_path / "m.xml").write_bytes(damaged)
+    (tmp_path / "m.bin").write_bytes(written.data)
+    with pytest.raises(TableError, match=r"m\.xml: the name of a tensor is no UTF-8"):
+        operations_of(tmp_path / "m.xml")
+
+
 def test_a_model_of_nncf_is_read(bench, tmp_path):
     nncf = pytest.importorskip("nncf", reason="OpenVINO's quantizer, an extra check: pip install nncf")
     model = bench.text(NET, W=(4, 3, 3, 3), B=(4,))
