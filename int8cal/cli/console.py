@@ -14,7 +14,7 @@ import click
 from int8cal.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from int8cal.evaluation.result import Report
     from int8cal.report.screen import Screen
@@ -65,15 +65,21 @@ def tell_lines(lines: Iterable[str]) -> None:
         tell(line)
 
 
-def tell_fitted(lines: Iterable[str], hang: int = 4) -> None:
-    """Print lines of results, on a terminal broken between words where they are longer than it is wide.
+def fitted(lines: Iterable[str], hang: int = 4) -> Iterator[str]:
+    """Break lines between words where they are longer than the terminal is wide.
 
     Args:
         lines: Any.
         hang: Columns that further lines begin with.
     """
     shown = screen()
-    tell_lines(part for line in lines for part in shown.wrap(shown.plain(line), hang))
+    for line in lines:
+        yield from shown.wrap(line, hang)
+
+
+def tell_fitted(lines: Iterable[str], hang: int = 4) -> None:
+    """Print lines of results, see `tell` and `fitted`."""
+    tell_lines(fitted(lines, hang))
 
 
 def tell_written(path: Path | str, *, beside_json: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import screen, tell_fitted
+from int8cal.cli.console import fitted, screen
 
 if TYPE_CHECKING:
     from int8cal.report.screen import Sort
@@ -53,7 +53,8 @@ def doctor(*, as_json: bool) -> None:
 
     lines = describe_machine()
     if not as_json:
-        tell_fitted(lines)
+        for line in fitted(lines):
+            click.echo(line)
         return
     facts: dict[str, str] = {}
     for line in lines:
