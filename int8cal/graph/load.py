@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 from onnx import external_data_helper
 
@@ -32,7 +31,7 @@ from int8cal.protos import (
     without_weights,
     write_split,
 )
-from int8cal.stored import LEAST, can_store, folder, is_stored, placed, stored, values_of, whole
+from int8cal.stored import LEAST, can_store, content_of, folder, placed, stored, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -367,14 +366,9 @@ def model_digest(model: onnx.ModelProto) -> str:
     digest = xxhash.xxh3_128(without_weights(model).SerializeToString(deterministic=True))
     for tensor in model.graph.initializer:
         bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if is_stored(tensor):
-            values = np.ascontiguousarray(values_of(tensor)).reshape(-1).view(np.uint8).data
-        elif tensor.HasField("raw_data"):
-            values = tensor.raw_data
-        else:
-            values = tensor.SerializeToString(deterministic=True)
-        digest.update(bare.SerializeToString(deterministic=True) + b"%d:" % len(values))
-        digest.update(values)
+        content = content_of(tensor) or tensor.SerializeToString(deterministic=True)
+        digest.update(bare.SerializeToString(deterministic=True) + b"%d:" % len(content))
+        digest.update(content)
     return digest.hexdigest()
 
 

@@ -65,8 +65,6 @@ def choose_islands(
     lines: list[str] = []
     seen, rest = 0.0, 1.0
     for each in _offers(index, plan, elements, noise, fixed):
-        if each.bytes > MOST_BYTES * whole_bytes:
-            continue
         if each.gain < min(LEAST_PART, LEAST_NOISE * rest):
             break
         seen += each.gain
@@ -91,13 +89,11 @@ def choose_islands(
 
 
 def groups_of_islands(
-    model: onnx.ModelProto, plan: Plan, elements: Mapping[str, float], fixed: Collection[str] = ()
+    model: onnx.ModelProto | Index, plan: Plan, elements: Mapping[str, float], fixed: Collection[str] = ()
 ) -> set[str]:
     """Return the groups of tensors of islands that `choose_islands` may choose, whatever noise they hold."""
-    index = Index(model)
-    most = MOST_BYTES * 4 * _weights(index, plan.weighted)
-    offers = _offers(index, plan, elements, {}, fixed)
-    return {group for each in offers if each.bytes <= most for group in each.island.groups}
+    offers = _offers(Index.of(model), plan, elements, {}, fixed)
+    return {group for each in offers for group in each.island.groups}
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,8 @@ class _Offer:
 def _offers(
     index: Index, plan: Plan, elements: Mapping[str, float], noise: Mapping[str, float], fixed: Collection[str]
 ) -> list[_Offer]:
-    """Return the islands that may stay float, those that hold most of the noise first."""
+    """Return the islands that may stay float, by their bytes too, those that hold most of the noise first."""
+    most = MOST_BYTES * 4 * _weights(index, plan.weighted)
     found = []
     for each in find_islands(index, plan):
         names = {layer.node for layer in each.layers}
@@ -126,10 +123,11 @@ def _offers(
         # without a tensor of the plan its range is no question: the user's, or that of raw pixels
         if not names.isdisjoint(fixed) or any(plan.tensor(layer.input) is None for layer in each.layers):
             continue
+        more = MORE_BYTES * _weights(index, each.layers)
+        if more > most:
+            continue
         gain = math.fsum(noise.get(group, 0.0) for group in each.groups)
-        found.append(
-            _Offer(each, gain, _float_us(index, plan, each, elements), MORE_BYTES * _weights(index, each.layers))
-        )
+        found.append(_Offer(each, gain, _float_us(index, plan, each, elements), more))
     return sorted(found, key=lambda each: -each.gain)
 
 

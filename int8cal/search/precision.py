@@ -169,14 +169,14 @@ class Precision:
         most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
         groups = list(self.plan.groups)
         asked = groups if wanted is None else [group for group in groups if group in wanted]
-        avoidable = [region for region in self.regions if self._avoidable(region)]
+        avoidable = {region: sites for region in self.regions if (sites := self._avoidable(region))}
         if not asked and not avoidable:
             return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
         parts = [] if asked == groups and len(groups) <= most else self._parts(affines)
         measured = self._promising(affines, asked, max(most - len(parts), 1))
-        floats = avoidable[: max(most - len(parts) - len(measured), 0)]
+        floats = list(avoidable)[: max(most - len(parts) - len(measured), 0)]
         roundings = [self._rounding(group, affines[group]) for group in measured]
-        roundings += [{site: affines[site.tensor] for site in self._avoidable(region)} for region in floats]
+        roundings += [{site: affines[site.tensor] for site in avoidable[region]} for region in floats]
         # of as many samples as there is time for with everything, so that less is less work
         count = self._count(max(len(groups) + len(avoidable), len(roundings) + len(parts)), SHARE_SAMPLES)
         roundings += parts

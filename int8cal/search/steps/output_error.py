@@ -52,7 +52,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     # those where something can be done about the noise, other than by another range
     wanted = precision.open_to_residual_codes if unsigned else set()
     if _islands_may_be_float(inputs):
-        wanted |= groups_of_islands(state.candidate.model, plan, precision.elements, _fixed(state, inputs))
+        wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
     fit_ranges = holdout.can_fit and job.calibration.method == "auto"
     sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted)
     ranges = state.candidate.ranges
