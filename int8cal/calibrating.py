@@ -72,7 +72,7 @@ from int8cal.runtime.sessions import CPU, cpu_count, weights_folder
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.data.checks import Finding
@@ -163,8 +163,7 @@ def require_writable(job: Job) -> None:
         OutputError: The directory exists without `overwrite`, cannot be written, or is an input.
     """
     gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
-    audited = resolve(job.evaluation.providers) == (CPU,)
-    require_measurable(gates, latency=job.evaluation.latency, audited=audited)
+    require_measurable(gates, latency=job.evaluation.latency, audited=resolve(job.evaluation.providers) == (CPU,))
     metric_of(job.evaluation.metric)
     further(job.evaluation.runtimes)
     directory, names = files_of(job)
@@ -230,6 +229,7 @@ def calibrate_job(
     output: OutputDirectory | None = None,
     tell: Callable[[str], object] | None = None,
     command: str = "",
+    warnings: Sequence[str] = (),
 ) -> CalibrationOutcome:
     """Run a whole job and write its files.
 
@@ -241,6 +241,7 @@ def calibrate_job(
         output: The output directory, where the caller holds it already.
         tell: Gets what is found about the data before the work, line by line.
         command: What was run, for the report.
+        warnings: Of what was found before, for the report.
 
     Returns:
         Where the files are, and the report. What could not be evaluated is among its evaluation's failures.
@@ -254,7 +255,7 @@ def calibrate_job(
         origin = _origin(job, command)
     own = nullcontext(output) if output else OutputDirectory(files_of(job)[0], overwrite=_may_replace(job))
     with own as directory, cluster_of(job) as cluster, weights_folder():
-        return _calibrate_into(directory, job, origin, exclusive, tell, cluster)
+        return _calibrate_into(directory, job, origin, exclusive, tell, cluster, warnings)
 
 
 def _origin(job: Job, command: str) -> Origin:
@@ -270,6 +271,7 @@ def _calibrate_into(
     exclusive: Exclusive,
     tell: Callable[[str], object] | None,
     cluster: Cluster | None,
+    warnings: Sequence[str],
 ) -> CalibrationOutcome:
     model_name, table_name, statistics_name, *_ = files_of(job)[1]
     clock, watched = Clock(), Watched(job.model)
@@ -355,7 +357,7 @@ def _calibrate_into(
             findings.add(_found(job, calibrated, evaluation, watch), told=True)
             with open_stage("report"):
                 report = _report(job, calibrated, evaluation, feeds, watch, clock.seconds, findings.found)
-                warnings = (*report.warnings, *checkpoint.warnings)
+                warnings = (*report.warnings, *checkpoint.warnings, *warnings)
                 report = replace(report, gates=check_gates(gates, evaluation), origin=origin, warnings=warnings)
                 write_reports(report, stage)
         except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - likewise

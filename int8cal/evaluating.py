@@ -17,6 +17,7 @@ from int8cal.data.feeds import Feeds, feeds_of, open_feeds
 from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
+from int8cal.data.text import identified
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
 from int8cal.errors import ModelError
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
@@ -86,8 +87,12 @@ def evaluate_files(
     strict: bool = False,
     command: str = "",
     tell: Callable[[str], object] | None = None,
+    warnings: Sequence[str] = (),
 ) -> Report:
     """Compare two models on data, and write the reports where asked; arguments as for `evaluate_models`.
+
+    Args:
+        warnings: Of what was found before, for the report.
 
     Returns:
         The report; parts that could not be measured are among its evaluation's failures.
@@ -120,7 +125,7 @@ def evaluate_files(
             command=command,
             tell=tell,
         )
-        warnings = (*report.warnings, *never_failing(parsed))
+        warnings = (*report.warnings, *never_failing(parsed), *warnings)
         report = replace(report, gates=check_gates(parsed, report.evaluation), warnings=warnings)
         if place is not None:
             with open_stage("report"), place.stage() as stage:
@@ -391,7 +396,12 @@ def versions(runtimes: Sequence[str] = ()) -> dict[str, str]:
 
 
 def data_settings(data: DataSettings, watch: SampleWatch | None = None) -> dict[str, object]:
-    """Return the data's settings as the report tells them, and how many samples were made to fit (see `Fit`)."""
+    """Return the data's settings as the report tells them, and how many samples were made to fit (see `Fit`).
+
+    A tokenizer has its hash beside its place.
+    """
+    if data.preprocess is not None and data.preprocess.text is not None:
+        data = replace(data, preprocess=replace(data.preprocess, text=identified(data.preprocess.text)))
     fits = {"fit": dict(watch.fits)} if watch is not None and watch.fits else {}
     return {key: value for key, value in asdict(data).items() if value is not None} | fits
 

@@ -11,7 +11,7 @@ from int8cal.audit.audit import FIGURES
 from int8cal.errors import printable
 from int8cal.numerics.pairs import SAFE_SUM
 from int8cal.report import wording
-from int8cal.report.screen import PIPE, beside
+from int8cal.report.screen import PIPE
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FORMAT = "int8cal/audit"
 VERSION = 1
 _Cells = tuple[str, ...]
-_ROOM_OF_LAYER = 20  # columns that are left for names, or else there is no table
 
 
 def audit_to_json(audit: Audit) -> str:
@@ -111,15 +110,8 @@ def audit_lines(audit: Audit, screen: Screen = PIPE) -> list[str]:
 def _table(audit: Audit, layers: list[AuditedLayer], screen: Screen) -> list[str]:
     heads: _Cells = ("unsafe", "channels", "pairs", "worst sum", "codes", "s32 used")
     heads += ("saturated", "max error") if audit.on_data else ()
-    rows = [heads, *(_cells(audit, layer) for layer in layers)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-    names = ["layer", *(_named(layer.saturation) for layer in layers)]
-    figures = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
-    used = len(figures[0]) + 2
-    if not screen.holds([" " * (used + _ROOM_OF_LAYER)]):
-        return [beside(("layer", *heads), (name, *row)) for name, row in zip(names[1:], rows[1:], strict=True)]
-    lines = (f"{row}  {name}" for row, name in zip(figures, names, strict=True))
-    return [part for line in lines for part in screen.wrap(line, used)]
+    rows = [(*_cells(audit, layer), _named(layer.saturation)) for layer in layers]
+    return screen.table([(*heads, "layer"), *rows], right=range(len(heads)), name=len(heads))
 
 
 def _cells(audit: Audit, layer: AuditedLayer) -> _Cells:

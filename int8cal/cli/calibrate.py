@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import Telling, command_line, say, say_gates_left_out, show_report, shown_path, tell
+from int8cal.cli.console import Telling, command_line, say, show_report, shown_path, tell
 from int8cal.cli.grouped import GroupedCommand
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -50,11 +50,19 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             if key not in values:
                 raise click.UsageError(f"Missing {missing}", context)
     with starting(values):
-        from int8cal.config.load import job_from_options, load_jobs, placed_patterns, require_available
+        from int8cal.config.load import (
+            gates_left_out,
+            job_from_options,
+            load_jobs,
+            placed_patterns,
+            require_available,
+        )
         from int8cal.evaluation.gates import gate_texts
 
         job = job_from_options(values, Path(config) if config else None, flags=flags | {"model": "MODEL"})
-        say_gates_left_out(values, config)
+        telling, left_out = Telling(), gates_left_out(values, Path(config) if config else None)
+        for told in left_out:  # with --quiet too
+            telling(told)
         read = [job.model, *([Path(config)] if config else [])]
         junit.expect(job.name, gate_texts(job.evaluation), read, overwrite=job.output.overwrite)
         require_available(job)
@@ -74,7 +82,6 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
         if not job.quiet:
             tell(f"wrote {shown_path(counted.path)}: {counted.samples} samples, shard {job.calibration.shard}")
         return
-    telling = Telling()
     with placed_patterns(place), shown_progress(quiet=job.quiet) as line:
         if line is not None:
             line.announce(order_of(job))
@@ -82,6 +89,7 @@ def command(context: click.Context, junit: JUnitFile, *, model: str | None, conf
             job,
             command=command_line(context),
             tell=None if job.quiet else telling,
+            warnings=left_out,
         )
     show_report(
         outcome.report,

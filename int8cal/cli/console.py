@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -14,7 +13,8 @@ import click
 from int8cal.errors import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
 
     from int8cal.evaluation.result import Report
     from int8cal.report.screen import Screen
@@ -38,17 +38,6 @@ class Telling:
         """Say a line."""
         say(message)
         self.told.append(message.removeprefix("warning: "))
-
-
-def say_gates_left_out(values: Mapping[str, object], config: str | None) -> None:
-    """Name the gates of a YAML that --gate takes the place of: a pipeline that loses one should see it."""
-    if config is None or values.get("quiet"):
-        return
-    from int8cal.config.load import gates_left_out
-
-    left = gates_left_out(values, Path(config))
-    if left:
-        say(f"--gate takes the place of all gates in {shown_path(config)}; not checked: {', '.join(left)}")
 
 
 def tell(line: str, *, err: bool = False, nl: bool = True) -> None:

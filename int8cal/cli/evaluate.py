@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from int8cal.cli import options
-from int8cal.cli.console import Telling, command_line, say_gates_left_out, show_report
+from int8cal.cli.console import Telling, command_line, show_report
 from int8cal.cli.grouped import GroupedCommand, GroupedOption
 from int8cal.cli.junit import JUnitFile, junit_option
 from int8cal.cli.progress_line import shown_progress, starting
@@ -85,7 +85,11 @@ def command(
         job = _job(values | {"model": fp32}, Path(config) if config else None, flags | {"model": "FP32"})
         if job is None:
             raise click.UsageError(f"{config} names no data. {_NO_DATA}", context)
-        say_gates_left_out(values | {"model": fp32}, config)
+        from int8cal.config.load import gates_left_out
+
+        telling, left_out = Telling(), gates_left_out(values | {"model": fp32}, Path(config) if config else None)
+        for line in left_out:  # with --quiet too
+            telling(line)
         from int8cal.evaluating import evaluate_files
         from int8cal.evaluation.gates import gate_texts
         from int8cal.gating import require_complete, require_gates, require_sound
@@ -95,7 +99,6 @@ def command(
     overwrite = bool(values.get("output.overwrite", False))
     read = [Path(each) for each in (fp32, int8, config) if each]
     junit.expect(Path(int8).name, gate_texts(job.evaluation), read, overwrite=overwrite)
-    telling = Telling()
     with shown_progress(quiet=job.quiet):
         report = evaluate_files(
             Path(fp32),
@@ -113,6 +116,7 @@ def command(
             strict=job.evaluation.strict,
             command=command_line(context),
             tell=None if job.quiet else telling,
+            warnings=left_out,
         )
     show_report(report, directory, quiet=job.quiet, as_json=as_json, told=telling.told)
     require_complete(report)

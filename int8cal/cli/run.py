@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +15,11 @@ from int8cal.cli.progress_line import shown_progress, starting
 from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from int8cal.batch.jobs import JobResult, Task
     from int8cal.batch.up_to_date import Checked
-    from int8cal.report.screen import Screen
+    from int8cal.report.screen import Columns
 
 _WIDTH = 13
 _HANG = 14  # where the values of a listed job begin
@@ -114,7 +113,6 @@ def command(
         require_summary,
         write_summary,
     )
-    from int8cal.calibrating import files_of
     from int8cal.evaluation.gates import gate_texts
 
     overwrite = bool(values.get("output.overwrite", False))
@@ -123,14 +121,13 @@ def command(
     if path is not None:
         require_summary(path, tasks, overwrite=overwrite)
     quiet = bool(values.get("quiet", False))
-    width = max(len(name) for task in selected for name in row_names(task))
     for chain in chains_of(tasks):
         if any(task in selected for task in chain):
             record_samples(chain, None if quiet else tell)
-    rows = _Rows.on(screen(), width, max(len(shown_path(files_of(task.job)[0])) for task in selected))
+    columns = _columns(selected, [name for task in selected for name in row_names(task)])
     if not quiet:
-        rows.head()
-    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, rows)
+        tell(columns.head)
+    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, columns)
     options_of_batch = BatchOptions(workers, keep_going, rerun, path, command_line(context))
     with shown_progress(quiet=quiet):
         results, interrupted = run_batch(selected, options_of_batch, reporter)
@@ -152,54 +149,23 @@ def command(
     return first_failure(results)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The table of jobs, printed row by row; where the terminal is too narrow for it, values behind their heads.
-
-    Attributes:
-        width: Columns of the longest name.
-        tabular: Whether the table fits.
-    """
-
-    width: int
-    tabular: bool
-
-    @staticmethod
-    def on(screen: Screen, width: int, end: int) -> _Rows:
-        """Choose how rows are written on a screen: ends of so many columns have room beside a table."""
-        name, *heads, _ = _heads()
-        return _Rows(width, screen.holds([_Rows(width, tabular=True).line((name, *heads, " " * end))]))
-
-    def head(self) -> None:
-        """Print the heads, where there are columns."""
-        if self.tabular:
-            tell(self.line(_heads()))
-
-    def tell(self, cells: Sequence[str]) -> None:
-        """Print the row of a job."""
-        from int8cal.report.screen import beside
-
-        row = self.line(cells) if self.tabular else beside(_heads(), cells)
-        tell_fitted([row], len(self.line((*cells[:-1], ""))) if self.tabular else 4)
-
-    def line(self, cells: Sequence[str]) -> str:
-        """Write a row of the table."""
-        name, *figures, end = cells
-        return "  ".join((f"{name:<{self.width}}", *(f"{cell:>{_WIDTH}}" for cell in figures), end))
-
-
-def _heads() -> tuple[str, ...]:
+def _columns(tasks: Sequence[Task], names: Iterable[str]) -> Columns:
+    """Lay out the table of jobs, whose rows are printed as they end."""
+    from int8cal.calibrating import files_of
     from int8cal.report.file_lines import COLUMNS
+    from int8cal.report.screen import Columns
 
-    return ("job", *COLUMNS, "result")
+    end = max(len(shown_path(files_of(task.job)[0])) for task in tasks)
+    widths = (max(map(len, names)), *(_WIDTH for _ in COLUMNS), end)
+    return Columns(screen(), ("job", *COLUMNS, "result"), widths, range(1, 1 + len(COLUMNS)))
 
 
-def _reporter(quiet: set[str], rows: _Rows) -> Callable[[JobResult, str], None]:
+def _reporter(quiet: set[str], columns: Columns) -> Callable[[JobResult, str], None]:
     """Make what prints a job as it ends: what it printed, its error, its row.
 
     Args:
         quiet: Names of the jobs without a row.
-        rows: Print the others.
+        columns: Of the others.
     """
     from int8cal.report.file_lines import figure_cells
 
@@ -210,7 +176,8 @@ def _reporter(quiet: set[str], rows: _Rows) -> Callable[[JobResult, str], None]:
             # a bug's line names its log; it reads the same whatever job it came from
             say(result.error if result.station == Int8calError.station else f"{result.name}: {result.error}")
         if result.name not in quiet:
-            rows.tell((result.name, *figure_cells(result.metrics), _ending(result)))
+            row = columns.line((result.name, *figure_cells(result.metrics), _ending(result)))
+            tell_fitted([row], columns.hang)
             sys.stdout.flush()
 
     return report

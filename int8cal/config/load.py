@@ -131,22 +131,23 @@ def job_from_options(
     return _jobs(expanded, document, options, flags or {})[0]
 
 
-def gates_left_out(options: Mapping[str, object], config: Path) -> tuple[str, ...]:
-    """Return the gates of a YAML file whose place those of the command line take.
+def gates_left_out(options: Mapping[str, object], config: Path | None) -> tuple[str, ...]:
+    """Name the gates of a YAML file whose place those of the command line take: who loses one should see it.
 
     Args:
         options: As for `job_from_options`, which has found no mistake in them.
-        config: The file.
+        config: The file; None for no file.
 
     Returns:
-        As they are written there, without those that the command line gives too.
+        A warning that names them as they are written there, without those that the command line gives too; or none.
     """
     given = options.get(_GATES)
-    if not isinstance(given, list):
+    if config is None or not isinstance(given, list):
         return ()
     expanded = expand(read_yaml(config), {key: options[key] for key in ("model",) if key in options})
     held = [gate for each in expanded for gate in each.layer.get("evaluation", {}).get("gates", ())]
-    return tuple(gate for gate in dict.fromkeys(held) if gate not in given)
+    left = [gate for gate in dict.fromkeys(held) if gate not in given]
+    return (f"--gate takes the place of all gates in {config}; not checked: {', '.join(left)}",) if left else ()
 
 
 def _command_line(options: Mapping[str, object], flags: Mapping[str, str]) -> Layer:

@@ -130,7 +130,7 @@ class Comparison:
 def compare_documents(old: Document, new: Document) -> Comparison:
     """Put two reports side by side."""
     layers = _layers(old, new)
-    facts = _facts(old), _facts(new)
+    facts = _by_content(_facts(old), _facts(new))
     names = [[layer.tensor for layer in document.layers] for document in (old, new)]
     return Comparison(
         old=old,
@@ -233,6 +233,14 @@ def _facts(document: Document) -> dict[str, str]:
     return {**facts, **dict(flat(document.settings)), "samples": str(document.samples)}
 
 
+def _by_content(before: dict[str, str], now: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Leave out where a file is, of those that both reports know by their hash."""
+    known = [{name for name in facts if facts.get(f"{name}_sha256", "none") != "none"} for facts in (before, now)]
+    places = known[0] & known[1]
+    left = [{name: value for name, value in facts.items() if name not in places} for facts in (before, now)]
+    return left[0], left[1]
+
+
 def _settings(before: dict[str, str], now: dict[str, str]) -> tuple[Row, ...]:
     """List what both reports know of and do not agree in."""
     outer = _outer(before) | _outer(now)
@@ -270,7 +278,7 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
         found.append(f"the float models differ: {names}sha256 {hashes[0][:12]}… and {hashes[1][:12]}…")
     elif not all(hashes) and name_of(old) != name_of(new):
         found.append(f'the float models have different names: "{name_of(old)}" and "{name_of(new)}"')
-    data = [dict(evaluation_data(document)) for document in (old, new)]
+    data = _by_content(*(dict(evaluation_data(document)) for document in (old, new)))
     differing = [name for name in {**data[0], **data[1]} if data[0].get(name) != data[1].get(name)]
     if differing:
         told = ", ".join(f"{name} {data[0].get(name, 'none')} and {data[1].get(name, 'none')}" for name in differing)

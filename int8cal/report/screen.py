@@ -13,7 +13,7 @@ from int8cal.errors import printable
 from int8cal.report import wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 Sort = Literal["worst", "order", "name"]
 ItemT = TypeVar("ItemT")
@@ -155,20 +155,22 @@ class Screen:
         """Whether the lines fit without a break; where nobody looks at a width they always do."""
         return self.whole_names or all(_columns(line) <= self.width for line in lines)
 
-    def table(self, rows: Sequence[Sequence[str]], what: str = "") -> list[str]:
-        """Write a table; where its last column is too wide, on several lines; else each value behind its head.
+    def table(
+        self, rows: Sequence[Sequence[str]], what: str = "", *, right: Collection[int] = (), name: int = 0
+    ) -> list[str]:
+        """Write a table, see `Columns`.
 
         Args:
             rows: Of equal length; the first has the heads, and its first cell is the table's own name, "" for none.
             what: What a row is, where there may be more of them than the screen takes.
+            right, name: As for `Columns`.
         """
-        head, *lines = wording.columns(rows)
-        used = max(map(_columns, wording.columns([row[:-1] for row in rows]))) + 2
-        if not self.holds([head, *lines]) and used + _ROOM_OF_TEXT > self.width:
-            used, head = 4, printable(rows[0][0])
-            lines = [beside(rows[0], row) for row in rows[1:]]
-        shown = self.cut(lines, what) if what else lines
-        return [part for line in (head, *shown) if line for part in self.wrap(line, used)]
+        shown = [[printable(cell) for cell in row] for row in rows]
+        widths = [max(map(_columns, column)) for column in zip(*shown, strict=True)]
+        columns = Columns(self, shown[0], widths, right, name)
+        lines = [columns.line(row) for row in shown[1:]]
+        lines = [columns.head, *(self.cut(lines, what) if what else lines)]
+        return [part for line in lines if line for part in self.wrap(line, columns.hang)]
 
     def aligned(self, rows: list[tuple[str, str]], bands: Sequence[str] = ()) -> list[str]:
         """Write labels and texts in two columns, long texts on several lines; `bands` colour the rows' first lines."""
@@ -194,10 +196,53 @@ class Screen:
 PIPE = Screen(whole_names=True)
 
 
-def beside(heads: Sequence[str], cells: Sequence[str]) -> str:
-    """Write a row of a table in words: its first cell, then each value behind the head of its column."""
-    told = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], cells[1:], strict=True) if cell]
-    return printable(f"{cells[0]}: {', '.join(told)}")
+@dataclass(frozen=True)
+class Columns:
+    """A table on a screen, row by row; where its last column has no room, each value behind its head.
+
+    Attributes:
+        screen: Where; lines are to be wrapped there with `hang`.
+        heads: Of the columns.
+        widths: What the widest cell of each takes, its head among them.
+        right: Columns whose cells stand at their right end.
+        name: Column that says what a row is about.
+    """
+
+    screen: Screen
+    heads: Sequence[str]
+    widths: Sequence[int]
+    right: Collection[int] = ()
+    name: int = 0
+
+    @property
+    def tabular(self) -> bool:
+        """Whether the last column has room."""
+        used = sum(self.widths[:-1]) + 2 * len(self.widths[:-1])
+        return self.screen.holds([" " * (used + min(self.widths[-1], _ROOM_OF_TEXT))])
+
+    @property
+    def hang(self) -> int:
+        """Columns that further lines of a row begin with."""
+        return sum(self.widths[:-1]) + 2 * len(self.widths[:-1]) if self.tabular else 4
+
+    @property
+    def head(self) -> str:
+        """The line of heads; what rows are about, where there is no table."""
+        return self.line(self.heads) if self.tabular else self.heads[self.name]
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Write a row."""
+        shown = [printable(cell) for cell in cells]
+        if not self.tabular:
+            told = [
+                f"{head} {cell}".strip()
+                for at, (head, cell) in enumerate(zip(self.heads, shown, strict=True))
+                if cell and at != self.name
+            ]
+            return f"{shown[self.name]}: {', '.join(told)}"
+        gaps = [" " * (width - _columns(cell)) for cell, width in zip(shown, self.widths, strict=True)]
+        placed = enumerate(zip(shown, gaps, strict=True))
+        return "  ".join(gap + cell if at in self.right else cell + gap for at, (cell, gap) in placed).rstrip()
 
 
 def _columns(text: str) -> int:

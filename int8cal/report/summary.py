@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ _ACCURACY = ("metric", "top1", "agreement", "sqnr_db")
 _GATES_NAMED = 2
 _KINDS = 3  # of float nodes, where room is short
 _MORE = "More"
+_LAYER = re.compile(r"\blayer(s?)\b")
 _UNMEASURED = 10  # rank of a row that says only that there is nothing to say
 
 
@@ -142,7 +144,7 @@ def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Ro
         ),
         _of(4, "Runtime", [f"{name}: {text}" for name, text in runtime_sentences(document)]),
         _Row(4, "Fastest", _told(figures["Fastest here"])) if fastest and "Fastest here" in figures else None,
-        _of(5, "Search", _goals(document)),
+        _of(5, "Search", [_with_layers_told(text) for text in _goals(document)]),
         _of(6, "Warning", [text for text in document.other_warnings if text not in told], "fair"),
         _worst(document, screen),
         _Row(
@@ -204,6 +206,11 @@ def _goals(document: Document) -> list[str]:
     """Say what measured latencies or a budget led to."""
     found = [optimized_sentence(document.optimize).rstrip(".")] if document.optimize else []
     return found + ([document.mixed_precision.outcome] if document.mixed_precision else [])
+
+
+def _with_layers_told(text: str) -> str:
+    """Say what a layer is where the word is first used."""
+    return _LAYER.sub(lambda found: f"{found[0]} ({'nodes' if found[1] else 'a node'} with weights)", text, count=1)
 
 
 def _mostly_float(document: Document) -> bool:

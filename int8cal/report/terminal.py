@@ -39,7 +39,7 @@ from int8cal.report.tables import (
     weight_names,
     why_nothing_clipped,
 )
-from int8cal.report.words import WORDS
+from int8cal.report.words import explained
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,9 +123,10 @@ def _wrapped(lines: list[str], screen: Screen) -> list[str]:
 
 
 def _origin_rows(document: Document) -> list[_Row]:
+    data = evaluation_data(document)
     rows = [
         ("Int8 model", int8_name(document)),
-        ("Evaluated on", ", ".join(f"{name} {value}" for name, value in evaluation_data(document))),
+        ("Evaluated on", ", ".join(f"{name} {value}" for name, value in data if not name.endswith("_sha256"))),
         ("Made with", ", ".join(f"{name} {value}" for name, value in versions(document))),
         *origin_rows(document),
     ]
@@ -192,8 +193,7 @@ def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show what each step of the recipe gave, and what their words mean, for who asked for it; else nothing."""
     rows = _step_rows(document)
     said = "SQNR on the validation samples; why a step was dropped: Decisions in the report"
-    steps = [step.step for step in document.steps]
-    words = [("", f"{word}: {means}") for word, means in WORDS.items() if any(word in step for step in steps)]
+    words = [("", f"{word}: {means}") for word, means in explained(*(step.step for step in document.steps))]
     told = [(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said), *words]]
     return screen.aligned(told) if rows else []
 
@@ -255,6 +255,9 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
     Args:
         weights: (name, kind, smallest, median, largest scale) of each, scales above 0.
         screen: Where.
+
+    Returns:
+        A line per weight, and what the words of their kinds mean.
     """
     if not weights:
         return []
@@ -274,7 +277,12 @@ def spread_lines(weights: list[tuple[str, str, float, float, float]], screen: Sc
         f"{middle:10.4g}  {screen.name(name, 29 + screen.bar_width + len(kind))}  {kind}"
         for name, kind, bottom, middle, top in shown
     ]
-    return [head, *screen.cut(lines, "weight")]
+    words = [
+        line
+        for word, means in explained(*(kind for _, kind, *_ in shown))
+        for line in screen.wrap(f"  {word}: {means}", 4)
+    ]
+    return [head, *screen.cut(lines, "weight"), *words]
 
 
 def weight_lines(document: Document, screen: Screen) -> list[str]:

@@ -156,13 +156,6 @@ def aligned(rows: list[tuple[str, str]]) -> list[str]:
     return [f"{label:{width}}  {text}" for label, text in shown]
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Write a table with columns as wide as their widest cells, whatever characters these hold."""
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown]
-
-
 def _signless_zero(value: float) -> str:
     text = f"{value:.2f}"
     return "0.00" if text == "-0.00" else text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 WORDS = {
     "SQNR": (
         "signal power over the power of the difference between FP32 and int8, in dB: 20 dB are an error of a "
@@ -27,9 +29,11 @@ WORDS = {
     "95 % interval": "where the figure would lie for other samples of the same kind, 19 times of 20",
     "portable": "the default target: weights that are safe on every CPU, old and new x86 and ARM",
     "paired": (
-        "range of weight codes of which no two neighbours can overflow together on a CPU without VNNI; most "
+        "weight codes whose products, two added at a time, never overflow on older x86 CPUs (without VNNI); most "
         "weights keep 8 bits"
     ),
+    "s8": "weight codes of 8 bits, from -127 to 127",
+    "s7": "weight codes of 7 bits, from -64 to 63, whose products never overflow on older x86 CPUs",
     "clipped": "share of a tensor's values that lay outside the range that its codes cover, and become its ends",
     "scale": (
         "step between two neighbouring int8 codes, in the tensor's own unit: real = scale × (code - zero point)"  # noqa: RUF001 (a product)
@@ -42,16 +46,29 @@ WORDS = {
     ),
     "noise": "power of the errors that int8 adds, as seen at the outputs",
     "residual codes": ("second 8-bit codes for what the first ones leave of an input for which eight bits are too few"),
-    "equalization": (
-        "channels of very different size are rescaled to one size, and the next layer takes the factors back"
+    "channels rescaled": (
+        "channels of very different size are brought to one size, and the next layer takes the factors back: "
+        "equalization"
     ),
+    "ranges by": (
+        "a range is what a tensor's codes reach from and to: by max all values that were seen; by auto what leaves the "
+        "tensor the least error; by output error what leaves the model's outputs the least"
+    ),
+    "ranges at run time": "a layer's input gets its range while the model runs, from the values at hand",
     "second-order rounding": (
         "weights are rounded up or down so that a layer's output changes least on samples, in place of each to "
         "the nearest code"
     ),
     "copies of channels": (
-        "a large channel is read several times, each time divided, so that its range no longer sets the scale of all"
+        "a channel of large values is divided, and the layer reads it as often as it was divided: its range no longer "
+        "sets the scale of all channels"
     ),
     "bias correction": "biases are changed by the mean error that rounded weights make",
-    "between float nodes": ("of layers with float nodes on both sides, so that in float they need no conversions"),
+    "float between layers": "nodes without weights compute in float, so that their results are not rounded to codes",
+    "between float nodes": "of layers with float nodes on both sides, so that in float they need no conversions",
 }
+
+
+def explained(*texts: str) -> list[tuple[str, str]]:
+    """Return the words of some texts that need one, each with what it means."""
+    return [(word, means) for word, means in WORDS.items() if re.search(rf"\b{word}\b", " ".join(texts))]

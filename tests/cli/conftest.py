@@ -154,8 +154,8 @@ class FakePipeline:
         if error is not None:
             raise error
 
-    def calibrate_job(self, job, *, exclusive=None, output=None, command="", tell=None):
-        self._called(job=job)
+    def calibrate_job(self, job, *, exclusive=None, output=None, command="", tell=None, warnings=()):
+        self._called(job=job, warnings=warnings)
         for line in self.said:
             tell(line)
         directory = self.folder / "results"

@@ -1,5 +1,6 @@
 """`int8cal evaluate`."""
 
+import html
 import json
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def test_every_option_reaches_the_pipeline(here, pipeline):
         "metric": None,
         "strict": True,
         "tell": None,
+        "warnings": (),
     }
 
 
@@ -91,8 +93,9 @@ def test_gates_of_the_yaml_that_gates_of_the_command_line_replace_are_named(here
     (tmp_path / "job.yaml").write_text(text)
     replaced = (*command, "--config", "job.yaml", "--gate", "sqnr_db>=20")
     told = "int8cal: --gate takes the place of all gates in job.yaml; not checked: cosine>0.5, agreement>=99%\n"
-    assert here(*replaced).err.count(told) == 1
-    assert "takes the place" not in here(*replaced, "--quiet").err
+    for how in ((), ("--quiet",)):
+        assert here(*replaced, *how).err.count(told) == 1
+        assert pipeline.calls[-1].warnings == (told.removeprefix("int8cal: ").rstrip(),)
     assert "takes the place" not in here(*command, "--config", "job.yaml").err
     assert "takes the place" not in here(*replaced, "--gate", "cosine>0.5", "--gate", "agreement>=99%").err
 
@@ -225,3 +228,14 @@ def test_a_gate_that_needs_labels_is_refused_before_any_work_where_there_are_non
         assert "flat: has no labels, without which there is no top-1 and no top-5" in done.err
         assert "--labels FILE" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_report_tells_of_gates_that_others_took_the_place_of(call, sample, sample_run, tmp_path):
+    gates = "evaluation: {gates: ['top1.drop<=1.0', 'sqnr_db>=20']}\n"
+    (tmp_path / "job.yaml").write_text(f"data: {json.dumps(str(sample / 'eval'))}\n{gates}")
+    given = ("--config", "job.yaml", "--gate", "sqnr_db>=20", "--no-latency", "--quiet", "-o", "out")
+    assert call("evaluate", sample / "model.onnx", sample_run / "model.int8.onnx", *given).code == 0
+    told = "--gate takes the place of all gates in job.yaml; not checked: top1.drop<=1.0"
+    assert told in json.loads((tmp_path / "out" / "report.json").read_text())["warnings"]
+    page = html.unescape((tmp_path / "out" / "report.html").read_text())
+    assert told in page

@@ -124,6 +124,27 @@ def test_another_tokenizer_than_that_of_calibration_is_told(texts, capsys):
 
 
 @pytest.mark.slow
+def test_a_tokenizer_is_compared_by_what_it_is_not_by_where_it_is(texts, capsys):
+    given = ["calibrate", "net.onnx", "--data", "texts.txt", "--no-latency", "--tokenizer"]
+    (texts / "link").symlink_to(texts, target_is_directory=True)
+    for directory, tokenizer in (("a", "tokenizer.json"), ("b", str(texts / "link" / "tokenizer.json"))):
+        assert main([*given, tokenizer, "-o", directory]) == 0
+    Path("tokenizer.json").write_text(Path("tokenizer.json").read_text().replace("word39", "other"))
+    assert main([*given, "tokenizer.json", "-o", "c"]) == 0
+    found = []
+    for other in ("b", "c"):
+        capsys.readouterr()
+        assert main(["compare", "a", other, "--json"]) == 0
+        compared = json.loads(capsys.readouterr().out)
+        named = [row["name"] for row in compared["settings"]]
+        told = [line.partition(":")[0] for line in compared["warnings"] if "tokenizer" in line]
+        found.append(([name for name in named if "tokenizer" in name], told))
+    assert found[0] == ([], [])
+    assert "preprocess.text.tokenizer_sha256" in found[1][0]
+    assert found[1][1] == ["the evaluation data differ"]
+
+
+@pytest.mark.slow
 def test_a_job_runs_again_when_its_tokenizer_changed(texts, capsys):
     Path("job.yaml").write_text(
         "model: net.onnx\ndata: {path: texts.txt, preprocess: {text: {tokenizer: tokenizer.json}}}\n"

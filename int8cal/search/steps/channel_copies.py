@@ -70,7 +70,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             chosen.append(found)
     if copies:
         candidate = replace(rescaled_candidate(inputs, chosen), copies=ChannelCopies(copies))
-        yield propose_candidate(state, inputs, "large channels read several times", candidate)
+        yield propose_candidate(state, inputs, "copies of channels", candidate)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     held: list[RescaledChain] = []
     for first in range(0, len(promising), size):
         tried = sorted([*held, *promising[first : first + size]], key=lambda each: place[each.chain.tensor])
-        name = f"channels of {len(tried)} of {len(promised)} chains rescaled"
+        name = f"channels rescaled in {len(tried)} of {len(promised)} places"
         state = yield propose_candidate(state, inputs, name, rescaled_candidate(inputs, tried))
         if state.results[-1].kept:
             held = tried

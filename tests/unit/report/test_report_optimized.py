@@ -27,21 +27,27 @@ def test_a_layer_left_for_latency_is_listed_with_that_reason(optimized):
     assert [node.reason for node in nodes] == [REASON, "not quantized"]
 
 
+def _told_in(report):
+    """Lines, the label of the search's, and what they say of the word layer where it comes first."""
+    yield summary_lines(report), "Search", " (a node with weights)"
+    yield report_lines(document_of(report)), "Optimized", ""
+
+
 def test_the_terminal_says_what_was_gained(optimized):
-    gained = "float32 41.4 µs, every layer in int8 46.1 µs, with 1 layer in float 40.2 µs"
-    for lines, label in ((summary_lines(optimized), "Search"), (report_lines(document_of(optimized)), "Optimized")):
-        assert any(line.startswith(label) and gained in line for line in lines)
+    gained = "float32 41.4 µs, every layer{} in int8 46.1 µs, with 1 layer in float 40.2 µs"
+    for lines, label, layer in _told_in(optimized):
+        assert any(line.startswith(label) and gained.format(layer) in line for line in lines)
 
 
 def test_the_terminal_says_what_was_not_kept_since_it_was_not_surely_faster(optimized):
     found = Optimization(209.2, 83.8, 83.8, {}, (), given_up=("/stem/Conv", "/mul"), given_up_us=97.0)
     kept = replace(optimized, optimize=found)
     told = (
-        "float32 209.2 µs, every layer in int8 83.8 µs, with 2 layers in float 97.0 µs: not surely faster, so every "
+        "float32 209.2 µs, every layer{} in int8 83.8 µs, with 2 layers in float 97.0 µs: not surely faster, so every "
         "layer stays in int8"
     )
-    for lines, label in ((summary_lines(kept), "Search"), (report_lines(document_of(kept)), "Optimized")):
-        assert f"{label} {told}" in " ".join("\n".join(lines).split())
+    for lines, label, layer in _told_in(kept):
+        assert f"{label} {told.format(layer)}" in " ".join("\n".join(lines).split())
 
 
 def test_without_it_the_terminal_has_no_such_line(report):

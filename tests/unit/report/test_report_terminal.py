@@ -2,16 +2,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from int8cal.evaluation.result import FloatNode, Fusion, Latency, OutputMetrics
+import pytest
+
+from int8cal.evaluation.result import FloatNode, Fusion, Latency, Optimization, OutputMetrics
 from int8cal.numerics.metrics import EXACT_DB
-from int8cal.quantization.table import StepResult
+from int8cal.quantization.table import StepResult, WeightEntry
 from int8cal.report.document import document_of
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 from int8cal.report.screen import Screen
 from int8cal.report.summary import summary_lines
-from int8cal.report.terminal import report_lines, step_lines
-from int8cal.report.words import WORDS
+from int8cal.report.terminal import report_lines, spread_lines, step_lines
+from int8cal.report.words import WORDS, explained
 
 
 def test_the_summary_is_plain_ascii(report, empty_report):
@@ -52,6 +54,44 @@ def test_explained_steps_say_what_their_words_mean(report):
     text = " ".join(" ".join(step_lines(document_of(replace(report, steps=steps)))).split())
     assert f"second-order rounding: {WORDS['second-order rounding']}" in text
     assert WORDS["residual codes"] not in text
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "nothing but ranges by max",
+        "all ranges by max",
+        "channels rescaled where much is promised",
+        "channels rescaled in 2 of 7 places",
+        "channels rescaled by measured strength, all ranges by max",
+        "copies of channels",
+        "ranges at run time for 3 layers",
+        "second-order rounding of 2 of 4 layers",
+        "ranges by output error",
+        "residual codes of inputs",
+        "float between layers",
+        "float for layers between float nodes",
+        "bias correction",
+    ],
+)
+def test_every_step_has_words_that_are_explained(step):
+    assert explained(step)
+
+
+def test_words_are_explained_whole_and_where_they_stand():
+    assert "scale" not in dict(explained("channels rescaled"))
+    entry = WeightEntry("int8", 0, "paired", (1.0, 2.0))
+    assert spread_lines([("conv", f"{entry.dtype} {entry.range}, 2 scales", 1.0, 1.5, 2.0)], Screen(width=200))[-1] == (
+        f"  paired: {WORDS['paired']}"
+    )
+
+
+def test_a_summary_says_what_a_layer_is_where_it_names_one(report):
+    found = Optimization(fp32_us=30.0, int8_us=12.0, plain_int8_us=14.0, left={"a": "slower", "b": "slower"}, rows=())
+    lines = summary_lines(replace(report, optimize=found))
+    (search,) = [line for line in lines if line.startswith("Search")]
+    assert "every layer (a node with weights) in int8" in search
+    assert search.count("with weights") == 1
 
 
 def test_many_nodes_with_one_reason_take_one_line(report):
