@@ -147,10 +147,8 @@ def order_of(job: Job) -> str:
     latency = "optimize for latency" if job.quantization.optimize == "latency" else ""
     budget = "" if job.quantization.budget is None else "leave layers in float until the gates hold"
     samples = f" on at most {job.data.samples} samples" if job.data.samples else ""
-    recipe = f"quantize with recipe {job.quantization.recipe}"
-    return ", ".join(
-        filter(None, ("prepare", f"calibrate{samples}", recipe, latency, budget, "evaluate", "write the report"))
-    )
+    recipe = f"quantize (recipe {job.quantization.recipe})"
+    return ", ".join(filter(None, ("prepare", f"calibrate{samples}", recipe, latency, budget, "evaluate", "report")))
 
 
 def require_writable(job: Job) -> None:

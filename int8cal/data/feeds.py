@@ -253,7 +253,8 @@ def _open_callable(
     settings: DataSettings, signature: Signature, trim: Callable[[Sample], Sample] | None, shard: Shard | None
 ) -> Feeds:
     if settings.preprocess is not None:
-        raise _no_preprocess(settings, "data.preprocess", "a function yields finished feeds")
+        why = "preprocessing applies to images, text and sound; a function yields finished feeds"
+        raise _no_preprocess(settings, _declared(settings.preprocess), why)
     if settings.columns:
         raise _no_columns(settings)
     if settings.labels not in (None, NONE):
@@ -445,25 +446,35 @@ def _require_preprocess_of(found: Found, settings: DataSettings) -> None:
     chosen = settings.preprocess
     if chosen is None:
         return
+    declared = _declared(chosen)
     if found.kind not in TEXTS and found.kind not in ("image", "audio"):
-        declared = of_images(chosen) or chosen.text is not None or chosen.audio is not None
         if declared or not chosen.fill:
-            raise _no_preprocess(settings, "data.preprocess", f"{found.kind} files are fed as they are")
+            why = f"preprocessing applies to images, text and sound; {found.kind} files are fed as they are"
+            raise _no_preprocess(settings, declared, why, ", and preprocess where the arrays are made")
         return
     kind = "text" if found.kind in TEXTS else found.kind
+    others = [each for each in declared if each != kind]
+    if others:
+        why = f"preprocessing of {' and '.join(others)} is declared; {found.kind} files are none"
+        raise _no_preprocess(settings, others, why)
+
+
+def _declared(chosen: Preprocess) -> list[str]:
+    """Name the kinds of samples of which preprocessing is declared."""
     given = {"image": of_images(chosen), "text": chosen.text is not None, "audio": chosen.audio is not None}
-    other = next((name for name, declared in given.items() if declared and name != kind), None)
-    if other is not None:
-        key = "data.preprocess" if other == "image" else f"data.preprocess.{other}"
-        raise _no_preprocess(settings, key, f"{found.kind} files are none", f"{other}s")
+    return [kind for kind, is_given in given.items() if is_given]
 
 
-def _no_preprocess(settings: DataSettings, key: str, why: str, what: str = "images, text and sound") -> DataError:
-    return DataError(
-        f"{key} applies to {what}; {why}",
-        where=settings.path,
-        do=f"remove {key}, and preprocess where the arrays are made" if key == "data.preprocess" else f"remove {key}",
-    )
+_DECLARED_BY = {  # the options that declare the preprocessing of a kind, and the key
+    "image": ("--preprocess, --resize and the like", "data.preprocess"),
+    "text": ("--tokenizer and the like", "data.preprocess.text"),
+    "audio": ("--sample-rate and the like", "data.preprocess.audio"),
+}
+
+
+def _no_preprocess(settings: DataSettings, kinds: list[str], why: str, more: str = "") -> DataError:
+    options = [f"{flags} ({key} in a YAML)" for flags, key in map(_DECLARED_BY.__getitem__, kinds)]
+    return DataError(why, where=settings.path, do=f"leave out {' and '.join(options) or 'data.preprocess'}{more}")
 
 
 def _no_columns(settings: DataSettings) -> DataError:

@@ -51,9 +51,16 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
     names = [spec.name for spec in signature.inputs]
     unknown = [key for key in found if key not in names and key not in LABEL_KEYS]
     missing = [name for name in names if name not in found]
+    if unknown and not missing:
+        raise DataError(
+            f'key "{unknown[0]}" is not an input of the model',
+            where=where,
+            do=f'leave it out; the inputs are {_quoted(names)}, and "labels" may hold labels',
+            key=unknown[0],
+        )
     if unknown:
         # an input that is still missing is what the key was probably meant to be
-        nearest = difflib.get_close_matches(unknown[0], missing or names, 1, 0.0)[0]
+        nearest = difflib.get_close_matches(unknown[0], missing, 1, 0.0)[0]
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model; the nearest input is "{nearest}"',
             where=where,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from int8cal.data.fit import shape_text
 from int8cal.data.pixels import UINT8_INPUT_KEY, Pixels
 from int8cal.data.sample import Sample
 from int8cal.errors import ModelError
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.graph.signature import Signature
+    from int8cal.graph.signature import Signature, TensorSpec
     from int8cal.runtime.batching import SampleLike
+
+_OF_ONE_MODEL = "give the FP32 model that the int8 model was made from"
 
 
 def pixels_of_model(int8: onnx.ModelProto) -> Pixels | None:
@@ -41,17 +44,16 @@ def pixels_of_model(int8: onnx.ModelProto) -> Pixels | None:
 
 
 def require_same_inputs(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
-    """Refuse an int8 model with further inputs, or whose input types differ without saying how they relate.
+    """Refuse an int8 model with further inputs, or whose inputs differ without saying how they relate.
 
     Raises:
-        ModelError: Names the inputs, and both types.
+        ModelError: Names the inputs, and both types or shapes.
     """
-    types, inputs = {spec.name: spec.dtype for spec in signature_of(fp32).inputs}, signature_of(int8).inputs
-    extra = [spec.name for spec in inputs if spec.name not in types]
+    known, inputs = {spec.name: spec for spec in signature_of(fp32).inputs}, signature_of(int8).inputs
+    extra = [spec.name for spec in inputs if spec.name not in known]
     if extra:
         raise ModelError(
-            f"the int8 model has inputs {_quoted(extra)}, the FP32 model has only {_quoted(types)}",
-            do="give the FP32 model that the int8 model was made from",
+            f"the int8 model has inputs {_quoted(extra)}, the FP32 model has only {_quoted(known)}", do=_OF_ONE_MODEL
         )
     pixels = pixels_of_model(int8)
     for spec in inputs:
@@ -62,12 +64,27 @@ def require_same_inputs(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> None:
                     f"{spec.dtype.name}",
                     do="quantize the model again",
                 )
-        elif types[spec.name] != spec.dtype:
+        elif known[spec.name].dtype != spec.dtype:
             raise ModelError(
                 f"input {spec.name!r} of the int8 model is {spec.dtype.name}, that of the FP32 model "
-                f"{types[spec.name].name}",
+                f"{known[spec.name].dtype.name}",
                 do="give an int8 model with the FP32 model's inputs, or one made with int8cal calibrate --uint8-input",
             )
+        elif not _fits(known[spec.name], spec):
+            raise ModelError(
+                f"input {spec.name!r} of the int8 model has shape {shape_text(spec)}, that of the FP32 model "
+                f"{shape_text(known[spec.name])}",
+                do=_OF_ONE_MODEL,
+            )
+
+
+def _fits(first: TensorSpec, second: TensorSpec) -> bool:
+    """Tell whether what feeds one input can feed the other: as many axes, of the same fixed sizes but for batches."""
+    if first.shape is None or second.shape is None:
+        return True
+    sizes = zip(first.shape[1:], second.shape[1:], strict=False)
+    same = all(a == b for a, b in sizes if isinstance(a, int) and isinstance(b, int))
+    return same and len(first.shape) == len(second.shape)
 
 
 def match_outputs(fp32: Signature, int8: Signature) -> tuple[tuple[str, str], ...]:
@@ -77,18 +94,24 @@ def match_outputs(fp32: Signature, int8: Signature) -> tuple[tuple[str, str], ..
         (fp32 name, int8 name) in the order of the FP32 model.
 
     Raises:
-        ModelError: The names differ and so do the counts.
+        ModelError: The names differ and so do the counts, or one of a pair holds floats and the other none.
     """
-    names = [spec.name for spec in fp32.outputs]
-    others = [spec.name for spec in int8.outputs]
-    if set(names) <= set(others):
-        return tuple((name, name) for name in names)
-    if len(names) == len(others):
-        return tuple(zip(names, others, strict=True))
-    raise ModelError(
-        f"the int8 model has outputs {_quoted(others)}, the FP32 model {_quoted(names)}",
-        do="give the FP32 model that the int8 model was made from",
-    )
+    outputs = {spec.name: spec for spec in int8.outputs}
+    if {spec.name for spec in fp32.outputs} <= outputs.keys():
+        pairs = [(spec, outputs[spec.name]) for spec in fp32.outputs]
+    elif len(fp32.outputs) == len(int8.outputs):
+        pairs = list(zip(fp32.outputs, int8.outputs, strict=True))
+    else:
+        names = _quoted(spec.name for spec in fp32.outputs)
+        raise ModelError(f"the int8 model has outputs {_quoted(outputs)}, the FP32 model {names}", do=_OF_ONE_MODEL)
+    for first, second in pairs:
+        if (first.dtype.kind == "f") != (second.dtype.kind == "f"):
+            raise ModelError(
+                f'output "{first.name}" is {first.dtype.name} in the FP32 model and {second.dtype.name} in the int8 '
+                "model",
+                do=_OF_ONE_MODEL,
+            )
+    return tuple((first.name, second.name) for first, second in pairs)
 
 
 def feeds_for(int8: onnx.ModelProto, samples: Iterable[SampleLike]) -> Iterator[SampleLike]:

@@ -210,7 +210,8 @@ def blaming(source: Path | onnx.ModelProto, where: str, refusal: str = "") -> It
     try:
         yield
     except Int8calError as error:
-        error.where = error.where or where
+        if not error.where or "graph" in error.fields:  # which is a copy of this model
+            error.where = where
         raise
     except Exception as error:
         told = refusal or _refusal(source)

@@ -282,15 +282,12 @@ def _open(
                     where=f"provider {', '.join(providers)}",
                     do="add --provider cpu behind it to let the CPU provider take the others",
                 ) from error
-            # a valid model that the runtime has no kernel for: checking it finds nothing
-            kernel = type(error).__name__ == "NotImplemented"
-            advice = "export it with types or an opset that it has a kernel for"
-            # the file that it names may be a copy of ours
-            said = re.sub(r"Load model from .+? failed: ?", "", first_line(error))
+            said = first_line(error)
             raise ModelError(
                 f"onnxruntime cannot load it: {said}",
                 where=str(name),
-                do=advice if kernel else "check it with onnx.checker.check_model(full_check=True), or export it again",
+                do=_advice(error, said),
+                **({} if isinstance(model, (str, Path)) else {"graph": name}),
             ) from error
     session.disable_fallback()
     idle = [name for name in providers if name not in session.get_providers()]
@@ -301,6 +298,17 @@ def _open(
             do="check its driver and libraries, or leave it out",
         )
     return session
+
+
+def _advice(error: Exception, said: str) -> str:
+    """Say what to do about a model that does not load; where it is valid, checking it finds nothing."""
+    if type(error).__name__ == "NotImplemented":
+        return "export it with types or an opset that it has a kernel for"
+    if "is not a registered function/op" in said:
+        return "export it without this operator, which onnxruntime does not have"
+    if re.search(r"\bOpset \d+ is under development|\bIR version\b", said):
+        return "export it with an older opset, or install a newer onnxruntime"
+    return "check it with onnx.checker.check_model(full_check=True), or export it again"
 
 
 @contextmanager
@@ -472,6 +480,8 @@ def model_name(model: onnx.ModelProto | ModelView | Path | str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a runtime's message, at most 300 characters."""
+    """Return the first line of a runtime's message, at most 300 characters, without files of ours and of its source."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
+    # the file that it names may be a copy of ours; behind a place in its source stands a C++ signature
+    text = re.sub(r"Load model from .+? failed: ?", "", text.splitlines()[0])
+    return re.sub(r"/onnxruntime_src/\S+:\d+ .*?\)(?: const)?(?: \[with [^]]*\])? ", "", text)[:300]

@@ -366,7 +366,7 @@ class TestDryRun:
             ("name: one, quantization: {exclude: ['/head/*']}", 2, "matches"),
             ("name: one, quantization: {ranges: {z: [0, 1]}}", 2, "quantization.ranges names 'z'"),
             ("name: one, data: {path: data, labels: none.csv}", 4, "the label file does not exist"),
-            ("name: one, data: {path: data, preprocess: {resize: 8}}", 4, "data.preprocess applies to images"),
+            ("name: one, data: {path: data, preprocess: {resize: 8}}", 4, "preprocessing applies to images"),
             ("name: one, output: {dir: data}", 2, "exists"),
             ("name: one, output: {dir: data, overwrite: true}", 2, "is also an input"),
         ],

@@ -109,7 +109,7 @@ def test_the_order_of_a_run_is_told_on_a_terminal(make_model_and_data, run_on_te
     model, data = make_model_and_data
     code, shown = run_on_terminal("calibrate", model, "--data", data, "-o", "out")
     assert code == 0
-    assert "int8cal: prepare, calibrate, quantize with recipe fast, evaluate, write the report" in shown
+    assert "int8cal: prepare, calibrate, quantize (recipe fast), evaluate, report\r\n" in shown
     assert "report.html" in shown
     assert json.loads((model.parent / "out" / "report.json").read_text())["samples"]
 

@@ -228,7 +228,10 @@ def test_preprocess_on_arrays_is_refused_and_not_ignored(tmp_path, vector, feeds
     from int8cal.preprocess import Preprocess
 
     np.save(tmp_path / "a.npy", _x(1))
-    with pytest.raises(DataError, match="applies to images"):
+    with pytest.raises(
+        DataError,
+        match=r"applies to images, .*; leave out --preprocess, --resize and the like \(data",
+    ):
         feeds(tmp_path, vector, preprocess=Preprocess(scale=0.5))
 
 

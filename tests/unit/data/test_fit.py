@@ -120,6 +120,11 @@ def test_unknown_key_names_the_nearest_input(pair):
         match_inputs(["ids", "weigth"], pair, "f")
 
 
+def test_a_key_beside_all_inputs_is_to_be_left_out(pair):
+    with pytest.raises(DataError, match='key "extra" is not an input of the model; leave it out; the inputs are "ids"'):
+        match_inputs(["ids", "weight", "extra"], pair, "f")
+
+
 def test_missing_input_is_named_with_the_keys_found(pair):
     with pytest.raises(DataError, match='input "weight" is missing; found "ids"'):
         match_inputs(["ids"], pair, "f")

@@ -213,7 +213,11 @@ def test_contradictions_are_told_before_any_sample(place, encoder, feeds, settin
             {"labels": "column:kind"},
             f"t.csv, line 3: label '{'1' * 59} is no class",
         ),
-        ("text\na\n", {"preprocess": Preprocess(resize=8)}, "data.preprocess applies to images; .csv files are none"),
+        (
+            "text\na\n",
+            {"preprocess": Preprocess(resize=8)},
+            "preprocessing of image is declared; .csv files are none; leave out --preprocess, --resize and the like",
+        ),
         ("text\na\n", {"preprocess": None}, "holds text, and no tokenizer is declared; give --tokenizer"),
     ],
 )

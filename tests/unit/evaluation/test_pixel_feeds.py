@@ -97,3 +97,35 @@ def test_metadata_of_a_float_input_is_refused(tools, fp32):
     tell(other, IMAGENET.to_dict())
     with pytest.raises(ModelError, match="its type is float32"):
         evaluate_pair(fp32, other, samples(tools), latency=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (("N", 3), r"'x' of the int8 model has shape \(N, 3\), that of the FP32 model \(N, 3, 8, 8\)"),
+        (("N", 3, 8, 9), r"has shape \(N, 3, 8, 9\)"),
+    ],
+)
+def test_an_input_of_another_shape_is_refused(tools, fp32, shape, said):
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shape)
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    other = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [value], [renamed(value, "y")]))
+    with pytest.raises(ModelError, match=f"{said}.*; give the FP32 model that the int8 model was made from"):
+        evaluate_pair(fp32, other, samples(tools), latency=False)
+
+
+def renamed(value, name):
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def test_an_output_that_holds_floats_in_one_model_only_is_refused(tools, fp32):
+    other = tools.classifier()
+    node = onnx.helper.make_node("IsNaN", [other.graph.output[0].name], ["flags"])
+    other.graph.node.append(node)
+    other.graph.output[0].name = "flags"
+    other.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    with pytest.raises(ModelError, match='output "y" is float32 in the FP32 model and bool in the int8 model'):
+        evaluate_pair(fp32, other, samples(tools), latency=False)

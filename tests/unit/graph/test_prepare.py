@@ -226,12 +226,17 @@ def test_a_model_of_other_domains_alone_has_nothing_to_quantize():
         prepare(model, simplify)
 
 
-def test_an_operator_that_the_runtime_does_not_know_is_a_model_error(bench):
+def test_an_operator_that_the_runtime_does_not_know_is_a_model_error(bench, tmp_path):
     model = bench.text(
         "g (float[N,4] x) => (float[N,6] y) { h = MatMul(x, W) y = mine.Secret(h) }", domains=', "mine" : 1', W=(4, 6)
     )
-    with pytest.raises(ModelError, match=r"onnxruntime cannot load it.*Secret"):
+    with pytest.raises(ModelError, match=r"onnxruntime cannot load it.*Secret.*; export it without this operator"):
         prepare(model, simplify)
+    path = tmp_path / "secret.onnx"
+    onnx.save(model, path)
+    with pytest.raises(ModelError) as caught:
+        prepare(path, simplify)
+    assert caught.value.where == str(path)
 
 
 def test_local_functions_are_inlined_and_quantized(bench):

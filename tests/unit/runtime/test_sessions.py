@@ -38,6 +38,13 @@ def test_a_file_that_does_not_load_is_named_once(bench, tmp_path):
     assert "Load model from" not in str(caught.value)
 
 
+def test_a_model_too_new_for_the_runtime_is_told_without_a_place_in_its_source(bench):
+    new = bench.text("net (float[N,4] x) => (float[N,4] y) { y = Neg(x) }")
+    new.ir_version = 99
+    with pytest.raises(ModelError, match=r"FAIL : Unsupported model IR version: 99.*; .*install a newer onnxruntime$"):
+        Session(new)
+
+
 def test_where_the_runtime_has_no_kernel_the_advice_is_not_to_check_the_model():
     node = helper.make_node("GridSample", ["x", "grid"], ["y"], name="warp")
     shapes = {"x": (TensorProto.FLOAT, [1, 1, 4, 4]), "grid": (TensorProto.DOUBLE, [1, 2, 2, 2])}
