@@ -76,19 +76,21 @@ def _kind(path: Path) -> Callable[[Path, Screen], list[str]] | None:
 
 
 def _model(path: Path, screen: Screen) -> list[str]:
+    from int8cal.evaluation.evaluate import model_bytes
     from int8cal.graph.load import is_quantized, load_model
     from int8cal.graph.signature import signature_of
     from int8cal.protos import all_tensors, tensor_bytes
     from int8cal.report.wording import count, size
 
     model = load_model(path)
+    apart = " with its data files" if model_bytes(path) > path.stat().st_size else ""
     weights = [*all_tensors(model.graph)]  # constant nodes hold some
     signature = signature_of(model)
     ops = collections.Counter(node.op_type for node in model.graph.node)
     opsets = ", ".join(f"{item.domain or 'ai.onnx'} {item.version}" for item in model.opset_import)
     quantized = is_quantized(model)
     lines = [
-        f"model        {path.name}, {path.stat().st_size:,} bytes, {'int8' if quantized else 'float'}",
+        f"model        {path.name}, {size(model_bytes(path))}{apart}, {'int8' if quantized else 'float'}",
         # tf2onnx writes "None" for a version without a revision
         f"made by      {model.producer_name or 'unknown'} {model.producer_version.removesuffix(' None')}".rstrip(),
         f"opset        {opsets}",

@@ -271,6 +271,25 @@ def test_on_paper_the_page_is_light_and_shows_the_whole_table(show, build):
     assert page.pdf().startswith(b"%PDF")
 
 
+def test_on_paper_charts_stay_within_their_cards_whatever_width_they_were_drawn_for(show, build):
+    page = show(build())
+    page.emulate_media(media="print")
+    page.wait_for_selector("#channel-chart canvas")
+    page.evaluate("document.querySelectorAll('.u-wrap').forEach(wrap => { wrap.style.width = '3000px'; })")
+    over = """charts => charts.filter(chart => chart.getBoundingClientRect().right
+        > chart.closest('figure, .card').getBoundingClientRect().right).length"""
+    assert page.locator("canvas").count() > 10
+    assert page.eval_on_selector_all("canvas", over) == 0
+
+
+def test_names_of_settings_take_one_line(show, build):
+    settings = {"evaluation": {"data": {"preprocess": {"resize": 32, "layout": "NCHW"}}}, "method": "auto"}
+    page = show(replace(build(), settings=settings))
+    heights = page.eval_on_selector_all(".settings th", "names => names.map(name => name.clientHeight)")
+    assert len(heights) == 3
+    assert max(heights) == min(heights)
+
+
 @pytest.fixture
 def with_decisions(build):
     """A report with every table that has many columns."""

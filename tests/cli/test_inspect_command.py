@@ -70,6 +70,17 @@ def test_rows_are_picked_and_ordered_as_asked(call, sample_run):
     assert all("block3" in name for name in tensors)
 
 
+def test_the_size_of_a_model_is_with_its_external_data(call, tmp_path):
+    weight = numpy_helper.from_array(np.ones((500, 500), np.float32), "w")
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 500]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    lines = call("inspect", "m.onnx").out.splitlines()
+    assert lines[0] == "model        m.onnx, 1.00 MB with its data files, float"
+    assert "weights      1 tensor, 1.00 MB" in lines
+
+
 @pytest.mark.parametrize("name", ["report.json", "model.table.json", "model.stats.npz"])
 def test_a_glob_that_nothing_matches_is_one_line(call, sample_run, name):
     done = call("inspect", sample_run / name, "--filter", "nothing*")
