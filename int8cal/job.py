@@ -430,7 +430,6 @@ class OutputSettings:
             "Whether results that exist there may be replaced.",
             flag="--overwrite",
             group="Output",
-            first=True,
             help="Replace results that exist.",
             api=(),
         ),
