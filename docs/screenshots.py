@@ -1,12 +1,15 @@
 """The pictures of reports: of the start page, of docs/how-to/reading-the-report.md and of docs/guides/gallery.md.
 
 Run: python docs/screenshots.py [CHROMIUM], on a machine that does nothing else, since speed is measured. It needs
-playwright (`pip install '.[browser]'`) and a Chromium. All reports are of the shipped sample, and of networks that are
-made here.
+playwright (`pip install '.[browser]'`), OpenVINO and a Chromium. All reports are of the shipped sample, and of networks
+that are made here. A picture holds the headings of its page; a test finds what it lacks of what the page has today.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import shutil
 import sys
 import tempfile
@@ -16,17 +19,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from playwright.sync_api import sync_playwright
 
 from int8cal.cli.main import main as int8cal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 CHARTS = "#ranges figure"
 BUDGET = ".card:has(> h3:text-is('Mixed precision'))"
+HEADINGS = "nav a, h2, h3, th[scope=col], .label"
 ZOOMED = (0.75, 0.99)  # the part of the second histogram that is dragged over
 SAMPLE = ("calibrate", "--config", "sample_data/sample.yaml")
 # picture -> the command, the exit code that it ends with, and the part of its report that is shown ("" for the top)
@@ -42,20 +50,39 @@ def main() -> None:
     """Make the reports in a copy of the sample, and write all pictures."""
     chromium = sys.argv[1] if len(sys.argv) > 1 else shutil.which("chromium")
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
-        shutil.copytree(ROOT / "sample_data", Path(scratch) / "sample_data")
-        make_detectors(Path(scratch))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name, (command, expected, part) in SHOWN.items():
-            with chdir(scratch):
-                code = int8cal(list(command))
-            if code != expected:
-                raise SystemExit(f"{name}: exit code {code}, expected {expected}")
-            page = opened(browser, Path(scratch) / command[-1], 880, "light")
-            if part:
-                scroll_to(page, part)
-            page.screenshot(path=IMAGES / f"{name}.png")
+        for name, folder in made_reports(Path(scratch)):
+            page = opened(browser, folder, 880, "light")
+            if SHOWN[name][2]:
+                scroll_to(page, SHOWN[name][2])
+            take(page, name)
         histograms(opened(browser, Path(scratch) / "digits-int8", 620, "dark"))
         browser.close()
+
+
+def made_reports(folder: Path, *options: str) -> Iterable[tuple[str, Path]]:
+    """Yield each picture's name and the directory of its report, made below a folder with further options."""
+    shutil.copytree(ROOT / "sample_data", folder / "sample_data")
+    make_detectors(folder)
+    for name, (command, expected, _) in SHOWN.items():
+        with chdir(folder):
+            code = int8cal([*command, *options])
+        if code != expected:
+            raise SystemExit(f"{name}: exit code {code}, expected {expected}")
+        yield name, folder / command[-1]
+
+
+def headings(page: Page) -> list[str]:
+    """Return what parts of a page are called, with 0 for each number."""
+    found: list[str] = page.locator(HEADINGS).all_text_contents()
+    return sorted({re.sub(r"[\d,.]*\d", "0", " ".join(text.split())) for text in found} - {""})
+
+
+def take(page: Page, name: str) -> None:
+    """Write the picture of what a page shows, and its headings into it."""
+    known = PngInfo()
+    known.add_text("headings", json.dumps(headings(page)))
+    Image.open(io.BytesIO(page.screenshot())).save(IMAGES / f"{name}.png", pnginfo=known, optimize=True)
 
 
 def make_detectors(folder: Path) -> None:
@@ -93,7 +120,7 @@ def histograms(page: Page) -> None:
     page.mouse.down()
     page.mouse.move(end, box["y"] + box["height"] / 2, steps=4)
     page.mouse.up()
-    page.screenshot(path=IMAGES / "report-histograms.png")
+    take(page, "report-histograms")
 
 
 if __name__ == "__main__":
