@@ -175,13 +175,14 @@ class GateSearch:
             Int8calError: Of evaluating.
         """
         plain = self._evaluate(PrecisionMix())
-        planner, percent = None, None
+        planner, percent, most = None, None, PrecisionMix()
         if not plain.holds:
             planner = self._planner(plain)
             mixes = planner.mixes(self._budget)
             found = fewest(len(mixes) - 1, lambda number: self._evaluate(mixes[number]).holds)
             if found is None:
-                percent = self._needed(plain, planner.mixes(math.inf))
+                every = planner.mixes(math.inf)
+                percent, most = self._needed(plain, every), every[-1]
         best = self._best
         curve = sorted(self._evaluated, key=lambda each: (each.mix.percent, len(each.mix.floats)))
         mixed = MixedPrecision(
@@ -190,7 +191,7 @@ class GateSearch:
             layers=_described(self.result.plan, planner, best, self._budget) if planner is not None else (),
             curve=tuple(_point(each, best) for each in curve),
             needed_percent=None if percent is None or math.isinf(percent) else percent,
-            outcome=outcome_of(best.mix, self._budget, percent, holds=best.holds),
+            outcome=outcome_of(best.mix, self._budget, percent, most, holds=best.holds),
         )
         return self._with_lines(best, mixed), mixed
 
@@ -346,7 +347,7 @@ def _described(plan: Plan, planner: MixPlanner, best: _Evaluated, budget: float)
     return tuple(sorted(rows, key=lambda row: -row.contribution))
 
 
-def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, holds: bool) -> str:
+def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, most: PrecisionMix, *, holds: bool) -> str:
     """Say in one sentence how the search ended.
 
     Args:
@@ -354,6 +355,7 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, hold
         budget: In percent.
         needed: Budget that the gates would need by estimate, infinity for none that would do, None where that cannot be
             estimated.
+        most: All that can leave int8 has left it; what it reaches is an estimate as well, and was not tried.
         holds: Whether the gates hold.
     """
     parts = ((len(taken.floats), "in float"), (len(taken.residual), "with residual codes"))
@@ -366,8 +368,12 @@ def outcome_of(taken: PrecisionMix, budget: float, needed: float | None, *, hold
     best = f"the best within it has {kept}, {time}" if kept else "no layer that it can leave in float makes them better"
     if needed is None:
         more = "how much would cannot be estimated from the noise"
+    elif math.isinf(needed) and most.percent > budget:
+        more = (
+            f"by estimate not even {len(most.floats) + len(most.residual)} layers would, {most.percent:.1f} % more time"
+        )
     elif math.isinf(needed):
-        more = "by estimate no number of layers in float would"
+        more = "no number of layers does"
     else:
         more = f"by estimate about {math.ceil(needed)} % would"
     return f"a budget of {budget:g} % does not suffice for the gates: {best}; {more}"

@@ -157,21 +157,22 @@ def test_figures_in_a_damaged_row_are_measured_again(memory):
 @pytest.mark.parametrize("holds", [True, False])
 def test_time_is_said_to_be_an_estimate(holds):
     taken = PrecisionMix(floats=("a", "b"), residual=("c",), percent=58.4)
-    text = outcome_of(taken, 60.0, 90.0, holds=holds)
+    text = outcome_of(taken, 60.0, 90.0, taken, holds=holds)
     assert "2 layers in float and 1 layer with residual codes, an estimated 58.4 % more time" in text
     assert holds or text.endswith("; by estimate about 90 % would")
 
 
 @pytest.mark.parametrize("kept", [PrecisionMix(), PrecisionMix(floats=("a",), percent=4.2)])
 @pytest.mark.parametrize(
-    ("needed", "more"),
+    ("needed", "most", "more"),
     [
-        (5.3, "by estimate about 6 % would"),
-        (math.inf, "by estimate no number of layers in float would"),
-        (None, "how much would cannot be estimated from the noise"),
+        (5.3, 80.0, "by estimate about 6 % would"),
+        (math.inf, 80.0, "by estimate not even 2 layers would, 80.0 % more time"),
+        (math.inf, 4.9, "no number of layers does"),
+        (None, 80.0, "how much would cannot be estimated from the noise"),
     ],
 )
-def test_a_budget_that_does_not_suffice_is_never_said_to_be_the_one_that_would(kept, needed, more):
-    text = outcome_of(kept, 5.0, needed, holds=False)
+def test_a_budget_that_does_not_suffice_is_never_said_to_be_the_one_that_would(kept, needed, most, more):
+    text = outcome_of(kept, 5.0, needed, PrecisionMix(floats=("a", "b"), percent=most), holds=False)
     assert text.startswith("a budget of 5 % does not suffice for the gates: ")
     assert text.endswith(f"; {more}")
