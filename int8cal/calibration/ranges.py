@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -163,10 +163,11 @@ def _by_method(
 
 @dataclass(frozen=True)
 class Ranges:
-    """Table entries by tensor, and warnings that name their tensor."""
+    """Table entries by tensor, warnings that name their tensor, and what was chosen by group."""
 
     entries: dict[str, TensorEntry]
     warnings: tuple[str, ...]
+    choices: dict[str, Choice] = field(default_factory=dict)
 
 
 def group_histogram(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Histogram:
@@ -205,6 +206,7 @@ def choose_ranges(
     tensors: Mapping[str, TensorStatistics],
     calibration: CalibrationSettings,
     quantization: QuantizationSettings,
+    known: tuple[Mapping[str, TensorStatistics], Ranges] | None = None,
 ) -> Ranges:
     """Choose the range of every planned tensor.
 
@@ -213,6 +215,8 @@ def choose_ranges(
         tensors: Statistics of every planned tensor.
         calibration: Method and percentile.
         quantization: Activation type, and ranges that the user fixes.
+        known: Other statistics and the ranges that were chosen of them, for the same plan by the same settings: a group
+            whose statistics are the same objects in both keeps its range.
 
     Raises:
         StatisticsError: A planned tensor has no statistics.
@@ -227,6 +231,8 @@ def choose_ranges(
 
     def choose_group(group: str) -> tuple[Choice, dict[str, TensorEntry]]:
         members = plan.members(group)
+        if known is not None and all(tensors[point.tensor] is known[0].get(point.tensor) for point in members):
+            return known[1].choices[group], {point.tensor: known[1].entries[point.tensor] for point in members}
         fixed = [point.tensor for point in members if point.tensor in quantization.ranges]
         if fixed:
             choice = _user_choice(fixed, quantization)
@@ -253,7 +259,8 @@ def choose_ranges(
             warnings.append(f"tensor {group!r}: no value was ever observed (zero size); its range is a placeholder")
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
-    return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings))
+    choices = {group: choice for group, (choice, _) in zip(plan.groups, chosen, strict=True)}
+    return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings), choices)
 
 
 def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:

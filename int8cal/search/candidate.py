@@ -100,6 +100,11 @@ class Inputs:
         """Of the prepared model, under the first plan."""
         return find_chains(self.index, self.plan)
 
+    @cached_property
+    def ranges(self) -> Ranges:
+        """Of the tensors as they are, by the job's method."""
+        return _ranges(self, self.statistics.tensors, self.job.calibration.method)
+
     def plan_for(self, settings: TableSettings) -> Plan:
         """Return the plan that a table's settings ask for, without bodies of If, Loop and Scan.
 
@@ -151,8 +156,7 @@ def plain_candidate(inputs: Inputs) -> Candidate:
     Raises:
         StatisticsError, ConfigError: See choose_ranges.
     """
-    tensors = dict(inputs.statistics.tensors)
-    return Candidate(inputs.prepared, tensors, _ranges(inputs, tensors, inputs.job.calibration.method))
+    return Candidate(inputs.prepared, dict(inputs.statistics.tensors), inputs.ranges)
 
 
 def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candidate:
@@ -161,7 +165,7 @@ def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candida
 
 
 def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candidate:
-    """Rescale the channels of chains, the statistics with them, and choose the ranges of the job's method anew."""
+    """Rescale the channels of chains, the statistics with them, and choose their ranges by the job's method anew."""
     factors = {each.chain.tensor: each.exponents for each in chosen}
     tensors = dict(inputs.statistics.tensors)
     for name, exponents in scaled_tensors(inputs.chains, factors).items():
@@ -172,7 +176,7 @@ def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candi
     return Candidate(
         apply_factors(inputs.index, inputs.chains, factors),
         tensors,
-        _ranges(inputs, tensors, inputs.job.calibration.method),
+        _ranges(inputs, tensors, inputs.job.calibration.method, (inputs.statistics.tensors, inputs.ranges)),
         Equalization.chosen(factors),
         tuple(each.decision for each in chosen),
         frozenset(nodes),
@@ -187,6 +191,11 @@ def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
     return bare.corrected(candidate.equalization, candidate.copies, *inputs.blank.corrections)
 
 
-def _ranges(inputs: Inputs, tensors: dict[str, TensorStatistics], method: Method) -> Ranges:
+def _ranges(
+    inputs: Inputs,
+    tensors: dict[str, TensorStatistics],
+    method: Method,
+    known: tuple[dict[str, TensorStatistics], Ranges] | None = None,
+) -> Ranges:
     calibration = replace(inputs.job.calibration, method=method)
-    return choose_ranges(inputs.ranged_plan, tensors, calibration, inputs.job.quantization)
+    return choose_ranges(inputs.ranged_plan, tensors, calibration, inputs.job.quantization, known)

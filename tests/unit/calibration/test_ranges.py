@@ -50,6 +50,18 @@ def test_a_group_shares_the_range_of_its_sources(plan, tensors):
     assert [entry.observed for entry in group] == [(0.0, 4.0), (4.0, 4.0), (1.0, 10.0)]
 
 
+def test_ranges_that_are_known_of_the_same_statistics_are_kept(plan, tensors, tools):
+    before = chosen(plan, tensors)
+    changed = {**tensors, "x": tools.count([-1.0, 3.0]), "pool": tools.count([4.0, 5.0])}
+    settings = MAX, QuantizationSettings()
+    result = choose_ranges(plan, changed, *settings, (tensors, before))
+    assert result == chosen(plan, changed)
+    assert all(result.entries[name] is not before.entries[name] for name in (*plan.groups, "pool"))
+    kept = choose_ranges(plan, {**tensors, "x": changed["x"]}, *settings, (tensors, before))
+    assert [name for name in tensors if kept.entries[name] is before.entries[name]] == ["conv", "pool", "cat_b"]
+    assert kept.entries["x"] == result.entries["x"]
+
+
 def test_tensors_that_only_pass_values_on_do_not_count_twice(plan, tensors):
     histogram = group_histogram(plan, tensors, "conv")
     assert histogram.total == 4
