@@ -71,12 +71,14 @@ class Gain:
         db: Difference of the scores, which the worst point decides.
         margin_db: From it down to its one-sided 90 % bound.
         mean_db, mean_margin_db: Likewise the mean of the differences where noise is seen; all these points count alike.
+        none: Whether the noise is the same to the last bit, at every point of every sample.
     """
 
     db: float
     margin_db: float
     mean_db: float
     mean_margin_db: float
+    none: bool = False
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -263,7 +265,8 @@ def gain_of(before: Score, after: Score) -> Gain:
         without = np.array([_gains(first, second, rest, watched) for first, second, rest in rows])
         spread = np.square(without - without.mean(axis=0)).sum(axis=0)
         margins = student_t95(samples - 1, tail=0.10) * np.sqrt((samples - 1) / samples * spread)
-    return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]))
+    none = np.array_equal(before.noise, after.noise)
+    return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]), none)
 
 
 def _gains(before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]) -> tuple[float, float]:

@@ -70,13 +70,17 @@ class RescaledChain:
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer the channels rescaled where much is promised, and else part by part, what promises most first."""
+    """Offer the channels rescaled where much is promised, and else part by part, what promises most first.
+
+    Where all together change nothing that the model gives, as in front of a hundred layers that forget it, neither do
+    parts.
+    """
     if inputs.holdout.scorer is None:
         return
     promised = choose_factors(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
     name = "channels rescaled where much is promised"
     state, kept = yield from propose_rescaled(state, inputs, name, promised)
-    if kept or len(promised) < 2:
+    if kept or len(promised) < 2 or (state.last is not None and state.last.none):
         return
     place = {each.chain.tensor: position for position, each in enumerate(promised)}
     promising = sorted(promised, key=lambda each: -each.gain_db)
@@ -103,7 +107,7 @@ def propose_rescaled(
     candidate = rescaled_candidate(inputs, chosen)
     state = yield propose_candidate(state, inputs, name, candidate, least_db)
     kept = state.results[-1].kept
-    if inputs.job.calibration.method == "auto":
+    if inputs.job.calibration.method == "auto" and not (state.last is not None and state.last.none):
         candidate = with_ranges(inputs, candidate, "max")
         least_db = max(widest_ranges.LEAST_GAIN_DB, least_db)
         state = yield propose_candidate(state, inputs, f"{name}, all ranges by max", candidate, least_db)

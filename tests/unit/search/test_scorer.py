@@ -55,6 +55,14 @@ def test_an_exact_model_has_a_finite_score():
     assert score([[0.0]]).db == pytest.approx(320)
 
 
+def test_only_the_same_noise_in_every_sample_is_no_gain_at_all():
+    assert gain_of(score([[1.0], [2.0]]), score([[1.0], [2.0]])).none
+    assert gain_of(score([[1.0]]), score([[1.0]])).none
+    swapped = gain_of(score([[1.0], [2.0]]), score([[2.0], [1.0]]))
+    assert swapped.db == 0
+    assert not swapped.none
+
+
 def test_one_sample_cannot_tell_a_gain_from_noise():
     gain = gain_of(score([[1.0]]), score([[0.1]]))
     assert gain.db == pytest.approx(10)

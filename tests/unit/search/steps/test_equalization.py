@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -6,9 +8,12 @@ from int8cal.graph.chains import find_chains
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.graph.taps import tapped_model
+from int8cal.job import CalibrationSettings
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
-from int8cal.search.steps.equalization import choose_factors
+from int8cal.search.candidate import plain_candidate
+from int8cal.search.search import first_state, search
+from int8cal.search.steps.equalization import choose_factors, propose
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 ROWS = "g (float[N,4] x) => (float[N,3] y)"
@@ -189,3 +194,36 @@ def test_dead_channels_stay_where_they_are(bench):
         prepared.model, find_chains(prepared.model, plan), {found.chain.tensor: found.exponents}
     ).graph.initializer:
         assert np.isfinite(numpy_helper.to_array(tensor)).all()
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_chains_whose_rescaling_changes_no_output_are_not_tried_in_parts(search_inputs, forgotten):
+    _, first = imbalanced("matmul matmul", seed=3)
+    _, second = imbalanced("matmul matmul", seed=4)
+    last = np.zeros((3, 3)) if forgotten else np.eye(3)
+    weights = {"A": first["W"], "B": first["V"], "C": second["W"][:3], "D": second["V"], "K": last, "L": np.ones(3)}
+    inputs = search_inputs(
+        """g (float[N,4] x) => (float[N,3] y) {
+            a = MatMul(x, A) r = Relu(a) b = MatMul(r, B) s = Relu(b)
+            c = MatMul(s, C) t = Relu(c) d = MatMul(t, D) y = Gemm(d, K, L)}""",
+        **{name: value.astype(np.float32) for name, value in weights.items()},
+    )
+    inputs = replace(inputs, job=replace(inputs.job, calibration=CalibrationSettings(method="auto")))
+    begun = first_state(inputs, plain_candidate(inputs))
+    steps = propose(begun, inputs)
+    proposal, names = next(steps), []
+
+    def alone(*_):
+        yield proposal
+
+    while proposal is not None:
+        names.append(proposal.name)
+        state = search(begun, [alone], inputs)
+        # parts come where the whole is dropped
+        results = tuple(replace(each, kept=False) for each in state.results)
+        try:
+            proposal = steps.send(replace(state, results=results))
+        except StopIteration:
+            proposal = None
+    assert names[0] == "channels rescaled where much is promised"
+    assert (len(names) == 1) == forgotten
