@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in two seconds
-SEGMENT_NODES = 1500  # in a segment, at least
+# In a segment, at least. Smaller ones are opened in half the time; but each session has worker threads of its own, and
+# a graph that is written shows a change of layout more at each cut.
+SEGMENT_NODES, SMALL_SEGMENT_NODES = 1500, 350
 _CODES = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
 
 
@@ -45,11 +47,12 @@ def is_long(model: onnx.ModelProto | ModelView) -> bool:
     return len(shell_of(model).graph.node) >= LEAST_NODES
 
 
-def segments_of(model: onnx.ModelProto | ModelView) -> list[Segment]:
+def segments_of(model: onnx.ModelProto | ModelView, *, small: bool = False) -> list[Segment]:
     """Cut a long graph at its codes.
 
     Args:
         model: Nodes in topological order, as ONNX has it.
+        small: Whether segments may be many: they are opened with one thread each, and not written.
 
     Returns:
         The segments in their order; none where the graph is not long, or where no cut between codes can be found.
@@ -58,7 +61,7 @@ def segments_of(model: onnx.ModelProto | ModelView) -> list[Segment]:
         return []
     source = model if isinstance(model, ModelView) else view_of(model)
     whole = _Whole(source)
-    starts = whole.starts()
+    starts = whole.starts(SMALL_SEGMENT_NODES if small else SEGMENT_NODES)
     if len(starts) < 2 or not whole.outputs <= whole.producer.keys():
         return []
     ends = [*starts[1:], len(whole.nodes)]
@@ -114,8 +117,8 @@ class _Whole:
         self.producer = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
         self.last = {name: place for place, node in enumerate(self.nodes) for name in tensors_read(node)}
 
-    def starts(self) -> list[int]:
-        """Return where segments begin: at each of these nodes everything that is still to be read is codes."""
+    def starts(self, least: int) -> list[int]:
+        """Return where segments of so many nodes begin: at each everything that is still to be read is codes."""
         changes = [0] * (len(self.nodes) + 1)
         for name, place in self.producer.items():
             last = self.last.get(name, place)
@@ -124,7 +127,7 @@ class _Whole:
                 changes[last + 1] -= 1
         starts = [0]
         for place, passing in enumerate(accumulate(changes[:-1])):
-            if not passing and place - starts[-1] >= SEGMENT_NODES:
+            if not passing and place - starts[-1] >= least:
                 starts.append(place)
         return starts
 

@@ -127,7 +127,8 @@ class Session:
         how = options, tuple(disabled_optimizers), tuple(providers)
         segments: list[Segment] = []
         if not isinstance(model, (str, Path)):
-            segments = segments_of(model) if optimization == "all" and profile_prefix is None else []
+            if optimization == "all" and profile_prefix is None:
+                segments = segments_of(model, small=threads == self.at_once and optimized_path is None)
             self.outputs = _once(shell_of(model).graph.output)
         if not segments:
             session = _open(model, *how, optimized_path)

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from int8cal.evaluation.fusion import audit_file
 from int8cal.protos import view_of
-from int8cal.runtime import segments
+from int8cal.runtime import segments, sessions
 from int8cal.runtime.segments import segments_of
 from int8cal.runtime.sessions import Session
 
@@ -72,6 +72,7 @@ class Chain:
 def short(monkeypatch):
     monkeypatch.setattr(segments, "LEAST_NODES", 20)
     monkeypatch.setattr(segments, "SEGMENT_NODES", 16)
+    monkeypatch.setattr(segments, "SMALL_SEGMENT_NODES", 4)
 
 
 @pytest.fixture
@@ -91,6 +92,19 @@ def test_segments_give_the_bits_of_the_whole(short, feed, monkeypatch):
     for name, value in whole.run(feed).items():
         np.testing.assert_array_equal(found[name], value)
     np.testing.assert_array_equal(cut.run(feed, ["c20"])["c20"], found["c20"])
+
+
+def test_sessions_of_one_thread_have_smaller_segments_of_the_same_bits(short, feed, monkeypatch):
+    model = Chain().model()
+    assert len(segments_of(model, small=True)) > 2 * len(segments_of(model))
+    seen = []
+    monkeypatch.setattr(
+        sessions, "segments_of", lambda model, small: seen.append(small) or segments_of(model, small=small)
+    )
+    small, large = (Session(model, threads=threads) for threads in (1, 2))
+    assert seen == [True, False]
+    ((value, other),) = zip(small.run(feed).values(), large.run(feed).values(), strict=True)
+    np.testing.assert_array_equal(value, other)
 
 
 def test_only_codes_pass_from_one_segment_to_another(short):
