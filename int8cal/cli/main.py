@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import importlib
 import io
 import os
@@ -35,6 +36,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
 _NARROW = 60  # columns
+_OBJECTS = 10_000  # made between two searches for garbage: a graph's are none, and 700 took a tenth of a long one's time
 _IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
 # Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>, but for those beside another.
 COMMANDS = {
@@ -213,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def entry() -> NoReturn:
     """Run the command line of this process, and end the process with its exit code."""
+    gc.set_threshold(_OBJECTS)
     open_closed_streams()
     _require_utf8_paths()
     for stream in (sys.stdout, sys.stderr):
