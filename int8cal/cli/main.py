@@ -36,7 +36,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports of a program that it ended
 _NARROW = 60  # columns
-_OBJECTS = 10_000  # made between two looks for garbage; every 700 took a tenth of a long graph's time, whose objects are none
+_OBJECTS = 10_000  # made between two looks for garbage; every 700 took a tenth of a long graph's time
 _IMPORT_S = 0.05  # after which an interrupt comes again, where a module was being loaded
 # Name -> what `int8cal --help` says; the command is `command` in int8cal.cli.<name>, but for those beside another.
 COMMANDS = {
