@@ -212,7 +212,13 @@ def tensor_bytes(tensor: onnx.TensorProto) -> int:
     """Return the size of a tensor's values in bytes, from its type and shape; 0 for strings."""
     if tensor.data_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         return 0
-    return int(math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    values: int = math.prod(tensor.dims)
+    return values * _item_bytes(tensor.data_type)
+
+
+@functools.cache
+def _item_bytes(data_type: int) -> int:
+    return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
 def fault_of(tensor: onnx.TensorProto) -> str:

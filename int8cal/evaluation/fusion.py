@@ -95,7 +95,7 @@ def audit_graph(optimized: onnx.ModelProto, original: onnx.ModelProto | None = N
 def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -> Fusion:
     """Audit one graph without the bodies inside it, see `audit_graph`."""
     graph = _Optimized(optimized)
-    names = OriginalNames(optimized, original)
+    names = OriginalNames(graph.index, original)
     weight_only = frozenset() if original is None else weight_only_nodes(original)
     integer, listed = 0, []
     for node in optimized.graph.node:

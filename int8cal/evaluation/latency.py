@@ -236,7 +236,8 @@ def _in_graph(
     kernels: Mapping[str, float], optimized: onnx.ModelProto, original: onnx.ModelProto, layers: AbstractSet[str]
 ) -> Iterator[tuple[str, float]]:
     """Iterate over the kernels of one graph that serve layers: the layer, and microseconds."""
-    index, names = Index(optimized), OriginalNames(optimized, original)
+    index = Index(optimized)
+    names = OriginalNames(index, original)
     known = {node.name for node in original.graph.node}
     owner = {node.name: names.node(node) for node in optimized.graph.node if trait(node.op_type).role not in _BORDER}
     for node in optimized.graph.node:

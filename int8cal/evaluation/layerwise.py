@@ -21,7 +21,7 @@ from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
 from int8cal.graph.constants import Constants
 from int8cal.graph.dims import named_dims
-from int8cal.graph.index import Index, attribute, derived_constants
+from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import op_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
@@ -66,7 +66,9 @@ class LayerTap:
     quantize: onnx.NodeProto
 
 
-def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[LayerTap, ...], tuple[str, ...]]:
+def find_layers(
+    fp32: onnx.ModelProto | Index, int8: onnx.ModelProto | Index
+) -> tuple[tuple[LayerTap, ...], tuple[str, ...]]:
     """Find the tensors of the FP32 graph that the int8 graph quantizes.
 
     A tensor keeps its name before the QuantizeLinear, or (a graph output) behind the DequantizeLinear. Where the int8
@@ -74,19 +76,18 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
     Weights are not layers. A tensor that is quantized twice counts once, with its first QuantizeLinear.
 
     Args:
-        fp32: The FP32 model; it need not be the very graph that was quantized.
-        int8: Any model with QuantizeLinear nodes in its main graph.
+        fp32: The FP32 model, or its index; it need not be the very graph that was quantized.
+        int8: Any model with QuantizeLinear nodes in its main graph, or its index.
 
     Returns:
         The layers in the order of the FP32 graph, and the int8 names of quantized tensors that the FP32 graph lacks.
     """
-    source, target = Index(fp32), Index(int8)
-    constants = derived_constants(target)
-    order = {id(node): position for position, node in enumerate(fp32.graph.node)}
+    source, target = Index.of(fp32), Index.of(int8)
+    order = {name: position for position, node in enumerate(source.graph.node) for name in node.output}
     found: dict[str, LayerTap] = {}
     missing: list[str] = []
-    for quantize in int8.graph.node:
-        if quantize.op_type != "QuantizeLinear" or quantize.input[0] in constants:
+    for quantize in target.graph.node:
+        if quantize.op_type != "QuantizeLinear" or quantize.input[0] in target.derived:
             continue
         tensor = _reference(source, target, quantize)
         if tensor is None:
@@ -97,7 +98,7 @@ def find_layers(fp32: onnx.ModelProto, int8: onnx.ModelProto) -> tuple[tuple[Lay
             found[tensor] = (
                 LayerTap(tensor, "", "Input", -1, quantize)
                 if producer is None
-                else LayerTap(tensor, producer.name, producer.op_type, order[id(producer)], quantize)
+                else LayerTap(tensor, producer.name, producer.op_type, order[tensor], quantize)
             )
     return tuple(sorted(found.values(), key=lambda tap: tap.order)), tuple(missing)
 
@@ -119,7 +120,7 @@ class _Part:
 
 
 def int8_with_taps(
-    model: onnx.ModelProto, taps: Sequence[LayerTap], names: Sequence[str]
+    model: onnx.ModelProto | Index, taps: Sequence[LayerTap], names: Sequence[str]
 ) -> tuple[ModelView, list[list[_Part]]]:
     """Copy the int8 model with the codes of each tapped tensor as outputs.
 
@@ -131,9 +132,9 @@ def int8_with_taps(
     to open a graph with thousands of DequantizeLinear more. Only codes of other types, or with scales along an axis,
     get one.
     """
-    index = Index(model)
+    index = Index.of(model)
     constants = Constants(index)
-    rests = {tensor: node for node in model.graph.node if (tensor := _residual_of_quantizer(index, node))}
+    rests = {tensor: node for node in index.graph.node if (tensor := _residual_of_quantizer(index, node))}
     # residual codes of some channels alone are not a second part of the tensor
     rests = {tensor: node for tensor, node in rests.items() if tensor in index.producer[node.input[0]].input}
     nodes: list[onnx.NodeProto] = []
@@ -149,7 +150,7 @@ def int8_with_taps(
             parts.append(part)
         found.append(parts)
     shown = [part.output for parts in found for part in parts]
-    return tapped_model(model, shown, nodes), found
+    return tapped_model(index.model, shown, nodes), found
 
 
 def _codes(constants: Constants, quantize: onnx.NodeProto) -> _Part | None:
@@ -240,7 +241,8 @@ def measure_layers(
         ModelError: A model does not load, or its equalization record is malformed.
         DataError: A kernel failed.
     """
-    taps, missing = find_layers(fp32, int8)
+    index = Index(int8)
+    taps, missing = find_layers(fp32, index)
     reasons: dict[str, str] = {}
     if missing:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
@@ -255,9 +257,9 @@ def measure_layers(
     factors = _equalization(int8)
     layers: list[LayerMetrics] = []
     room = min(max(_CHUNK_BYTES, weight_bytes(fp32)), _MOST_CHUNK_BYTES)
-    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(int8, taps), room):
+    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(index, taps), room):
         for tap, (sums, problem, outside) in zip(
-            chunk, _compare(fp32, int8, chunk, samples, factors=factors, threads=threads), strict=True
+            chunk, _compare(fp32, index, chunk, samples, factors=factors, threads=threads), strict=True
         ):
             if problem:
                 reasons[f"layers.{tap.tensor}.sqnr_db"] = problem
@@ -272,7 +274,7 @@ def measure_layers(
 
 def _compare(
     fp32: onnx.ModelProto,
-    int8: onnx.ModelProto,
+    int8: Index,
     taps: Sequence[LayerTap],
     samples: Sequence[SampleLike],
     *,
@@ -292,7 +294,7 @@ def _compare(
     first, second = (Session(graph, threads=each, entries=QUIET) for graph in (whole, coded))
     reference = run_each(first, signature_of(fp32), samples, tensors or None)
     wanted = [part.output for parts in dequantized for part in parts]
-    quantized = run_each(second, signature_of(int8), feeds_for(int8, samples), wanted)
+    quantized = run_each(second, signature_of(int8.model), feeds_for(int8.model, samples), wanted)
     pairs = _together(reference, quantized) if threads > 1 else zip(reference, quantized, strict=True)
     for (sample, expected), (_, actual) in pairs:
         for index, tap in enumerate(taps):
@@ -372,9 +374,9 @@ def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: Sam
     return [int(known[tap.tensor]) for tap in taps]
 
 
-def _value_bytes(int8: onnx.ModelProto, taps: Sequence[LayerTap]) -> list[int]:
+def _value_bytes(int8: onnx.ModelProto | Index, taps: Sequence[LayerTap]) -> list[int]:
     """Bytes that one value of each tensor takes as outputs of both models: a float32, and its code or another float."""
-    constants = Constants(Index(int8))
+    constants = Constants(Index.of(int8))
     return [4 + (4 if _codes(constants, tap.quantize) is None else 1) for tap in taps]
 
 

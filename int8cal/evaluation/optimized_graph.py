@@ -201,12 +201,12 @@ class OriginalNames:
     """The names of one model before and after the runtime optimized it.
 
     Args:
-        optimized: The model as the runtime wrote it.
+        optimized: The model as the runtime wrote it, or its index.
         original: The model before that; None to make do with the optimized one.
     """
 
-    def __init__(self, optimized: onnx.ModelProto, original: onnx.ModelProto | None) -> None:
-        self._after = Index(optimized)
+    def __init__(self, optimized: onnx.ModelProto | Index, original: onnx.ModelProto | None) -> None:
+        self._after = Index.of(optimized)
         graph = None if original is None else original.graph
         self._before = {} if graph is None else {name: node for node in graph.node for name in node.output if name}
         self._nodes = {node.name for node in self._before.values() if node.name}
@@ -257,8 +257,12 @@ def optimized_bodies(
     optimized: onnx.ModelProto, original: onnx.ModelProto | None, place: str = ""
 ) -> Iterator[tuple[str, onnx.ModelProto, onnx.ModelProto | None]]:
     """Iterate over the bodies of a graph: what their nodes' names begin with, optimized, and before that."""
-    names, known = OriginalNames(optimized, original), {} if original is None else Index(original).nodes
-    for node in optimized.graph.node:
+    holders = [node for node in optimized.graph.node if next(subgraphs(node), None) is not None]
+    if not holders:
+        return
+    names = OriginalNames(optimized, original)
+    known = {} if original is None else {node.name: node for node in original.graph.node}
+    for node in holders:
         name = names.node(node)
         for item in node.attribute:
             if item.type != onnx.AttributeProto.GRAPH:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.graph.index import Index, attribute, derived_constants
+from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
@@ -168,7 +168,7 @@ class _Graph:
     def __init__(self, fp32: onnx.ModelProto, threads: int) -> None:
         self._model, self._threads = fp32, threads
         self._index = Index(fp32)
-        self._constants = derived_constants(self._index)
+        self._constants = self._index.derived
         self._opset = max(
             (each.version for each in fp32.opset_import if each.domain in STANDARD), default=_SOFTMAX_OPSET
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from int8cal.graph.index import attribute, derived_constants
+from int8cal.graph.index import attribute
 from int8cal.stored import values_of
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class Constants:
             return None
         first = self.place(name)
         # of a long way that begins at an input nothing is followed
-        if first is None or (self.outer is None and name not in self._constants):
+        if first is None or (self.outer is None and name not in self.index.derived):
             return None
         found: dict[_Place, npt.NDArray[Any] | None] = {}
         waiting, entered = [first], set()
@@ -112,10 +111,6 @@ class Constants:
         if node.op_type in LAYOUT_OPS and inputs[0] is not None:
             return _laid_out(node, inputs[0], inputs[1] if len(inputs) > 1 else None)
         return None
-
-    @cached_property
-    def _constants(self) -> frozenset[str]:
-        return derived_constants(self.index)
 
     def source(self, name: str) -> str:
         """Name the initializer or Constant output at the beginning of a chain."""

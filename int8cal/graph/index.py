@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Dims = tuple[int | None, ...]
 
+_WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # ONNX's own ops that have some
+
 
 @dataclass(frozen=True)
 class Use:
@@ -49,7 +51,7 @@ class Index:
             for slot, name in enumerate(node.input):
                 if name:
                     self.uses.setdefault(name, []).append(Use(node, slot))
-            for name in outer_references(node) if node.attribute else ():
+            for name in outer_references(node):
                 self.uses.setdefault(name, []).append(Use(node, -1))
         self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in self.graph.initializer}
         self.inputs: frozenset[str] = frozenset(value.name for value in self.graph.input) - self.initializers.keys()
@@ -64,6 +66,11 @@ class Index:
     def of(cls, model: onnx.ModelProto | Index) -> Index:
         """Return the index of a model, or the one that is handed on instead of the model."""
         return model if isinstance(model, Index) else cls(model)
+
+    @cached_property
+    def derived(self) -> frozenset[str]:
+        """The tensors that no input decides, see `derived_constants`."""
+        return derived_constants(self)
 
     @cached_property
     def nodes(self) -> dict[str, onnx.NodeProto]:
@@ -153,6 +160,8 @@ def walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 def outer_references(node: onnx.NodeProto) -> set[str]:
     """Return the tensors of the enclosing graph that a node's subgraphs read."""
+    if node.op_type not in _WITH_GRAPHS and not node.domain:
+        return set()
     return {name for graph in subgraphs(node) for name in references_of(graph)}
 
 
@@ -187,7 +196,7 @@ def references_of(graph: onnx.GraphProto) -> set[str]:
 def tensors_read(node: onnx.NodeProto) -> list[str]:
     """Return the tensors that a node reads: its inputs, then what its subgraphs read of the enclosing graph."""
     read = [*filter(None, node.input)]
-    return [*read, *sorted(outer_references(node))] if node.attribute else read
+    return [*read, *sorted(outer_references(node))]
 
 
 def derived_constants(index: Index) -> frozenset[str]:

@@ -107,6 +107,7 @@ class _Whole:
         self.constants: list[onnx.NodeProto] = []
         self.constant: dict[str, int] = {}
         self.nodes: list[onnx.NodeProto] = []
+        self.reads: list[list[str]] = []  # of each node
         for node in graph.node:
             read = tensors_read(node)
             if (read or node.op_type == "Constant") and all(n in self.weights or n in self.constant for n in read):
@@ -114,8 +115,9 @@ class _Whole:
                 self.constants.append(node)
             else:
                 self.nodes.append(node)
+                self.reads.append(read)
         self.producer = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
-        self.last = {name: place for place, node in enumerate(self.nodes) for name in tensors_read(node)}
+        self.last = {name: place for place, read in enumerate(self.reads) for name in read}
 
     def starts(self, least: int) -> list[int]:
         """Return where segments of so many nodes begin: at each everything that is still to be read is codes."""
@@ -142,14 +144,11 @@ class _Whole:
     def segment(self, first: int, end: int) -> Segment:
         """Make a model of the nodes from `first` to before `end`."""
         nodes = self.nodes[first:end]
-        made = {name for node in nodes for name in node.output if name}
-        read = list(dict.fromkeys(name for node in nodes for name in tensors_read(node)))
+        given = [name for node in nodes for name in node.output if name]
+        made = set(given)
+        read = list(dict.fromkeys(name for each in self.reads[first:end] for name in each))
         inputs = tuple(name for name in read if name in self.inputs or self.producer.get(name, end) < first)
-        outputs = tuple(
-            name
-            for name in (name for node in nodes for name in node.output if name)
-            if name in self.outputs or self.last.get(name, -1) >= end
-        )
+        outputs = tuple(name for name in given if name in self.outputs or self.last.get(name, -1) >= end)
         copies = self._copies(name for name in read if name not in made)
         shell = self.source.shell
         model = onnx.ModelProto(ir_version=shell.ir_version)
@@ -161,7 +160,8 @@ class _Whole:
         graph.input.extend(self.inputs.get(name) or self._codes_info(name) for name in inputs)
         # the runtime infers type and shape of an output that states none
         graph.output.extend(self.types.get(name) or onnx.ValueInfoProto(name=name) for name in outputs)
-        needed = dict.fromkeys(name for node in graph.node for name in tensors_read(node) if name in self.weights)
+        copied = (name for node in copies for name in tensors_read(node))
+        needed = dict.fromkeys(name for name in (*copied, *read) if name in self.weights)
         graph.initializer.extend(self.weights[name] for name in needed)
         graph.value_info.extend(self.types[name] for name in sorted(made - set(outputs)) if name in self.types)
         return Segment(model, inputs, outputs)
