@@ -133,7 +133,7 @@ def evaluate_pair(
     open_here = partial(Session, threads=threads, providers=providers, at_once=at_once)
     fusion: Fusion | None = None
     with scratch_folder() as folder:
-        open_first = partial(open_here, fp32, entries=QUIET)
+        open_first = partial(open_here, models[0] if is_long(models[0]) else fp32, entries=QUIET)
         # the known ones are the CPU's, and those of a model that is run as a copy in float32 are the copy's
         recall = known if known and audits and reference.run is reference.given else {}
         first = Recalled(open_first, recall, at_once) if recall else open_first()

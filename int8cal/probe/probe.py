@@ -7,6 +7,7 @@ different tensors have little to do with each other, so their powers add up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,7 +95,7 @@ class Probe:
             shown=self._shown if self._alike else (),
         )
 
-    @property
+    @cached_property
     def sites(self) -> frozenset[ErrorSite]:
         """Where errors can be added."""
         return frozenset(self._injection.inputs)

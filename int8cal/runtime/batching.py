@@ -262,13 +262,15 @@ class _Buffers:
     """Memory for the outputs of one run, C-contiguous, which the runtime is told to write into."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._whole = session, session.whole()
+        self._session, self._whole = session, session.whole()  # segments give fresh memory every time
         self._fed: object = None  # names, types and shapes of the inputs that the buffers were made for
         self._held: Arrays = {}
-        self._binding = self._whole.io_binding()
+        self._binding = None if self._whole is None else self._whole.io_binding()
         self._settled = True  # shapes of outputs follow from shapes of inputs, as far as was seen
 
     def run(self, feed: Arrays, outputs: Sequence[str] | None) -> Arrays:
+        if self._whole is None or self._binding is None:
+            return self._session.run(feed, outputs)
         fed = (outputs, tuple((name, value.dtype, value.shape) for name, value in feed.items()))
         if fed == self._fed:
             try:

@@ -1,9 +1,13 @@
-"""A long int8 graph as several models that run one after the other, cut where nothing but 8-bit codes passes.
+"""A long graph as several models that run one after the other, cut where no kernel changes.
 
 onnxruntime takes time by the square of its nodes to open a graph of Q and DQ: 1.5, 5.5 and 26 s of CPU time for chains
-of 600, 1,200 and 2,400 convolutions. In segments it is opened in time that grows with the graph. Integer kernels are
-made of a layer with the DQ in front of it and the Q behind it, which a cut at codes leaves together, so the segments
-compute what the whole does.
+of 600, 1,200 and 2,400 convolutions; and by the square of its weights to lay out those of float convolutions: 9 s of
+10,000. In segments it is opened in time that grows with the graph, and they compute what the whole does:
+
+- Integer kernels are made of a layer with the DQ in front of it and the Q behind it, which a cut at 8-bit codes leaves
+  together.
+- Which kernel a float convolution gets is decided by its own weights, whatever layout its input comes in, and nothing
+  is fused across an input that a convolution or a Relu gives, and that convolutions alone read.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.graph.index import tensors_read
-from int8cal.protos import ModelView, shell_of, view_of
+from int8cal.protos import ModelView, outline, shell_of, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in two seconds
 # In a segment, at least. Smaller ones are opened in half the time; but each session has worker threads of its own, and
@@ -33,8 +37,8 @@ class Segment:
 
     Attributes:
         model: Its nodes on the weights that they read.
-        inputs: Tensors that it takes: inputs of the whole, and codes of earlier segments.
-        outputs: Tensors that it gives: codes for later segments, and outputs of the whole.
+        inputs: Tensors that it takes: inputs of the whole, and what passes from earlier segments.
+        outputs: Tensors that it gives: what passes to later segments, and outputs of the whole.
     """
 
     model: onnx.ModelProto
@@ -47,21 +51,25 @@ def is_long(model: onnx.ModelProto | ModelView) -> bool:
     return len(shell_of(model).graph.node) >= LEAST_NODES
 
 
-def segments_of(model: onnx.ModelProto | ModelView, *, small: bool = False) -> list[Segment]:
+def segments_of(
+    model: onnx.ModelProto | ModelView, *, small: bool = False, between_floats: bool = False
+) -> list[Segment]:
     """Cut a long graph at its codes.
 
     Args:
         model: Nodes in topological order, as ONNX has it.
         small: Whether segments may be many: they are opened with one thread each, and not written.
+        between_floats: Whether it may be cut between float convolutions, too: where the CPU provider runs it, and
+            segments are not written, since in each the runtime makes up names of its own.
 
     Returns:
-        The segments in their order; none where the graph is not long, or where no cut between codes can be found.
+        The segments in their order; none where the graph is not long, or where no cut can be found.
     """
     if not is_long(model):
         return []
     source = model if isinstance(model, ModelView) else view_of(model)
     whole = _Whole(source)
-    starts = whole.starts(SMALL_SEGMENT_NODES if small else SEGMENT_NODES)
+    starts = whole.starts(SMALL_SEGMENT_NODES if small else SEGMENT_NODES, between_floats=between_floats)
     if len(starts) < 2 or not whole.outputs <= whole.producer.keys():
         return []
     ends = [*starts[1:], len(whole.nodes)]
@@ -93,6 +101,10 @@ def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     return result
 
 
+def _is_image(kind: onnx.TypeProto.Tensor) -> bool:
+    return kind.elem_type == onnx.TensorProto.FLOAT and kind.HasField("shape")
+
+
 class _Whole:
     """Where the tensors of a graph are made and last read; the order leaves out nodes that only constants decide."""
 
@@ -103,6 +115,7 @@ class _Whole:
         self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
         self.outputs = {value.name for value in graph.output}
         self.types = {value.name: value for value in (*graph.value_info, *graph.output)}
+        self.joints: Mapping[str, onnx.ValueInfoProto] = {}
         # nodes that segments hold copies of, since they depend on weights alone; by their outputs the place of each
         self.constants: list[onnx.NodeProto] = []
         self.constant: dict[str, int] = {}
@@ -119,12 +132,14 @@ class _Whole:
         self.producer = {name: place for place, node in enumerate(self.nodes) for name in node.output if name}
         self.last = {name: place for place, read in enumerate(self.reads) for name in read}
 
-    def starts(self, least: int) -> list[int]:
-        """Return where segments of so many nodes begin: at each everything that is still to be read is codes."""
+    def starts(self, least: int, *, between_floats: bool) -> list[int]:
+        """Return where segments of so many nodes begin: at each all that is still to be read may pass, see above."""
+        if between_floats:
+            self.joints = self._joints()
         changes = [0] * (len(self.nodes) + 1)
         for name, place in self.producer.items():
             last = self.last.get(name, place)
-            if last > place and not self.is_codes(name):
+            if last > place and name not in self.joints and not self.is_codes(name):
                 changes[place + 1] += 1
                 changes[last + 1] -= 1
         starts = [0]
@@ -132,6 +147,25 @@ class _Whole:
             if not passing and place - starts[-1] >= least:
                 starts.append(place)
         return starts
+
+    def _joints(self) -> dict[str, onnx.ValueInfoProto]:
+        """Return the float tensors of known shape between a convolution, or the Relu behind it, and convolutions alone.
+
+        In a segment the runtime has to know of its input's shape what it knows in the whole.
+        """
+        found = {name for node in self.nodes if node.op_type in ("Conv", "Relu") for name in node.output}
+        found &= self.last.keys()
+        for node, read in zip(self.nodes, self.reads, strict=True):
+            if node.op_type != "Conv" or node.input[1] not in self.weights:
+                found.difference_update(read)
+            found.difference_update(node.input[1:])
+        values = list(self.source.shell.graph.value_info)
+        if found and not found <= {value.name for value in values}:
+            stub = onnx.ModelProto()
+            stub.CopyFrom(self.source.shell)
+            stub.graph.initializer.extend(outline(self.source.weights).graph.initializer)
+            values = list(onnx.shape_inference.infer_shapes(stub).graph.value_info)
+        return {value.name: value for value in values if value.name in found and _is_image(value.type.tensor_type)}
 
     def is_codes(self, name: str) -> bool:
         """Whether a tensor holds the 8-bit codes of a QuantizeLinear with a constant zero point."""
@@ -157,7 +191,7 @@ class _Whole:
         graph = model.graph
         graph.name = f"{shell.graph.name} from node {first}"
         graph.node.extend([*copies, *nodes])
-        graph.input.extend(self.inputs.get(name) or self._codes_info(name) for name in inputs)
+        graph.input.extend(self.inputs.get(name) or self._info(name) for name in inputs)
         # the runtime infers type and shape of an output that states none
         graph.output.extend(self.types.get(name) or onnx.ValueInfoProto(name=name) for name in outputs)
         copied = (name for node in copies for name in tensors_read(node))
@@ -179,8 +213,10 @@ class _Whole:
                 ]
         return [self.constants[place] for place in sorted(found)]
 
-    def _codes_info(self, name: str) -> onnx.ValueInfoProto:
-        """Return type and, where it is known, shape of codes: that of what they are codes of."""
+    def _info(self, name: str) -> onnx.ValueInfoProto:
+        """Return type and, where it is known, shape of a tensor that passes; codes have that of what they are of."""
+        if name in self.joints:
+            return self.joints[name]
         node = self.nodes[self.producer[name]]
         info = onnx.ValueInfoProto(name=name)
         info.type.tensor_type.elem_type = self.weights[node.input[2]].data_type

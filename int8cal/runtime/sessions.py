@@ -128,7 +128,9 @@ class Session:
         segments: list[Segment] = []
         if not isinstance(model, (str, Path)):
             if optimization == "all" and profile_prefix is None:
-                segments = segments_of(model, small=threads == self.at_once and optimized_path is None)
+                unwritten = optimized_path is None
+                small, cpu = threads == self.at_once, tuple(providers) == (CPU,)
+                segments = segments_of(model, small=small and unwritten, between_floats=cpu and unwritten)
             self.outputs = _once(shell_of(model).graph.output)
         if not segments:
             session = _open(model, *how, optimized_path)
@@ -177,14 +179,9 @@ class Session:
         """Stop the profiler; returns the trace that it wrote."""
         return Path(self._parts[0].session.end_profiling())
 
-    def whole(self) -> ort.InferenceSession:
-        """Return the runtime's own session, to run into arrays of the caller's.
-
-        Raises:
-            ValueError: The model runs in segments.
-        """
-        (part,) = self._parts
-        return part.session
+    def whole(self) -> ort.InferenceSession | None:
+        """Return the runtime's own session, to run into arrays of the caller's; None where the model is in segments."""
+        return self._parts[0].session if len(self._parts) == 1 else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Models of thousands of nodes in a row go through every command and every function of the API."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from deep_models import DEEP, samples
 
 import int8cal
 from int8cal.cli.main import main
+from int8cal.runtime import segments, sessions
+from int8cal.runtime.segments import segments_of
 
 FRAMES = 220  # what a command may need, whatever the model: far less than a frame per node
 
@@ -71,6 +74,28 @@ def through_every_command(call, model):
 @pytest.mark.parametrize("kind", DEEP)
 def test_no_command_needs_a_deeper_stack_for_a_deeper_model(call, shallow_stack, kind):
     through_every_command(call, DEEP[kind](240 if kind == "layers" else 600))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_model_in_segments_gives_the_files_and_figures_of_the_whole(call, monkeypatch, threads):
+    onnx.save(DEEP["layers"](60), "deep.onnx")
+
+    def files(folder):
+        call("calibrate", "deep.onnx", "--data", "x.npy", "--threads", threads, "--no-latency", "-o", folder)
+        report = json.loads(Path(folder, "report.json").read_text("utf-8"))
+        paths = [Path(folder, f"deep.{suffix}") for suffix in ("int8.onnx", "stats.npz", "table.json")]
+        return [path.read_bytes() for path in paths], report["metrics"], report["layers"], report["decisions"]
+
+    whole = files("whole")
+    cut = []
+    for name, nodes in (("LEAST_NODES", 20), ("SEGMENT_NODES", 10), ("SMALL_SEGMENT_NODES", 4)):
+        monkeypatch.setattr(segments, name, nodes)
+    monkeypatch.setattr(
+        sessions, "segments_of", lambda *model, **how: cut.append(segments_of(*model, **how)) or cut[-1]
+    )
+    assert files("cut") == whole
+    models = [[node.op_type for node in part[0].model.graph.node] for part in cut if part]
+    assert {"QuantizeLinear" in nodes for nodes in models} == {True, False}
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""A long int8 graph in segments: cut at codes alone, and to the bit what the whole gives."""
+"""A long graph in segments: cut at codes or between float convolutions, and to the bit what the whole gives."""
 
 import numpy as np
 import onnx
@@ -6,8 +6,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from int8cal.evaluation.fusion import audit_file
+from int8cal.graph.taps import tapped_model
 from int8cal.protos import view_of
 from int8cal.runtime import segments, sessions
+from int8cal.runtime.batching import ReusedOutputs
 from int8cal.runtime.segments import segments_of
 from int8cal.runtime.sessions import Session
 
@@ -99,7 +101,9 @@ def test_sessions_of_one_thread_have_smaller_segments_of_the_same_bits(short, fe
     assert len(segments_of(model, small=True)) > 2 * len(segments_of(model))
     seen = []
     monkeypatch.setattr(
-        sessions, "segments_of", lambda model, small: seen.append(small) or segments_of(model, small=small)
+        sessions,
+        "segments_of",
+        lambda model, small, between_floats: seen.append(small) or segments_of(model, small=small),
     )
     small, large = (Session(model, threads=threads) for threads in (1, 2))
     assert seen == [True, False]
@@ -132,6 +136,66 @@ def test_a_graph_that_is_not_long_or_has_no_codes_stays_whole(short):
     model = Chain().model()
     segments.LEAST_NODES = len(model.graph.node) + 1
     assert segments_of(model) == []
+
+
+def float_model(rng):
+    """Layers whose kernels the runtime blocks, fuses, or does neither with: few channels, depthwise, sums, pools."""
+    nodes, weights = [], []
+
+    def add(op, *inputs, **attributes):
+        nodes.append(helper.make_node(op, inputs, [f"{op}{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def conv(tensor, shape, group=1):
+        weights.append(numpy_helper.from_array(rng.normal(size=shape).astype(np.float32), f"w{len(nodes)}"))
+        return add("Conv", tensor, weights[-1].name, group=group, pads=[shape[2] // 2] * 4)
+
+    tensor = add("Relu", conv("x", (24, 3, 3, 3)))
+    for _ in range(6):
+        inner = add("Relu", conv(add("Relu", conv(tensor, (32, 24, 1, 1))), (32, 1, 3, 3), group=32))
+        tensor = add("Relu", add("Add", conv(inner, (24, 32, 1, 1)), tensor))
+        tensor = add("AveragePool", tensor, kernel_shape=[3, 3], pads=[1] * 4)
+        tensor = conv(add("Sigmoid", conv(conv(tensor, (5, 24, 1, 1)), (24, 5, 1, 1))), (24, 24, 1, 1))
+    shape = ["N", 3, 9, 9]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape[:1] + [None] * 3) for name in ("x", tensor)]
+    infos[0] = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "floats", infos[:1], infos[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("is_tapped", [False, True])
+def test_float_convolutions_are_cut_where_their_kernels_stay(short, monkeypatch, is_tapped):
+    model = float_model(np.random.default_rng(2))
+    assert segments_of(model) == []
+    parts = segments_of(model, small=True, between_floats=True)
+    assert len(parts) > 5
+    producer = {name: node.op_type for node in model.graph.node for name in node.output}
+    for part in parts[1:]:
+        assert {producer[name] for name in part.inputs} <= {"Conv", "Relu"}
+        readers = [node for node in part.model.graph.node if not set(part.inputs).isdisjoint(node.input)]
+        assert {node.op_type for node in readers} == {"Conv"}
+    tensors = [name for name in producer if name.startswith(("Relu", "Sigmoid"))] if is_tapped else []
+    shown = tapped_model(model, tensors, keep_outputs=True)
+    cut = Session(shown, threads=1)
+    monkeypatch.setattr(segments, "LEAST_NODES", 10_000)
+    whole = Session(shown, threads=1)
+    feed = {"x": np.random.default_rng(3).normal(size=(2, 3, 9, 9)).astype(np.float32)}
+    found = cut.run(feed)
+    again = ReusedOutputs(cut).run(feed)
+    assert cut.outputs == whole.outputs
+    for name, value in whole.run(feed).items():
+        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(again[name], value)
+
+
+def test_nothing_is_cut_at_floats_that_another_node_reads_too(short):
+    model = float_model(np.random.default_rng(2))
+    first = len(segments_of(model, small=True, between_floats=True))
+    for node in [*model.graph.node]:
+        if node.op_type == "Conv":
+            model.graph.node.append(helper.make_node("Neg", [node.input[0]], [f"{node.output[0]}_read"]))
+            model.graph.output.add(name=f"{node.output[0]}_read")
+    assert len(segments_of(model, small=True, between_floats=True)) == 0 < first
 
 
 def test_the_optimized_graph_of_segments_tells_the_same_kernels(short, tmp_path, monkeypatch):
