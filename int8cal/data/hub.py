@@ -144,6 +144,8 @@ def open_dataset(text: str) -> Dataset:
     if found is None:
         raise DataError("names no dataset", where=text, do="write datasets:NAME[/config][:split]")
     name, split = str(found["name"]), found["split"]
+    spoken = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity_error()  # it tells of its cache, once for every name that is tried
     try:
         loaded = _load(datasets, name, split)
     except Exception as error:  # the library raises what its many loaders raise
@@ -151,6 +153,8 @@ def open_dataset(text: str) -> Dataset:
         raise DataError(
             f"cannot be loaded: {first}", where=text, do="check name, config and split, and the cache where offline"
         ) from error
+    finally:
+        datasets.logging.set_verbosity(spoken)
     if isinstance(loaded, dict):
         if len(loaded) > 1:
             raise DataError(

@@ -1,6 +1,9 @@
 """datasets:NAME, on datasets of this disk: the Hub is not asked for anything."""
 
 import io
+import json
+import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -89,6 +92,26 @@ def test_what_cannot_be_had_is_said(tmp_path, vector, feeds, name, what):
     with pytest.raises(DataError) as caught:
         feeds(name, vector)
     assert what in str(caught.value)
+
+
+def test_a_dataset_of_the_hub_comes_from_the_cache_where_offline_and_only_int8cal_speaks(
+    tmp_path, vector, feeds, caplog, monkeypatch
+):
+    rows = {"x": [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]}
+    datasets.Dataset.from_dict(rows).to_parquet(str(tmp_path / "rows.parquet"))
+    builder = datasets.load_dataset_builder("parquet", data_files={"train": str(tmp_path / "rows.parquet")})
+    builder.download_and_prepare()
+    cached = tmp_path / "cache" / "acme___reviews" / "default" / "0.0.0" / ("0" * 40)
+    shutil.copytree(builder.cache_dir, cached)
+    (arrow,) = cached.glob("*.arrow")
+    arrow.rename(cached / "reviews-train.arrow")
+    about = json.loads((cached / "dataset_info.json").read_text())
+    (cached / "dataset_info.json").write_text(json.dumps(about | {"dataset_name": "reviews"}))
+    monkeypatch.setattr(logging.getLogger("datasets"), "handlers", [caplog.handler])
+    before = datasets.logging.get_verbosity()
+    assert [sample.feed["x"].tolist()[0] for sample in feeds("datasets:acme/reviews", vector)] == rows["x"]
+    assert caplog.messages == []
+    assert datasets.logging.get_verbosity() == before
 
 
 def test_a_bad_row_is_named(tmp_path, rgb, feeds):
