@@ -7,7 +7,7 @@ of 600, 1,200 and 2,400 convolutions; and by the square of its weights to lay ou
 - Integer kernels are made of a layer with the DQ in front of it and the Q behind it, which a cut at 8-bit codes leaves
   together.
 - Which kernel a float convolution gets is decided by its own weights, whatever layout its input comes in, and nothing
-  is fused across an input that a convolution or a Relu gives, and that convolutions alone read.
+  is fused across an input that a convolution, a sum or a Relu gives, and that convolutions alone read.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in 
 # In a segment, at least. Smaller ones are opened in half the time; but each session has worker threads of its own, and
 # a graph that is written shows a change of layout more at each cut.
 SEGMENT_NODES, SMALL_SEGMENT_NODES = 1500, 350
+_JOINED = ("Conv", "Relu", "Add")  # ops whose outputs may pass as floats
+_FED_WEIGHTS = 4  # IR version from which an initializer that is an input, too, is but its default
 _CODES = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
 
 
@@ -112,7 +114,9 @@ class _Whole:
         self.source = source
         graph = source.shell.graph
         self.weights = {tensor.name: tensor for tensor in (*source.weights.graph.initializer, *graph.initializer)}
-        self.inputs = {value.name: value for value in graph.input if value.name not in self.weights}
+        fixed = set[str]() if source.shell.ir_version >= _FED_WEIGHTS else self.weights.keys()
+        self.inputs = {value.name: value for value in graph.input if value.name not in fixed}
+        decided = self.weights.keys() - self.inputs.keys()
         self.outputs = {value.name for value in graph.output}
         self.types = {value.name: value for value in (*graph.value_info, *graph.output)}
         self.joints: Mapping[str, onnx.ValueInfoProto] = {}
@@ -123,7 +127,7 @@ class _Whole:
         self.reads: list[list[str]] = []  # of each node
         for node in graph.node:
             read = tensors_read(node)
-            if (read or node.op_type == "Constant") and all(n in self.weights or n in self.constant for n in read):
+            if (read or node.op_type == "Constant") and all(n in decided or n in self.constant for n in read):
                 self.constant.update((name, len(self.constants)) for name in node.output if name)
                 self.constants.append(node)
             else:
@@ -149,14 +153,14 @@ class _Whole:
         return starts
 
     def _joints(self) -> dict[str, onnx.ValueInfoProto]:
-        """Return the float tensors of known shape between a convolution, or the Relu behind it, and convolutions alone.
+        """Return the float tensors of known shape that convolutions alone read, behind one, a sum or a Relu.
 
         In a segment the runtime has to know of its input's shape what it knows in the whole.
         """
-        found = {name for node in self.nodes if node.op_type in ("Conv", "Relu") for name in node.output}
+        found = {name for node in self.nodes if node.op_type in _JOINED for name in node.output}
         found &= self.last.keys()
         for node, read in zip(self.nodes, self.reads, strict=True):
-            if node.op_type != "Conv" or node.input[1] not in self.weights:
+            if node.op_type != "Conv" or node.input[1] not in self.weights or node.input[1] in self.inputs:
                 found.difference_update(read)
             found.difference_update(node.input[1:])
         values = list(self.source.shell.graph.value_info)

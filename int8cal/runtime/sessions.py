@@ -144,6 +144,8 @@ class Session:
             for each, path in zip(segments, paths, strict=True)
         ]
         made = {name for each in segments for name in each.outputs}
+        # an input with a default is none of those that have to be fed
+        made.update(tensor.name for each in segments for tensor in each.model.graph.initializer)
         self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
         if optimized_path is not None:
             joined = join([onnx.load(str(path), load_external_data=False) for path in paths if path is not None])

@@ -171,7 +171,7 @@ def test_float_convolutions_are_cut_where_their_kernels_stay(short, monkeypatch,
     assert len(parts) > 5
     producer = {name: node.op_type for node in model.graph.node for name in node.output}
     for part in parts[1:]:
-        assert {producer[name] for name in part.inputs} <= {"Conv", "Relu"}
+        assert {producer[name] for name in part.inputs} <= {"Conv", "Relu", "Add"}
         readers = [node for node in part.model.graph.node if not set(part.inputs).isdisjoint(node.input)]
         assert {node.op_type for node in readers} == {"Conv"}
     tensors = [name for name in producer if name.startswith(("Relu", "Sigmoid"))] if is_tapped else []
@@ -186,6 +186,30 @@ def test_float_convolutions_are_cut_where_their_kernels_stay(short, monkeypatch,
     for name, value in whole.run(feed).items():
         np.testing.assert_array_equal(found[name], value)
         np.testing.assert_array_equal(again[name], value)
+
+
+def test_an_input_with_a_default_is_fed_to_the_segment_that_reads_it(short, monkeypatch):
+    model = float_model(np.random.default_rng(2))
+    for node in [*model.graph.node]:
+        if node.op_type == "Conv" and node.input[0] != "x":
+            name, added = f"{node.output[0]}_error", f"{node.output[0]}_added"
+            model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 1, 1, 1), np.float32), name))
+            model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, None, None]))
+            addition = helper.make_node("Add", [node.input[0], name], [added])
+            node.input[0] = added
+            model.graph.node.insert([*model.graph.node].index(node), addition)
+    cut = Session(model, threads=1)
+    assert len(segments_of(model, small=True, between_floats=True)) > 5
+    monkeypatch.setattr(segments, "LEAST_NODES", 10_000)
+    whole = Session(model, threads=1)
+    assert cut.inputs == whole.inputs == ("x",)
+    rng = np.random.default_rng(3)
+    feed = {"x": rng.normal(size=(1, 3, 9, 9)).astype(np.float32)}
+    errors = {value.name: rng.normal(size=(1, 1, 9, 9)).astype(np.float32) for value in model.graph.input[2:4]}
+    (plain,), (noisy,) = (cut.run({**feed, **more}).values() for more in ({}, errors))
+    np.testing.assert_array_equal(plain, *whole.run(feed).values())
+    np.testing.assert_array_equal(noisy, *whole.run({**feed, **errors}).values())
+    assert (plain != noisy).any()
 
 
 def test_nothing_is_cut_at_floats_that_another_node_reads_too(short):
