@@ -66,10 +66,11 @@ def open_taps(
         ModelError: onnxruntime cannot load the model.
     """
     tapped = tapped_model(model, [*(tap.tensor for tap in taps), *plain])
-    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1} - {*plain}
+    blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1}
+    blockable -= {*plain, *(value.name for value in model.graph.input)}
     # without a convolution the runtime blocks nothing
     block = block_size() if blockable and any(node.op_type == "Conv" for node in model.graph.node) else 1
-    if block > 1:
+    if block > 1 and not blockable <= _unfilled(model, block):
         with scratch_folder() as folder:
             optimized = _optimized(tapped, folder)
             if optimized is not None:
@@ -82,6 +83,12 @@ def open_taps(
                         return TapSession(session, names | outputs, blocks)
     session = Session(tapped, threads=threads, entries=QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
+
+
+def _unfilled(model: onnx.ModelProto, block: int) -> set[str]:
+    """Name the tensors whose channels are known not to fill their blocks, which `expose_blocked` leaves as they are."""
+    values = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
+    return {name for name, dims in values.items() if len(dims) > 1 and dims[1].dim_value % block}
 
 
 def expose_blocked(

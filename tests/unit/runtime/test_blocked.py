@@ -65,6 +65,16 @@ def test_channels_that_do_not_fill_their_blocks_stay_ordinary():
     assert opened.blocks == {"r": 1}
 
 
+@pytest.mark.parametrize("channels", [12, 32])
+def test_the_runtime_is_not_asked_where_no_channels_can_fill_their_blocks(monkeypatch, channels):
+    block_size()
+    asked = []
+    monkeypatch.setattr(blocked, "_optimized", lambda *_: asked.append(True))
+    opened = open_taps(network(channels), (Tap("x", 1, 3), Tap("r", 1, channels)))
+    assert opened.blocks == {"r": 1}
+    assert bool(asked) == (block_size() > 1 and channels % block_size() == 0)
+
+
 def test_the_size_of_a_block_is_a_power_of_two():
     assert block_size() in {1, 4, 8, 16, 32}
 
