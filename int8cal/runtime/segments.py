@@ -103,10 +103,6 @@ def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     return result
 
 
-def _is_image(kind: onnx.TypeProto.Tensor) -> bool:
-    return kind.elem_type == onnx.TensorProto.FLOAT and kind.HasField("shape")
-
-
 class _Whole:
     """Where the tensors of a graph are made and last read; the order leaves out nodes that only constants decide."""
 
@@ -153,14 +149,15 @@ class _Whole:
         return starts
 
     def _joints(self) -> dict[str, onnx.ValueInfoProto]:
-        """Return the float tensors of known shape that convolutions alone read, behind one, a sum or a Relu.
+        """Return the float tensors that convolutions alone read, behind one, a sum or a Relu.
 
-        In a segment the runtime has to know of its input's shape what it knows in the whole.
+        In a segment the runtime has to know of its input's shape what it knows in the whole, and no more.
         """
         found = {name for node in self.nodes if node.op_type in _JOINED for name in node.output}
         found &= self.last.keys()
         for node, read in zip(self.nodes, self.reads, strict=True):
-            if node.op_type != "Conv" or node.input[1] not in self.weights or node.input[1] in self.inputs:
+            weight = self.weights.get(node.input[1]) if node.op_type == "Conv" else None
+            if weight is None or weight.name in self.inputs or weight.data_type != onnx.TensorProto.FLOAT:
                 found.difference_update(read)
             found.difference_update(node.input[1:])
         values = list(self.source.shell.graph.value_info)
@@ -169,7 +166,10 @@ class _Whole:
             stub.CopyFrom(self.source.shell)
             stub.graph.initializer.extend(outline(self.source.weights).graph.initializer)
             values = list(onnx.shape_inference.infer_shapes(stub).graph.value_info)
-        return {value.name: value for value in values if value.name in found and _is_image(value.type.tensor_type)}
+        infos = {name: onnx.ValueInfoProto(name=name) for name in found}
+        for info in infos.values():
+            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        return infos | {value.name: value for value in values if value.name in found}
 
     def is_codes(self, name: str) -> bool:
         """Whether a tensor holds the 8-bit codes of a QuantizeLinear with a constant zero point."""
