@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
     Outputs = tuple[Sample, tuple[Arrays, ...]]
 
-# To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples whose interval counts
-LAYER_DB, LEAST_LAYERWISE = 1.0, 8
+# To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples for it
+LAYER_DB, LEAST_LAYERWISE = 1.0, 2
 
 
 def evaluate_pair(

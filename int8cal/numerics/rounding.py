@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from int8cal.numerics.affine import SMALLEST_SCALE, QType
 from int8cal.numerics.compiled import compiled, part
-from int8cal.numerics.pairs import SAFE_SUM, Links, Rows, one_sign
+from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 
 if TYPE_CHECKING:
     from int8cal.numerics import Float32, Float64, Int8, Int64
@@ -77,7 +77,9 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     # up to where nothing is clipped and no pair is touched, and a little further; these two points exactly, at which
     # rows of few values have no error
     starts = np.flatnonzero(links)
-    sums = one_sign(units[..., starts], units[..., starts + 1]).reshape(len(values), -1).max(axis=1, initial=0.0)
+    # pairs of two signs, which are in the way of no scale, have smaller sums than the widest weight
+    pairs = (units[..., :-1] + units[..., 1:]) * links
+    sums = np.maximum(pairs.max(axis=(1, 2), initial=0.0), -pairs.min(axis=(1, 2), initial=0.0))
     safe = np.maximum(sums / SAFE_SUM * unit, widest)
     low, high = LEAST_SCALE * widest[:, None], np.maximum(1.25 * widest, 1.05 * safe)[:, None]
     rough = values.shape[2] < ROUGH
@@ -144,14 +146,15 @@ def _nearest(exact: Any, starts: Any, low: Any, high: Any, codes: Any) -> None:
     for k in range(exact.size):
         codes[k] = min(max(np.rint(exact[k]), low), high)
     for k in starts:
-        for sign in (1.0, -1.0):
-            first, second = sign * codes[k], sign * codes[k + 1]
-            if first > 0.0 and second > 0.0 and first + second > SAFE_SUM:
-                # magnitudes only fall, so a pair that shares one of these two weights stays safe
-                half = np.rint((sign * (exact[k] - exact[k + 1]) + SAFE_SUM) / 2.0)
-                first = min(max(half, SAFE_SUM - second), first)
-                codes[k] = sign * first
-                codes[k + 1] = sign * (SAFE_SUM - first)
+        if abs(codes[k] + codes[k + 1]) <= SAFE_SUM:
+            continue
+        sign = 1.0 if codes[k] > 0.0 else -1.0  # of both: codes of different signs are no larger together than apart
+        first, second = sign * codes[k], sign * codes[k + 1]
+        half = np.rint((sign * (exact[k] - exact[k + 1]) + SAFE_SUM) / 2.0)
+        # magnitudes only fall, so a pair that shares one of these two weights stays safe
+        first = min(max(half, SAFE_SUM - second), first)
+        codes[k] = sign * first
+        codes[k + 1] = sign * (SAFE_SUM - first)
 
 
 @part

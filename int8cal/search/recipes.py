@@ -52,7 +52,7 @@ _FAST = Recipe(
     (*_RESCALED, *_FORMS, second_order.propose_products, *_END),
     validation_samples=512,
     fit_samples=64,
-    sweep_s=3.0,
+    sweep_s=1.5,
 )
 _BALANCED = replace(
     _FAST,
