@@ -83,7 +83,7 @@ def measure_body_layers(
         for value in (*body.model.graph.input, *twin.graph.input):
             value.type.tensor_type.ClearField("shape")  # a run is one sample, whatever its first axis is
         inside = None if clipped is None else _inside(clipped, path)
-        found, why = measure_layers(body.model, twin, runs[path], threads=threads, clipped=inside)
+        found, why, _ = measure_layers(body.model, twin, runs[path], threads=threads, clipped=inside)
         for each in found:
             node = full_name(path, each.node) if each.node else ""
             layers.append(replace(each, tensor=full_name(path, each.tensor), node=node))

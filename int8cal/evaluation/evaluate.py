@@ -17,7 +17,7 @@ from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
 from int8cal.evaluation.fastest import FIRST
 from int8cal.evaluation.fusion import audit_file, with_names
-from int8cal.evaluation.layerwise import measure_layers
+from int8cal.evaluation.layerwise import LEAST, measure_layers
 from int8cal.evaluation.metric_run import MetricRun
 from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.output_groups import GroupFinder
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
     Outputs = tuple[Sample, tuple[Arrays, ...]]
 
-# To what the SQNR of a layer is wanted (95 % interval, to both sides), and the fewest samples for it
-LAYER_DB, LEAST_LAYERWISE = 1.0, 2
+LAYER_DB = 1.0  # to what the SQNR of a layer is wanted, 95 % interval, to both sides
 
 
 def evaluate_pair(
@@ -185,10 +184,12 @@ def evaluate_pair(
         found["fusion"] = "only the CPU provider's graph is audited, and other providers were asked for"
     layers: tuple[LayerMetrics, ...] = ()
     outer: tuple[LayerMetrics, ...] = ()
+    compared = 0
     with stage("layers"), parts.part("layers"):
-        layerwise_samples = min(layerwise_samples, _enough(comparison))
-        outer, why = measure_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
-        inner, why_not = measure_body_layers(*models, kept[:layerwise_samples], threads=threads, clipped=clipped)
+        few = kept[: min(layerwise_samples, _enough(comparison))]
+        outer, why, compared = measure_layers(*models, few, threads=threads, clipped=clipped)
+        inner, why_not = measure_body_layers(*models, few, threads=threads, clipped=clipped)
+        compared = compared or len(few)
         layers = (*outer, *inner)
         if inner and not outer and clipped is not None:
             why.pop("layers", None)  # it is only the main graph that has none
@@ -223,7 +224,7 @@ def evaluate_pair(
             *one_answer(comparison.samples, still=comparison.still),
             *drift(layers),
         ),
-        layer_samples=min(layerwise_samples, len(kept)),
+        layer_samples=compared,
         families=families,
         warnings=(
             *exchanged,
@@ -240,7 +241,7 @@ def _enough(comparison: OutputComparison) -> int:
     if interval is None:
         return comparison.samples
     half = (interval[1] - interval[0]) / 2
-    return max(math.ceil(comparison.samples * (half / LAYER_DB) ** 2), LEAST_LAYERWISE)
+    return max(math.ceil(comparison.samples * (half / LAYER_DB) ** 2), LEAST)
 
 
 def nothing_measured(fp32: Path, int8: Path, target: str, error: BaseException) -> Evaluation:

@@ -45,6 +45,8 @@ X = TypeVar("X")
 # Tapped tensors of both models that one inference may hold: as much as the weights, held anyway, between these.
 # Every further chunk runs both models again.
 _CHUNK_BYTES, _MOST_CHUNK_BYTES = 64_000_000, 256_000_000
+# Values that are compared, a second or so, but those of LEAST samples always.
+_MOST_VALUES, LEAST = 100_000_000, 2
 _PREFIX = "int8cal.tap."
 
 
@@ -224,18 +226,19 @@ def measure_layers(
     *,
     threads: int = 0,
     clipped: Mapping[str, float] | None = None,
-) -> tuple[tuple[LayerMetrics, ...], dict[str, str]]:
-    """Compare every quantized tensor with its FP32 value, over all samples.
+) -> tuple[tuple[LayerMetrics, ...], dict[str, str], int]:
+    """Compare every quantized tensor with its FP32 value, over all samples or as many of them as have enough values.
 
     Args:
         fp32, int8: Both models, weights loaded.
-        samples: The samples to run, held in memory: tens, not thousands.
+        samples: The samples to run, the first ones first; held in memory: tens, not thousands.
         threads: Threads of the runtime; 0 for all CPUs.
         clipped: FP32 tensor name -> fraction of calibration values outside its range; None when not known.
 
     Returns:
-        The layers in the order of the FP32 graph, and reasons for what is missing ("layers", "layers.missing",
-        "layers.<tensor>.sqnr_db"). A tensor that int8cal equalized is scaled back before it is compared.
+        The layers in the order of the FP32 graph, reasons for what is missing ("layers", "layers.missing",
+        "layers.<tensor>.sqnr_db"), and how many of the samples were run. A tensor that int8cal equalized is scaled back
+        before it is compared.
 
     Raises:
         ModelError: A model does not load, or its equalization record is malformed.
@@ -251,13 +254,15 @@ def measure_layers(
         reasons["layers"] = (
             "the int8 model quantizes no tensor of the FP32 model" if samples else "no samples were kept for it"
         )
-        return (), reasons
+        return (), reasons, 0
     if clipped is None:
         reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"
     factors = _equalization(int8)
     layers: list[LayerMetrics] = []
     room = min(max(_CHUNK_BYTES, weight_bytes(fp32)), _MOST_CHUNK_BYTES)
-    for chunk in _chunks(taps, _element_counts(fp32, taps, samples[0], threads), _value_bytes(index, taps), room):
+    counts = _element_counts(fp32, taps, samples[0], threads)
+    samples = samples[: max(_MOST_VALUES // max(sum(counts), 1), LEAST)]
+    for chunk in _chunks(taps, counts, _value_bytes(index, taps), room):
         for tap, (sums, problem, outside) in zip(
             chunk, _compare(fp32, index, chunk, samples, factors=factors, threads=threads), strict=True
         ):
@@ -269,7 +274,7 @@ def measure_layers(
             ratio = None if problem else sums.sqnr_db
             metrics = LayerMetrics(tap.tensor, tap.node, tap.op_type, ratio, fraction)
             layers.append(outside.told(metrics))
-    return tuple(layers), reasons
+    return tuple(layers), reasons, len(samples)
 
 
 def _compare(

@@ -55,7 +55,7 @@ def test_weights_behind_a_quantize_node_are_not_layers(fp32, tools):
 
 def test_the_error_of_a_layer_is_that_of_its_dequantized_codes(fp32, int8, make_samples):
     samples = list(make_samples(3))
-    layers, _ = measure_layers(fp32, int8, samples)
+    layers, *_ = measure_layers(fp32, int8, samples)
     x = np.concatenate([sample.feed["x"] for sample in samples]).astype(np.float64)
     scale = np.float32(8 / 255)
     codes = np.clip(np.rint(x / scale) + 128, 0, 255)
@@ -66,7 +66,7 @@ def test_the_error_of_a_layer_is_that_of_its_dequantized_codes(fp32, int8, make_
 
 def test_layers_agree_with_the_reference_evaluator(fp32, int8, make_samples):
     (sample,) = make_samples(1)
-    layers, _ = measure_layers(fp32, int8, [sample])
+    layers, *_ = measure_layers(fp32, int8, [sample])
     names = ["r", "f", "y"]
     float_model, int8_model = onnx.ModelProto(), onnx.ModelProto()
     float_model.CopyFrom(fp32)
@@ -104,9 +104,9 @@ def test_what_no_tap_needs_is_not_run(fp32, int8):
 
 def test_codes_are_dequantized_to_the_bit_as_the_runtime_does(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
-    ours, _ = measure_layers(fp32, int8, samples)
+    ours, *_ = measure_layers(fp32, int8, samples)
     monkeypatch.setattr(layerwise, "_codes", lambda *_: None)  # then the runtime does it, and the range is not known
-    theirs, _ = measure_layers(fp32, int8, samples)
+    theirs, *_ = measure_layers(fp32, int8, samples)
     assert theirs == tuple(replace(layer, outside=None, used=None) for layer in ours)
 
 
@@ -115,7 +115,7 @@ def test_values_that_a_code_stands_for_are_not_outside(fp32, int8, make_samples)
     step = 8 / 255
 
     def outside(value):
-        layers, _ = measure_layers(fp32, int8, [replace(sample, feed={"x": np.full_like(sample.feed["x"], value)})])
+        layers, *_ = measure_layers(fp32, int8, [replace(sample, feed={"x": np.full_like(sample.feed["x"], value)})])
         return layers[0].outside
 
     assert [outside(127.4 * step), outside(127.6 * step), outside(-128.4 * step), outside(-128.6 * step)] == [
@@ -128,7 +128,7 @@ def test_values_that_a_code_stands_for_are_not_outside(fp32, int8, make_samples)
 
 def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatch):
     samples = list(make_samples(2))
-    whole, _ = measure_layers(fp32, int8, samples)
+    whole, *_ = measure_layers(fp32, int8, samples)
     chunks = []
     cut = layerwise._chunks
     monkeypatch.setattr(layerwise, "_chunks", lambda *given: chunks.append(cut(*given)) or chunks[-1])
@@ -188,20 +188,20 @@ def test_a_tensor_the_fp32_model_lacks_is_skipped_and_counted(fp32, int8, make_s
     for node in int8.graph.node:
         for names in (node.input, node.output):
             names[:] = ["f2" if name == "f" else name for name in names]
-    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)))
+    layers, reasons, _ = measure_layers(fp32, int8, list(make_samples(1)))
     assert [layer.tensor for layer in layers] == ["x", "r", "y"]
     assert reasons["layers.missing"] == "1 quantized tensors have no counterpart in the FP32 model: f2"
 
 
 def test_clipped_fractions_are_passed_on_by_tensor(fp32, int8, make_samples):
-    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)), clipped={"x": 0.25, "r": 0.0, "f": 0.0})
+    layers, reasons, _ = measure_layers(fp32, int8, list(make_samples(1)), clipped={"x": 0.25, "r": 0.0, "f": 0.0})
     assert [layer.clipped for layer in layers] == [0.25, 0.0, 0.0, None]
     assert "layers.y.clipped" in reasons
     assert "layers" not in reasons
 
 
 def test_without_statistics_the_reason_is_stated_once(fp32, int8, make_samples):
-    layers, reasons = measure_layers(fp32, int8, list(make_samples(1)))
+    layers, reasons, _ = measure_layers(fp32, int8, list(make_samples(1)))
     assert {layer.clipped for layer in layers} == {None}
     assert "calibration statistics" in reasons["layers"]
 
@@ -244,7 +244,7 @@ def test_a_malformed_equalization_record_is_a_model_error(fp32, int8, make_sampl
 
 def test_a_layer_that_is_zero_everywhere_has_no_sqnr_but_a_reason(fp32, int8, tools):
     sample = tools.sample({"x": np.zeros((1, 3, 8, 8), np.float32)}, "zeros.npz")
-    layers, reasons = measure_layers(fp32, int8, [sample])
+    layers, reasons, _ = measure_layers(fp32, int8, [sample])
     assert layers[0].sqnr_db is None
     assert reasons["layers.x.sqnr_db"] == "the FP32 tensor is zero everywhere"
 
@@ -253,13 +253,13 @@ def test_a_layer_with_infinity_has_no_sqnr_but_a_reason(tools):
     model = tools.model("g (float[N,4] x) => (float[N,4] y) { a = Log(x) y = Exp(a) }")
     int8 = tools.quantize(model, {"a": (-8.0, 8.0)})
     sample = tools.sample({"x": np.array([[0, 1, 2, 3]], np.float32)}, "one.npz")
-    layers, reasons = measure_layers(model, int8, [sample])
+    layers, reasons, _ = measure_layers(model, int8, [sample])
     assert layers[0].sqnr_db is None
     assert reasons["layers.a.sqnr_db"] == "the FP32 tensor holds NaN or infinity"
 
 
 def test_a_float_model_has_no_layers_and_says_so(fp32, make_samples):
-    layers, reasons = measure_layers(fp32, fp32, list(make_samples(1)))
+    layers, reasons, _ = measure_layers(fp32, fp32, list(make_samples(1)))
     assert layers == ()
     assert "quantizes no tensor" in reasons["layers"]
 
@@ -287,3 +287,14 @@ def test_what_a_second_plane_holds_is_no_layer(tools):
     turned.CopyFrom(int8)
     next(node for node in turned.graph.node if node.op_type == "Sub").input[:] = ["d", "x"]  # another difference
     assert find_layers(fp32, turned)[1] == ("left",)
+
+
+def test_samples_beyond_enough_values_are_not_compared(fp32, int8, make_samples, monkeypatch):
+    samples = list(make_samples(6))
+    two, *_ = measure_layers(fp32, int8, samples[:2])
+    four, *_ = measure_layers(fp32, int8, samples[:4])
+    values = sum(layerwise._element_counts(fp32, find_layers(fp32, int8)[0], samples[0], 1))
+    monkeypatch.setattr(layerwise, "_MOST_VALUES", 4 * values + 1)
+    assert measure_layers(fp32, int8, samples)[::2] == (four, 4)
+    monkeypatch.setattr(layerwise, "_MOST_VALUES", 1)
+    assert measure_layers(fp32, int8, samples)[::2] == (two, 2)

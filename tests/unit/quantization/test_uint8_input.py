@@ -166,7 +166,7 @@ def test_equalization_of_the_first_layer_still_pays(bench):
     prepared, _, samples, corrected, int8 = made(bench, net(bench, scale=64.0), IMAGENET)
     assert Equalization.of(corrected.table)
     assert Scorer(prepared.model, prepared.signature, samples, threads=1)(int8).db > 25
-    layers, reasons = measure_layers(prepared.model, int8, samples, threads=1)
+    layers, reasons, _ = measure_layers(prepared.model, int8, samples, threads=1)
     assert {layer.tensor for layer in layers} >= {"r", "e"}
     assert all(layer.sqnr_db > 20 for layer in layers)
     assert "layers.missing" not in reasons

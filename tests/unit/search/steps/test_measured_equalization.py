@@ -210,7 +210,7 @@ def test_layers_are_compared_in_the_units_of_the_float_model(bench):
     fast = choose_factors(prepared.model, plan, statistics)
     _, table = judged(bench, prepared, plan, samples, fast, statistics)
     built = build_model(prepared.model, plan, table)
-    layers, reasons = measure_layers(prepared.model, built.model, samples)
+    layers, reasons, _ = measure_layers(prepared.model, built.model, samples)
     assert "layers.missing" not in reasons
     of_tensor = {layer.tensor: layer.sqnr_db for layer in layers}
     assert all(of_tensor[item.chain.tensor] > 15 for item in fast)
