@@ -316,8 +316,10 @@ class _Emitter:
 
     def _constant(self, name: str, value: np.ndarray) -> str:
         """Add a constant, or name the one of the same values: layers that share a weight mostly have the same codes."""
+        if value.nbytes < _WORTH_SHARING:
+            return self.built.constant(name, value)
         key = value.dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
-        if value.nbytes < _WORTH_SHARING or key not in self.constants:
+        if key not in self.constants:
             self.constants[key] = self.built.constant(name, value)
         return self.constants[key]
 
