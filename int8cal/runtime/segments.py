@@ -1,8 +1,8 @@
 """A long graph as several models that run one after the other, cut where no kernel changes.
 
-onnxruntime takes time by the square of its nodes to open a graph of Q and DQ: 1.5, 5.5 and 26 s of CPU time for chains
-of 600, 1,200 and 2,400 convolutions; and by the square of its weights to lay out those of float convolutions: 9 s of
-10,000. In segments it is opened in time that grows with the graph, and they compute what the whole does:
+onnxruntime's time to open a graph of Q and DQ grows faster than the graph: 3 s of CPU time for a chain of 2,500
+convolutions and 23 s for 10,000. So does that to lay out the weights of float convolutions, 9 s of 10,000. In segments
+it takes time that grows with the graph, and they compute what the whole does:
 
 - Integer kernels are made of a layer with the DQ in front of it and the Q behind it, which a cut at 8-bit codes leaves
   together.
@@ -103,6 +103,12 @@ def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     return result
 
 
+def _is_known(kind: onnx.TypeProto.Tensor) -> bool:
+    """Whether a shape is known but for its first dimension, of which there is a name at least."""
+    dims = kind.shape.dim
+    return len(dims) > 1 and bool(dims[0].WhichOneof("value")) and all(dim.dim_value > 0 for dim in dims[1:])
+
+
 class _Whole:
     """Where the tensors of a graph are made and last read; the order leaves out nodes that only constants decide."""
 
@@ -166,10 +172,14 @@ class _Whole:
             stub.CopyFrom(self.source.shell)
             stub.graph.initializer.extend(outline(self.source.weights).graph.initializer)
             values = list(onnx.shape_inference.infer_shapes(stub).graph.value_info)
-        infos = {name: onnx.ValueInfoProto(name=name) for name in found}
-        for info in infos.values():
-            info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        return infos | {value.name: value for value in values if value.name in found}
+        infos = {value.name: value for value in values if value.name in found and _is_known(value.type.tensor_type)}
+        # a sum with a tensor of any shape has any shape in the whole, too
+        free = {name for name, value in self.inputs.items() if not value.type.tensor_type.HasField("shape")}
+        for node in self.nodes:
+            if node.op_type == "Add" and node.output[0] in found and not free.isdisjoint(node.input):
+                infos[node.output[0]] = onnx.ValueInfoProto(name=node.output[0])
+                infos[node.output[0]].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+        return infos
 
     def is_codes(self, name: str) -> bool:
         """Whether a tensor holds the 8-bit codes of a QuantizeLinear with a constant zero point."""
