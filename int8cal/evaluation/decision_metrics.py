@@ -15,6 +15,7 @@ import numpy as np
 
 from int8cal.evaluation.detections import BOX_FIGURES, Detections, joined_scores
 from int8cal.evaluation.group_metrics import DecisionFigure
+from int8cal.evaluation.output_groups import OutputGroup
 from int8cal.evaluation.sample_figures import STUDENT, SampleFigure, Shares, low_percentile
 from int8cal.numerics.intervals import ratio_of_sums_interval
 from int8cal.numerics.metrics import EXACT_DB, error_sums, sqnr_db
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from int8cal.evaluation.output_groups import Kind, OutputGroup
+    from int8cal.evaluation.output_groups import Kind
 
     Values = npt.NDArray[Any]
     Outputs = Mapping[str, Values]
@@ -106,6 +107,17 @@ class Decisions:
             if isinstance(part, _Boxes) and part.silent:
                 reasons |= {f"outputs.{group.output}.{name}": part.silent for name in BOX_FIGURES}
         return {name: tuple(each) for name, each in found.items()}, reasons
+
+
+def equal_values(output: str, found: Shares) -> tuple[tuple[DecisionFigure, ...], dict[str, str]]:
+    """Sum up an output that holds decisions already, such as classes, flags or texts; returns as `Decisions.results`.
+
+    Args:
+        output: Its name.
+        found: Of each sample, values that are equal in both models, and all; one sample at least.
+    """
+    each = found.figure("equal_values", "share of values that are equal in both models", "the output is empty")
+    return (_typed(OutputGroup(output, "whole values"), each, alone=True),), _missing(f"outputs.{output}", 0, each)
 
 
 def lost_neighbours(output: str, decisions: Sequence[DecisionFigure]) -> tuple[str, ...]:

@@ -217,6 +217,7 @@ OWN = {"": "metric.int8"} | {name.removeprefix("metric"): name for name in FIGUR
 
 # Of the decisions that an output is for (`evaluation.decision_metrics`): unit, label, which way is better.
 DECISIONS: dict[str, tuple[str, str, int]] = {
+    "equal_values": (FRACTION, "Equal values", 1),
     "argmax_agreement": (FRACTION, "Same largest score", 1),
     "rank_correlation": (_COSINE, "Rank correlation", 1),
     "top5_recall": (FRACTION, "Best 5 kept", 1),

@@ -49,6 +49,7 @@ Kind = Literal[
     "token logits",  # a row of a vocabulary a position
     "waveform",  # one long row of samples
     "image",  # planes of pixels
+    "whole values",  # decisions already: classes, flags, indices or texts
     "values",  # anything else
 ]
 

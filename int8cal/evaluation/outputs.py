@@ -9,10 +9,11 @@ import numpy as np
 
 from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError
-from int8cal.evaluation.decision_metrics import Decisions, lost_neighbours
+from int8cal.evaluation.decision_metrics import Decisions, equal_values, lost_neighbours
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
+from int8cal.evaluation.sample_figures import Shares
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
 
@@ -71,6 +72,8 @@ class OutputComparison:
         self._groups: dict[str, list[GroupComparison]] = {}
         self._ungrouped: dict[str, str] = {}  # outputs whose channels cannot be told apart, and why
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
+        self._equal: dict[str, Shares] = {}  # of these: values that are the same in both models
+        self._unlike: set[str] = set()  # of these: they have other numbers of values in the models
         self._uneven: dict[str, _Uneven] = {}  # float outputs of which the models give other numbers of values
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
@@ -100,6 +103,7 @@ class OutputComparison:
             x, y = fp32[name], int8[other]
             if x.dtype.kind != "f":
                 self._other[name] = x.dtype.name
+                self._count_equal(name, *(kept(name, value, sample) for value in (x, y)))
                 continue
             _require_finite(x, name, self._models[0], sample.origin, quantized=not self._first_is_float)
             _require_finite(y, other, self._models[1], sample.origin, quantized=True)
@@ -116,6 +120,12 @@ class OutputComparison:
             if name == self._scores:
                 self._classify(sample, x, y)
         self._decide(floats)
+
+    def _count_equal(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+        if x.shape == y.shape:
+            self._equal.setdefault(name, Shares()).add(float(np.count_nonzero(x == y)), x.size)
+        else:
+            self._unlike.add(name)
 
     def _add_uneven(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         """Count a sample of which the models select other numbers of values: no two of them belong together."""
@@ -211,6 +221,8 @@ class OutputComparison:
         total = sums.total
         interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
         plain = OutputMetrics(sqnr_db=total.sqnr_db, cosine=total.cosine, sqnr_db_ci95=interval)
+        if self._equal.get(name) and name not in self._unlike:
+            return replace(plain, decisions=equal_values(name, self._equal[name])[0])
         if not total.count:
             return plain
         judged = sums.samples >= LEAST_SAMPLES
@@ -252,6 +264,8 @@ class OutputComparison:
             for at, group in enumerate(figures.groups):
                 if group.sqnr_db is None or group.cosine is None:
                     reasons[f"outputs.{name}.groups.{at}"] = "the group is zero everywhere in one of the models"
+        for name, equal in self._equal.items():
+            reasons |= equal_values(name, equal)[1] if equal else {}
         reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
         if all(each.dead is None for each in outputs.values()):
             why = _CANNOT_TELL if self._sums else _NO_FLOAT
@@ -333,6 +347,8 @@ class OutputComparison:
         return _NO_FLOAT if self._scores is None else self._unlike_scores
 
     def _why_no_error(self, name: str) -> str:
+        if name in self._unlike:
+            return f"output {name} is {self._other[name]}, and has another shape in the {self._models[1]}"
         if name in self._other:
             return f"output {name} is {self._other[name]}, not float"
         if name in self._uneven:

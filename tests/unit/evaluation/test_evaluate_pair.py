@@ -212,6 +212,40 @@ def test_a_model_without_float_output_has_no_metrics(tools, make_samples):
     assert result.reasons["metrics.sqnr_db"] == "the model has no float output"
 
 
+INDICES = """g (float[N,3,8,8] x) => (int64[N,1,8,8] index) {{ h = {op} (x) index = ArgMax <axis = 1> (h) }}"""
+
+
+def test_whole_values_are_compared_value_by_value(tools, make_samples):
+    models = [tools.model(INDICES.format(op=op)) for op in ("Relu", "Abs")]
+    samples = list(make_samples(9))
+    index = [np.concatenate([Session(model).run(dict(each.feed))["index"] for each in samples]) for model in models]
+    shares = (index[0] == index[1]).reshape(9, -1).mean(axis=1)
+    assert 0 < shares.min() < shares.max() < 1
+    result = evaluate_pair(*models, iter(samples), latency=False)
+    (figure,) = result.outputs["index"].decisions
+    assert (figure.figure, figure.kind, figure.samples) == ("equal_values", "whole values", 9)
+    assert figure.value == pytest.approx(shares.mean())
+    low, high = figure.ci95
+    assert low < figure.value < high
+    (alone,) = evaluate_pair(*models, samples[:1], latency=False).outputs["index"].decisions
+    assert alone.value == pytest.approx(shares[0])
+    assert alone.ci95 is None
+
+
+def test_an_interval_of_whole_values_that_is_none_has_its_reason(tools, make_samples):
+    models = [tools.model(INDICES.format(op=op)) for op in ("Relu", "Abs")]
+    reasons = evaluate_pair(*models, make_samples(1), latency=False).reasons
+    assert reasons["outputs.index.decisions.0.ci95"] == reasons["outputs.index.equal_values_ci95"]
+
+
+def test_whole_values_of_other_shapes_have_no_share(tools, make_samples):
+    kept = "g (float[N,3,8,8] x) => (int64[4,M] index) {{ h = {op} (x) index = NonZero (h) }}"
+    models = [tools.model(kept.format(op=op)) for op in ("Relu", "Abs")]
+    result = evaluate_pair(*models, make_samples(3), latency=False)
+    assert result.outputs["index"].decisions == ()
+    assert result.reasons["outputs.index"] == "output index is int64, and has another shape in the int8 model"
+
+
 def test_partial_labels_count_the_labelled_samples(fp32, int8, tools, make_samples):
     samples = [tools.sample(s.feed, s.origin, s.label if i else None) for i, s in enumerate(make_samples(4))]
     assert evaluate_pair(fp32, int8, samples, latency=False).metrics.top1.samples == 3
