@@ -12,6 +12,7 @@ from benchmarks.errors import BenchmarkError
 COMMANDS = {
     "calibration": "Calibration against plain FP32 inference: seconds as ratios, peak memory.",
     "inference": "Latency of int8 models against FP32.",
+    "forms": "Small graphs in every form that was weighed for a layer: CPU time, SQNR, file size.",
     "thresholds": "Time per tensor of every threshold method.",
     "scaling": "Calibration over numbers of samples and of tensors: seconds, peak memory, plots.",
     "accuracy": "Accuracy after 5, 10 and 50 calibration batches, by method and recipe.",

@@ -13,17 +13,21 @@ from benchmarks.models import workload
 from benchmarks.request import Measured, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from benchmarks.models import Feed
 
 PAUSE_SECONDS = 0.03
 
 
-def open_session(model: Path | str, threads: int) -> Any:
+def open_session(model: Path | str | bytes, threads: int) -> Any:
     """Open a model with onnxruntime's default options, but for the number of threads and the log."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def latencies(request: Request) -> Measured:
@@ -41,22 +45,41 @@ def latencies(request: Request) -> Measured:
     feed = found.sample(0)
     fp32 = open_session(found.path, request.threads)
     rivals = {name: open_session(path, request.threads) for name, path in request.rivals.items()}
-    series: dict[str, list[float]] = {}
-    for number in range(request.rounds + 1):
-        for name, session in rivals.items():
-            for label, each in ((f"fp32:{name}", fp32), (name, session)):
-                milliseconds = _turn(each, feed, request.repeat)
-                if number:  # the first round allocates
-                    series.setdefault(label, []).append(milliseconds)
-    return Measured(series=series)
+    turns = [(label, each) for name, rival in rivals.items() for label, each in ((f"fp32:{name}", fp32), (name, rival))]
+    return Measured(series=in_turns(turns, [feed], request.rounds, request.repeat, PAUSE_SECONDS))
 
 
-def _turn(session: Any, feed: Feed, repeat: int) -> float:
-    """Return the median milliseconds of `repeat` runs in a row, after a pause and one run more."""
-    time.sleep(PAUSE_SECONDS)
-    times = []
-    for _ in range(repeat + 1):
-        started = time.perf_counter()
-        session.run(None, feed)
-        times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times[1:])
+def in_turns(
+    turns: Sequence[tuple[str, Any]],
+    feeds: Sequence[Feed],
+    rounds: int,
+    repeat: int,
+    pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
+    """Let sessions take turns of `repeat` runs.
+
+    Args:
+        turns: (label, session) in the order of a round.
+        feeds: What each of them runs, one after the other and over again.
+        rounds: Rounds that count; one comes before them, in which sessions allocate.
+        repeat: Runs of a turn that count; one comes before them.
+        pause: Seconds before each turn, in which the other session's threads fall asleep.
+        clock: Seconds, of the wall or of this process's CPU time.
+
+    Returns:
+        Label -> milliseconds, the median of each turn.
+    """
+    series: dict[str, list[float]] = {label: [] for label, _ in turns}
+    for number in range(rounds + 1):
+        for label, session in turns:
+            time.sleep(pause)
+            times = []
+            for run in range(repeat + 1):
+                feed = feeds[(number * (repeat + 1) + run) % len(feeds)]
+                started = clock()
+                session.run(None, feed)
+                times.append(1e3 * (clock() - started))
+            if number:
+                series[label].append(statistics.median(times[1:]))
+    return series

@@ -6,13 +6,15 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of repeated measurements, with the smallest and the largest."""
+    """The median of repeated measurements, with the smallest and the largest, or the ends of their middle half."""
 
     median: float
     low: float
@@ -22,6 +24,12 @@ class Spread:
     def of(cls, values: Sequence[float]) -> Spread:
         """Summarise at least one value."""
         return cls(statistics.median(values), min(values), max(values))
+
+    @classmethod
+    def middle_half(cls, values: Sequence[float]) -> Spread:
+        """Summarise at least one value by its median and quartiles."""
+        low, median, high = np.percentile(values, (25, 50, 75))
+        return cls(float(median), float(low), float(high))
 
     def text(self, digits: int = 2) -> str:
         """Write "1.23 (1.20..1.31)"."""
