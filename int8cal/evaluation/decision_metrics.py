@@ -109,13 +109,16 @@ class Decisions:
         return {name: tuple(each) for name, each in found.items()}, reasons
 
 
-def equal_values(output: str, found: Shares) -> tuple[tuple[DecisionFigure, ...], dict[str, str]]:
+def equal_values(output: str, counts: Sequence[tuple[int, int]]) -> tuple[tuple[DecisionFigure, ...], dict[str, str]]:
     """Sum up an output that holds decisions already, such as classes, flags or texts; returns as `Decisions.results`.
 
     Args:
         output: Its name.
-        found: Of each sample, values that are equal in both models, and all; one sample at least.
+        counts: Of each sample, values that are equal in both models, and all; one sample at least.
     """
+    found = Shares()
+    for equal, values in counts:
+        found.add(equal, values)
     each = found.figure("equal_values", "share of values that are equal in both models", "the output is empty")
     return (_typed(OutputGroup(output, "whole values"), each, alone=True),), _missing(f"outputs.{output}", 0, each)
 

@@ -13,7 +13,6 @@ from int8cal.evaluation.decision_metrics import Decisions, equal_values, lost_ne
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
-from int8cal.evaluation.sample_figures import Shares
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
 
@@ -72,7 +71,7 @@ class OutputComparison:
         self._groups: dict[str, list[GroupComparison]] = {}
         self._ungrouped: dict[str, str] = {}  # outputs whose channels cannot be told apart, and why
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
-        self._equal: dict[str, Shares] = {}  # of these: values that are the same in both models
+        self._equal: dict[str, list[tuple[int, int]]] = {}  # of these: by sample, values that are equal, and all
         self._unlike: set[str] = set()  # of these: they have other numbers of values in the models
         self._uneven: dict[str, _Uneven] = {}  # float outputs of which the models give other numbers of values
         self._scores: str | None = None  # the first float output
@@ -123,9 +122,9 @@ class OutputComparison:
 
     def _count_equal(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         if x.shape == y.shape:
-            self._equal.setdefault(name, Shares()).add(float(np.count_nonzero(x == y)), x.size)
+            self._equal.setdefault(name, []).append((int(np.count_nonzero(x == y)), x.size))
         else:
-            self._unlike.add(name)
+            self._unlike |= {name}
 
     def _add_uneven(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         """Count a sample of which the models select other numbers of values: no two of them belong together."""
@@ -221,7 +220,7 @@ class OutputComparison:
         total = sums.total
         interval = sqnr_interval(total.signal, total.noise, sums.products, sums.samples)
         plain = OutputMetrics(sqnr_db=total.sqnr_db, cosine=total.cosine, sqnr_db_ci95=interval)
-        if self._equal.get(name) and name not in self._unlike:
+        if name in self._equal and name not in self._unlike:
             return replace(plain, decisions=equal_values(name, self._equal[name])[0])
         if not total.count:
             return plain
@@ -264,8 +263,8 @@ class OutputComparison:
             for at, group in enumerate(figures.groups):
                 if group.sqnr_db is None or group.cosine is None:
                     reasons[f"outputs.{name}.groups.{at}"] = "the group is zero everywhere in one of the models"
-        for name, equal in self._equal.items():
-            reasons |= equal_values(name, equal)[1] if equal else {}
+        for name in self._equal.keys() - self._unlike:
+            reasons |= equal_values(name, self._equal[name])[1]
         reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
         if all(each.dead is None for each in outputs.values()):
             why = _CANNOT_TELL if self._sums else _NO_FLOAT
