@@ -263,8 +263,8 @@ class OutputComparison:
             for at, group in enumerate(figures.groups):
                 if group.sqnr_db is None or group.cosine is None:
                     reasons[f"outputs.{name}.groups.{at}"] = "the group is zero everywhere in one of the models"
-        for name in self._equal.keys() - self._unlike:
-            reasons |= equal_values(name, self._equal[name])[1]
+        for name, counts in self._equal.items():
+            reasons |= {} if name in self._unlike else equal_values(name, counts)[1]
         reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
         if all(each.dead is None for each in outputs.values()):
             why = _CANNOT_TELL if self._sums else _NO_FLOAT
