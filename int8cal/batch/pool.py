@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Call = Callable[[Exclusive], object]
 
 ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
-_GRACE_S = 10.0
+_GRACE_S = 30.0  # a worker may be within a long call, on a busy machine
 _START = "from int8cal.batch.pool import work; work()"
 _PR_SET_PDEATHSIG = 1
 _LISTENER = "int8cal-listen"
