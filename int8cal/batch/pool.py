@@ -42,6 +42,9 @@ Call = Callable[[Exclusive], object]
 
 ACQUIRE, RELEASE, RESULT, _END = "acquire", "release", "result", "end"
 _GRACE_S = 30.0  # a worker may be within a long call, on a busy machine
+# An interrupt is lost where it lands in a callback of the garbage collector or of an import. It is sent again, but not
+# soon: a worker that did hear it writes what it has found first.
+_AGAIN_S = 10.0
 _START = "from int8cal.batch.pool import work; work()"
 _PR_SET_PDEATHSIG = 1
 _LISTENER = "int8cal-listen"
@@ -180,13 +183,15 @@ class WorkerPool:
         return Finished(worker.key, worker.result, exit_code, printed)
 
     def _end_all(self) -> None:
-        for worker in self._running:
-            _ask_to_end(worker)
-        deadline = time.monotonic() + _GRACE_S
+        end = time.monotonic() + _GRACE_S
         try:
-            for worker in self._running:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(max(deadline - time.monotonic(), 0))
+            while time.monotonic() < end and (left := [each for each in self._running if each.process.poll() is None]):
+                for worker in left:
+                    _ask_to_end(worker)
+                again = min(time.monotonic() + _AGAIN_S, end)
+                for worker in left:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        worker.process.wait(max(again - time.monotonic(), 0))
         finally:  # also when somebody presses Ctrl-C twice
             for worker in self._running:
                 worker.process.kill()
@@ -254,7 +259,9 @@ class _Connection:
     def _listen(self) -> None:
         while self._from_parent.read(1):
             self._granted.set()
-        signal_main(signal.SIGTERM)
+        while True:  # ends with the process
+            signal_main(signal.SIGTERM)
+            time.sleep(_AGAIN_S)
 
 
 def work() -> None:

@@ -303,7 +303,8 @@ class TestSeveralAtATime:
         done = call("run", file, "--jobs", 3, "--keep-going")
         assert done.code == 4
         assert rows(done)["two"] == "out/two"
-        assert {line.split(":")[1].strip() for line in done.err.splitlines()} == {"one", "three"}
+        told = [line for line in done.err.splitlines() if " jobs done, " not in line]  # which a slow machine gets too
+        assert {line.split(":")[1].strip() for line in told} == {"one", "three"}
 
     def test_a_process_that_dies_is_a_failed_job(self, call, batch):
         file = write(batch, "name: one, data: 'feeds:dies'", "name: two")

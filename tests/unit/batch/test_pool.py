@@ -3,11 +3,15 @@
 import contextlib
 import functools
 import importlib
+import io
+import signal
 import sys
 import threading
+import time
 
 import pytest
 
+from int8cal.batch import pool as pool_module
 from int8cal.batch.pool import WorkerPool
 
 CALLS = """
@@ -37,6 +41,17 @@ def answer(name, exclusive):
 def leave(name, exclusive):
     print("so long", flush=True)
     os._exit(3)
+
+def deaf(name, exclusive):
+    '''Loses the first interrupt, as one is lost that lands in a callback of the garbage collector.'''
+    open(name, "w").close()
+    try:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            time.sleep(60)
+    finally:
+        os.remove(name)
 """
 
 
@@ -100,3 +115,28 @@ def test_no_call_starts_once_it_is_stopping(calls, tmp_path):
         ends.append(end.key)
         pool.stopping = True
     assert ends == [0]
+
+
+def test_an_interrupt_that_is_lost_is_sent_again(calls, monkeypatch, tmp_path):
+    monkeypatch.setattr(pool_module, "_AGAIN_S", 0.5)
+    several = [(0, functools.partial(calls.measure, "a")), (1, functools.partial(calls.deaf, "begun"))]
+    with contextlib.closing(WorkerPool(2).run(several)) as ends:
+        next(ends)
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+    assert not (tmp_path / "begun").exists()  # its own doing: a killed process removes nothing
+
+
+def test_a_worker_whose_parent_is_gone_interrupts_itself_until_it_ends(monkeypatch):
+    sent = []
+
+    def interrupt(number):
+        sent.append(number)
+        if len(sent) == 3:
+            raise SystemExit
+
+    monkeypatch.setattr(pool_module, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(pool_module, "signal_main", interrupt)
+    with pytest.raises(SystemExit):
+        pool_module._Connection(io.BytesIO(), io.BytesIO())._listen()
+    assert sent == [signal.SIGTERM] * 3
