@@ -142,6 +142,7 @@ class OutputDirectory:
         Raises:
             OutputError: The directory cannot be written.
         """
+        self._require_own()
         place, lock = self._hidden, Lock(None)
         try:
             if not self._unborn:
@@ -192,7 +193,24 @@ class OutputDirectory:
             path=str(self.path),
         )
 
+    def _require_own(self) -> None:
+        """Refuse a directory that is no longer the one that was locked: what it leads to may be anybody's."""
+        if self._unborn:
+            same = not self.path.is_symlink()
+        elif self._lock.descriptor is None:
+            return
+        else:
+            same = os.path.samestat(os.fstat(self._lock.descriptor), self.path.stat())
+        if not same:
+            raise OutputError(
+                "was replaced while the run wrote to it",
+                where=str(self.path),
+                do="run again, and leave the directory alone until the end",
+                path=str(self.path),
+            )
+
     def _publish(self, place: Path) -> None:
+        self._require_own()
         if self._unborn:
             _flush_directory(place)
             with contextlib.suppress(OSError):  # somebody else has made it meanwhile: its files are replaced below

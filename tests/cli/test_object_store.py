@@ -1,18 +1,19 @@
-"""Data at s3://, from a server of this machine: the bytes of the same files here, and read by the workers of a cluster."""
+"""Data at s3://, gs:// and http://, from a server of this machine: the bytes of the same files here, and read by workers."""
 
+import http.server
+import json
 import os
 import socket
 import subprocess
 import sys
+import threading
+import urllib.parse
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-
-pytest.importorskip("s3fs", reason="fsspec reads s3:// with s3fs")
-server = pytest.importorskip("moto.server", reason="moto is the server of s3:// here")
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
 WRITTEN = ("net.int8.onnx", "net.stats.npz")
@@ -51,8 +52,9 @@ def calibrated(folder, output, data, *more, **environment) -> dict[str, bytes]:
 
 @pytest.fixture
 def stores(folder, monkeypatch):
-    """Two servers with the data, by address, and the list of what each was asked for."""
-    import s3fs
+    """Two servers of s3:// with the data, by port, and the list of what each was asked for."""
+    s3fs = pytest.importorskip("s3fs", reason="fsspec reads s3:// with s3fs")
+    server = pytest.importorskip("moto.server", reason="moto is the server of s3:// here")
     import werkzeug.serving
 
     asked: dict[int, list[str]] = {}
@@ -117,3 +119,107 @@ def test_workers_of_a_cluster_read_a_bucket_themselves(folder, stores, monkeypat
         ray.shutdown()
     assert found == {name: (folder / "here" / name).read_bytes() for name in WRITTEN}
     assert len(files_read(stores[of_workers])) == SAMPLES
+
+
+class Asked(http.server.BaseHTTPRequestHandler):
+    """A folder as a web server shows it, with ranges, and as Google's JSON API for objects does."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        url = urllib.parse.urlsplit(self.path)
+        own, asked = urllib.parse.unquote(url.path).strip("/"), dict(urllib.parse.parse_qsl(url.query))
+        root = self.server.root
+        api, of_bucket, name = own.rpartition("storage/v1/b/bucket/o")
+        if not of_bucket:
+            api, name = "download", own
+        name = name.strip("/")
+        if of_bucket and not name:
+            names = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*.npy"))]
+            found = [self._described(each) for each in names if each.startswith(asked.get("prefix", ""))]
+            self._answer(json.dumps({"kind": "storage#objects", "items": found}).encode(), "application/json")
+        elif (root / name).is_dir() and not of_bucket:
+            links = "".join(f'<a href="{path.name}">{path.name}</a>' for path in sorted((root / name).iterdir()))
+            self._answer(links.encode(), "text/html")
+        elif not (root / name).is_file():
+            self.send_error(404)
+        elif "download" in api or asked.get("alt") == "media":
+            self.server.read.add(name)
+            self._answer((root / name).read_bytes(), "application/octet-stream")
+        else:
+            self._answer(json.dumps(self._described(name)).encode(), "application/json")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _described(self, name: str) -> dict[str, str]:
+        size = (self.server.root / name).stat().st_size
+        return {"kind": "storage#object", "name": name, "bucket": "bucket", "size": str(size), "generation": "1"}
+
+    def _answer(self, content: bytes, kind: str) -> None:
+        wanted, whole = self.headers.get("Range", ""), len(content)
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            begin, end = int(first), min(int(last or whole), whole - 1)
+            content = content[begin : end + 1]
+            self.send_header("Content-Range", f"bytes {begin}-{end}/{whole}")
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def servers(folder):
+    """Two web servers with the data."""
+    found = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asked) for _ in range(2)]
+    for each in found:
+        each.root, each.read = folder, set()
+        threading.Thread(target=each.serve_forever, daemon=True).start()
+    yield found
+    for each in found:
+        each.shutdown()
+        each.server_close()
+
+
+def at(server, kind: str) -> tuple[str, dict[str, str]]:
+    """Return the data's URL on a server, and the environment that it takes."""
+    address = f"http://127.0.0.1:{server.server_port}"
+    if kind == "http":
+        pytest.importorskip("aiohttp", reason="fsspec reads http:// with aiohttp")
+        return f"{address}/data", {}
+    pytest.importorskip("gcsfs", reason="fsspec reads gs:// with gcsfs")
+    return "gs://bucket/data", {"STORAGE_EMULATOR_HOST": address}
+
+
+@pytest.mark.parametrize("kind", ["http", "gs"])
+def test_web_servers_give_the_bytes_of_the_same_files_here(folder, servers, kind):
+    url, environment = at(servers[0], kind)
+    found = calibrated(folder, f"there-{kind}", url, **environment)
+    assert found == {name: (folder / "here" / name).read_bytes() for name in WRITTEN}
+    assert len(servers[0].read) == SAMPLES
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("kind", ["http", "gs"])
+def test_workers_of_a_cluster_read_web_servers_themselves(folder, servers, monkeypatch, kind):
+    """Of gs:// they know one server and the driver another."""
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    of_workers, of_driver = servers
+    for name, value in at(of_workers, kind)[1].items():
+        monkeypatch.setenv(name, value)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=10**8)
+    try:
+        address = ray.get_runtime_context().gcs_address
+        url, environment = at(of_driver, kind)
+        found = calibrated(folder, f"cluster-{kind}", url, "--engine", "ray", "--address", address, **environment)
+    finally:
+        ray.shutdown()
+    assert found == {name: (folder / "here" / name).read_bytes() for name in WRITTEN}
+    assert len((of_driver if kind == "http" else of_workers).read) == SAMPLES

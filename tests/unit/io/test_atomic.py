@@ -7,7 +7,7 @@ import stat
 import pytest
 
 from int8cal.errors import OutputError
-from int8cal.io.atomic import atomic_path, atomic_write
+from int8cal.io.atomic import OutputDirectory, atomic_path, atomic_write
 
 
 def names(directory):
@@ -110,3 +110,42 @@ def test_a_symbolic_link_keeps_pointing_to_its_file(tmp_path):
     atomic_write(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("at", ["before the results", "before they are moved"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_directory_that_is_replaced_by_a_link_meanwhile_is_refused(tmp_path, there, at):
+    out, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
+    (other / "model").write_text("precious")
+
+    def replace():
+        if there:
+            out.rename(tmp_path / "gone")
+        out.symlink_to(other)
+
+    def run():
+        with OutputDirectory(out) as directory:
+            if at == "before the results":
+                replace()
+            with directory.stage() as stage:
+                (stage / "model").write_text("new")
+                if at == "before they are moved":
+                    replace()
+
+    if there:
+        out.mkdir()
+    with pytest.raises(OutputError, match="replaced while the run wrote to it"):
+        run()
+    assert [*other.iterdir()] == [other / "model"]
+    assert (other / "model").read_text() == "precious"
+    # what was moved away keeps its hidden folder, which the next run into it clears
+    assert not [path for path in (*tmp_path.iterdir(), *other.iterdir()) if ".int8cal-" in path.name]
+
+
+def test_a_link_to_a_directory_is_one_as_long_as_it_leads_there(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    with OutputDirectory(tmp_path / "out") as directory, directory.stage() as stage:
+        (stage / "model").write_text("new")
+    assert (tmp_path / "real/model").read_text() == "new"
