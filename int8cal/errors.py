@@ -12,10 +12,14 @@ import platform
 import sys
 import tempfile
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import int8cal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Errors of the disk rather than of what the caller does while writing.
 DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
@@ -62,6 +66,21 @@ class Int8calError(Exception):
         place = f"{self.where}: " if self.where else ""
         advice = f"; {self.do}" if self.do else ""
         return printable(" ".join(f"{self.station}: {place}{self.what}{advice}{notes_of(self)}".splitlines()))
+
+
+@contextmanager
+def naming(model: str) -> Iterator[None]:
+    """Name a model in errors of its copies, which know no more of it than the name of its graph.
+
+    Args:
+        model: What messages call it: its file.
+    """
+    try:
+        yield
+    except Int8calError as error:
+        if "graph" in error.fields:
+            error.where = model
+        raise
 
 
 class UsageError(Int8calError):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import external_data_helper
 
-from int8cal.errors import Int8calError, ModelError
+from int8cal.errors import Int8calError, ModelError, naming
 from int8cal.graph.foreign import foreign_format
 from int8cal.graph.index import walk
 from int8cal.graph.ops import handles_codes
@@ -88,12 +88,23 @@ def load_weights(model: onnx.ModelProto, directory: Path) -> None:
     for tensor in external_data_helper._get_all_tensors(model):  # noqa: SLF001 - no public walk exists
         if not external_data_helper.uses_external_data(tensor):
             continue
+        place = _followed(tensor, directory)
         if folder() is not None and id(tensor) in known and can_store(tensor):
-            _place(tensor, directory)
+            _place(tensor, place)
             continue
-        external_data_helper.load_external_data_for_tensor(tensor, str(directory))
+        external_data_helper.load_external_data_for_tensor(tensor, str(place))
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+
+
+def _followed(tensor: onnx.TensorProto, directory: Path) -> Path:
+    """Return the folder of a tensor's file; where that is a link, which onnx refuses, the tensor names its end."""
+    location = next((entry for entry in tensor.external_data if entry.key == "location"), None)
+    if location is None or not (directory / location.value).is_symlink():
+        return directory
+    real = Path(os.path.realpath(directory / location.value))
+    location.value = real.name
+    return real.parent
 
 
 def _place(tensor: onnx.TensorProto, directory: Path) -> None:
@@ -208,10 +219,10 @@ def blaming(source: Path | onnx.ModelProto, where: str, refusal: str = "") -> It
         ModelError: In place of what the block raised; says what is wrong with the model.
     """
     try:
-        yield
+        with naming(where):
+            yield
     except Int8calError as error:
-        if not error.where or "graph" in error.fields:  # which is a copy of this model
-            error.where = where
+        error.where = error.where or where
         raise
     except Exception as error:
         told = refusal or _refusal(source)
@@ -249,14 +260,15 @@ def data_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
 
     Raises:
         ModelError: A file lies outside of the model's folder, there or by a link, or is no regular one: nobody reads
-            what a model was not shipped with.
+            what a model was not shipped with. Where the model itself is a link, as in the Hugging Face cache, the
+            file may lie beside what it leads to.
     """
-    home, found = os.path.realpath(path.parent), []
+    home, beside, found = os.path.realpath(path.parent), Path(os.path.realpath(path)).parent, []
     for name in sorted(external_files(model)):
         try:
             file = path.parent / name
             real = Path(os.path.realpath(file))
-            inside = not Path(name).is_absolute() and real.is_relative_to(home)
+            inside = not Path(name).is_absolute() and (real.is_relative_to(home) or real.parent == beside)
             sound = inside and (real.is_file() or not real.exists())
         except (OSError, ValueError):  # a name that is too long, or with a zero byte
             sound = False

@@ -86,6 +86,39 @@ def test_damaged_external_data_is_named(model, tmp_path, damage):
         load_model(path)
 
 
+@pytest.fixture
+def in_a_cache(model, tmp_path):
+    """A model as the Hugging Face cache has it: links with its names lead to files that are named by their hashes."""
+    blobs, names = tmp_path / "blobs", tmp_path / "snapshots" / "main"
+    blobs.mkdir()
+    names.mkdir(parents=True)
+    onnx.save(
+        onnx.ModelProto.FromString(model.SerializeToString()),
+        blobs / "m.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
+    for name, blob in (("m.onnx", "9af1"), ("w.bin", "07cc")):
+        (blobs / name).rename(blobs / blob)
+        (names / name).symlink_to(f"../../blobs/{blob}")
+    return names / "m.onnx"
+
+
+def test_external_data_may_be_a_link_to_beside_what_the_model_is_a_link_to(model, in_a_cache):
+    loaded = load_model(in_a_cache)
+    for mine, known in zip(loaded.graph.initializer, model.graph.initializer, strict=True):
+        np.testing.assert_array_equal(numpy_helper.to_array(mine), numpy_helper.to_array(known))
+
+
+def test_external_data_may_be_no_link_to_elsewhere_though_the_model_is_a_link(in_a_cache, tmp_path):
+    (tmp_path / "blobs" / "07cc").rename(tmp_path / "07cc")
+    (in_a_cache.parent / "w.bin").unlink()
+    (in_a_cache.parent / "w.bin").symlink_to("../../07cc")
+    with pytest.raises(ModelError, match="is no file in the model's folder"):
+        load_model(in_a_cache)
+
+
 def test_a_models_hash_covers_its_external_data_whatever_the_files_suffix(model, tmp_path):
     for name in ("m.onnx", "m.pb"):
         onnx.save(model, tmp_path / name, save_as_external_data=True, location="w.bin", size_threshold=0)
