@@ -10,6 +10,7 @@ import click
 from benchmarks.errors import BenchmarkError
 
 COMMANDS = {
+    "whole": "Whole commands beside other tools' whole scripts: seconds, CPU time, peak memory.",
     "calibration": "Calibration against plain FP32 inference: seconds as ratios, peak memory.",
     "inference": "Latency of int8 models against FP32.",
     "forms": "Small graphs in every form that was weighed for a layer: CPU time, SQNR, file size.",

@@ -48,6 +48,7 @@ class Measured:
         series: For "latency": tool -> milliseconds, the median of each round.
         peak_mb: Peak memory of the process, None where the system does not tell.
         process_seconds: From its start to its end, imports included; filled in by the parent.
+        cpu_seconds: Processor time of all its threads, likewise.
     """
 
     seconds: float = 0.0
@@ -56,3 +57,4 @@ class Measured:
     series: dict[str, list[float]] = field(default_factory=dict)
     peak_mb: float | None = None
     process_seconds: float = 0.0
+    cpu_seconds: float = 0.0

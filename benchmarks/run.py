@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.request import Measured, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 # libraries that start threads of their own take their number from here
@@ -28,30 +30,64 @@ def run(request: Request) -> Measured:
     Raises:
         BenchmarkError: The tool failed; the message is its own first line.
     """
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(request.threads))}
-    started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.worker"],
-        input=json.dumps(asdict(request)),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        check=False,
-    )
-    seconds = time.perf_counter() - started
+    done, process = _timed([sys.executable, "-m", "benchmarks.worker"], request.threads, json.dumps(asdict(request)))
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(done.out)
     except json.JSONDecodeError:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise BenchmarkError(f"{request.tool}: the worker ended with status {done.returncode}: {last}") from None
+        raise BenchmarkError(
+            f"{request.tool}: the worker ended with status {done.status}: {done.last_line()}"
+        ) from None
     if "error" in answer:
         raise BenchmarkError(f"{request.tool}: {answer['error']}")
-    return replace(Measured(**answer), process_seconds=seconds)
+    return replace(Measured(**answer), process_seconds=process.process_seconds, cpu_seconds=process.cpu_seconds)
+
+
+def run_command(tool: str, command: Sequence[str], threads: int) -> Measured:
+    """Run a command as a user does; its span is all of it.
+
+    Raises:
+        BenchmarkError: It did not end with status 0; the message is its last line.
+    """
+    done, process = _timed(command, threads)
+    if done.status:
+        raise BenchmarkError(f"{tool}: the command ended with status {done.status}: {done.last_line()}")
+    return replace(process, seconds=process.process_seconds)
+
+
+def _timed(command: Sequence[str], threads: int, text: str = "") -> tuple[_Ended, Measured]:
+    """Run a process to its end: what it said, and its seconds, CPU seconds and peak memory."""
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    with contextlib.ExitStack() as stack:
+        given, out, err = (stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3))
+        given.write(text)
+        given.seek(0)
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdin=given, stdout=out, stderr=err, cwd=ROOT, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)  # no other call tells the usage of this process alone
+        seconds = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        told = []
+        for stream in (out, err):
+            stream.seek(0)
+            told.append(stream.read())
+    cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
+    return _Ended(process.returncode, *told), Measured(peak_mb=peak, process_seconds=seconds, cpu_seconds=cpu)
+
+
+class _Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    def last_line(self) -> str:
+        return (self.err.strip().splitlines() or ["no message"])[-1]
 
 
 def interleave(
-    requests: Mapping[str, Request], rounds: int, report: Callable[[str], None]
+    requests: Mapping[str, Request],
+    rounds: int,
+    report: Callable[[str], None],
+    perform: Callable[[Request], Measured] = run,
 ) -> tuple[dict[str, list[Measured]], dict[str, str]]:
     """Run all contestants once per round, the order turned around every other round.
 
@@ -59,6 +95,7 @@ def interleave(
         requests: Contestant -> job. A first round over two samples fills compile and file caches, and is not counted.
         rounds: How many are counted.
         report: Takes a line on what is running.
+        perform: Does a job in a new process.
 
     Returns:
         (contestant -> one measurement per round, contestant -> why it failed). A contestant that fails is left out.
@@ -73,7 +110,7 @@ def interleave(
             request = requests[name]
             report(f"{request.model}: {name}, " + (f"round {number} of {rounds}" if number else "warm-up"))
             try:
-                result = run(request if number else replace(request, samples=min(request.samples, 2)))
+                result = perform(request if number else replace(request, samples=min(request.samples, 2)))
             except BenchmarkError as error:
                 failed[name] = str(error)
                 continue

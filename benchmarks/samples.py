@@ -36,6 +36,19 @@ def stored_samples(workload: Workload, count: int, folder: Path) -> list[Feed]:
     return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
 
 
+def sample_files(workload: Workload, count: int, folder: Path) -> Path:
+    """Return a directory with the first `count` samples as files of one sample each, as a user has them."""
+    path = folder / f"{workload.name.replace(':', '-')}-{count}-samples"
+    if not path.is_dir():
+        part = path.with_name(f"{path.name}.part")
+        part.mkdir(exist_ok=True)
+        for number, stored in enumerate(stored_samples(workload, count, folder)):
+            feed: dict[str, Any] = stored
+            np.savez(part / f"{number:05}.npz", **feed)
+        part.rename(path)
+    return path
+
+
 def endless(workload: Workload, count: int, folder: Path) -> Iterator[Feed]:
     """Give `count` samples from a pool of a few, so that a long pass holds no more data than a short one."""
     pool = stored_samples(workload, min(count, POOL), folder)

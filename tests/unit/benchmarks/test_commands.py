@@ -46,6 +46,23 @@ def test_calibration(bench, tmp_path):
     assert (tmp_path / "plots" / "calibration-chain2.svg").is_file()
 
 
+def test_whole(bench, tmp_path):
+    status, out, err = bench(
+        "whole", "--models", "chain1", "--samples", 16, "--rounds", 1, "--threads", 1, "--json", tmp_path / "all.json"
+    )
+    assert status == 0, err
+    assert "failed" not in out
+    measured = json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))["measurements"]["chain1"]
+    assert list(measured) == ["int8cal", "ort-minmax"]
+    for (one,) in measured.values():
+        assert one["cpu_seconds"] > 0
+        assert one["process_seconds"] > 0
+        assert one["peak_mb"] > 50
+    rows = {cells[1].strip(): cells for line in out.splitlines() if len(cells := line.split("|")) > 3}
+    assert rows["onnxruntime MinMax"][3].strip() == "1.00 (1.00..1.00)"
+    assert rows["int8cal"][3].strip().endswith(")")
+
+
 def test_inference(bench, tmp_path):
     status, out, err = bench(
         "inference", "--models", "chain1", "--samples", 2, "--rounds", 1, "--repeat", 1, "--threads", 1,
