@@ -74,11 +74,18 @@ class FileStream:
         changes = np.flatnonzero(np.diff(self.chosen[:, 0])) + 1
         return [0, *changes.tolist(), self.count]
 
+    def _rows(self, first: int, last: int) -> Sequence[int]:
+        """Return the rows of some samples of one file, as Python's own integers: ascending, so mostly all in a row."""
+        start, end = self.chosen[[first, last - 1], 1].tolist()
+        if end - start == last - first - 1:
+            return range(start, end + 1)
+        return array("q", self.chosen[first:last, 1].tobytes())
+
     def numbered(self, skipped: list[str]) -> Iterator[tuple[int, Sample]]:
         """Give the samples as `read` does, each with its place among the chosen ones."""
         for first, last in itertools.pairwise(self._files()):
             part = self.parts[self.chosen[first, 0]]
-            rows = array("q", self.chosen[first:last, 1].tobytes())  # whose items are Python's own integers
+            rows = self._rows(first, last)
             feeds = part.read(rows)
             for place, row in enumerate(rows, first):
                 label = None if self.labels is None else self.labels[place]

@@ -16,7 +16,7 @@ import numpy as np
 from int8cal.evaluation.detections import BOX_FIGURES, Detections, joined_scores
 from int8cal.evaluation.group_metrics import DecisionFigure
 from int8cal.evaluation.output_groups import OutputGroup
-from int8cal.evaluation.sample_figures import STUDENT, SampleFigure, Shares, low_percentile
+from int8cal.evaluation.sample_figures import STUDENT, Alike, SampleFigure, Shares, low_percentile
 from int8cal.numerics.intervals import ratio_of_sums_interval
 from int8cal.numerics.metrics import EXACT_DB, error_sums, sqnr_db
 from int8cal.numerics.neighbours import neighbour_recalls
@@ -358,7 +358,7 @@ class _Signal:
 
     def __init__(self, group: OutputGroup, _: Sequence[OutputGroup]) -> None:
         self._group = group
-        self._noise, self._counts, self._ratios = array("d"), array("d"), array("d")
+        self._noise, self._counts, self._ratios = array("d"), Alike(), array("d")
         self._low, self._high = math.inf, -math.inf
 
     def add(self, fp32: Outputs, int8: Outputs) -> None:
@@ -366,12 +366,12 @@ class _Signal:
         sums = error_sums(x, y)
         self._low, self._high = min(self._low, float(x.min())), max(self._high, float(x.max()))
         self._noise.append(float(np.ldexp(sums.noise, 2 * sums.exponent)))
-        self._counts.append(sums.count)
+        self._counts.take(sums.count)
         if sums.sqnr_db is not None:
             self._ratios.append(sums.sqnr_db)
 
     def figures(self) -> Iterator[SampleFigure]:
-        if not self._counts:
+        if not len(self._counts):
             return
         yield self._psnr()
         how = "5th percentile over samples of each one's SQNR, a sample's own: the worst one of fewer than 21"

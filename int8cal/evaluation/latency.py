@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # up after a few milliseconds. What is measured in that time is not the model.
 _SETTLE_S = 0.015
 _ROUNDS = 8
+# Of all turns of a pair. Longer ones change a median by less than rounds differ.
+_TURNS_S = 1.2
 # Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
 _ENOUGH_RUNS = 300
 _BORDER = frozenset({"boundary", "layout"})
@@ -104,8 +106,8 @@ def measure_latencies(
         feeds: The feed of each model, both of the same sample.
         rows: Samples in each feed (the model's fixed batch); times are divided by it.
         budget_s: Seconds per pair after which no further round starts, warm-up included; one is always measured.
-        asked: How many pairs have turns as long as the budget allows. Further ones shorten all turns: of models fast
-            enough for all rounds, they cost no time.
+        asked: How many pairs have turns as long as one alone. Further ones shorten all turns: of models fast enough
+            for all rounds, they cost no time.
         threads: Of each session, for the record.
 
     Returns:
@@ -118,7 +120,7 @@ def measure_latencies(
         feeds * len(pairs),
         rounds=_ROUNDS,
         budget_s=budget_s * len(pairs),
-        turn_s=budget_s * asked / (_ROUNDS * len(sessions)),
+        turn_s=min(budget_s, _TURNS_S) * asked / (_ROUNDS * len(sessions)),
         runs=_ENOUGH_RUNS,
     )
     found, taken = {}, {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Arrays
     from int8cal.runtime.sessions import Session
 
-CHECKED = 2  # samples that are run all the same: what was calibrated is the model as int8cal prepared it
+CHECKED = 1  # sample that is run all the same: what was calibrated is the model as int8cal prepared it
 SAME_DB = 80.0  # two orders of float32 sums differ by 120 to 140 dB
 
 
@@ -34,17 +34,20 @@ class Recalled:
         at_once: See runtime.batching.
     """
 
-    def __init__(self, open_model: Callable[[], Session], known: Mapping[int, Arrays], at_once: int = 1) -> None:
+    def __init__(
+        self, open_model: Callable[[], Session], known: Mapping[int, Arrays], at_once: int = 1, checked: int = CHECKED
+    ) -> None:
         """Begin.
 
         Args:
             open_model: Opens the given model.
-            known: Outputs by the feed's fingerprint; all outputs of the model.
+            known: Outputs by the feed's fingerprint; all that are asked for.
             at_once: Of the session.
+            checked: Known samples that are run all the same; 0 where it is the very model that gave the outputs.
         """
         self.at_once = at_once
         self._open, self._known = open_model, known
-        self._checked = {*list(known)[:CHECKED]}
+        self._checked = {*list(known)[:checked]}
         self._session: Session | None = None
         self._opening = threading.Lock()
 

@@ -15,7 +15,9 @@ import numpy as np
 from int8cal.numerics.metrics import sqnr_db
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+
+    from int8cal.numerics import Float64
 
 
 _TAIL = 0.025
@@ -23,6 +25,8 @@ _DECIBEL = 10.0 / math.log(10.0)
 _EXACT_FREEDOM = 200  # above, the expansion differs from the exact quantile by less than 1e-7
 
 
+# From so many samples on, only counts within so many standard deviations are looked at: 1e-32 is left of the others.
+_MANY, _SPREADS = 20_000, 12.0
 # Two-sided 95 % quantile of the normal distribution.
 Z95 = 1.959963984540054
 
@@ -139,7 +143,7 @@ def sqnr_interval(
 
 
 def ratio_of_sums_interval(
-    tops: Sequence[float], bottoms: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)
+    tops: Collection[float], bottoms: Collection[float], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[float, float] | None:
     """Interval of sum(tops) / sum(bottoms) over samples: of a share or a score that each sample has more or less of.
 
@@ -163,7 +167,7 @@ def ratio_of_sums_interval(
     return min(max(bounds[0], ratio - margin), ratio), max(min(bounds[1], ratio + margin), ratio)
 
 
-def quantile_interval(ordered: Sequence[float], fraction: float) -> tuple[float, float] | None:
+def quantile_interval(ordered: Sequence[float] | Float64, fraction: float) -> tuple[float, float] | None:
     """Exact interval of a quantile, between two of the samples.
 
     Args:
@@ -179,14 +183,28 @@ def quantile_interval(ordered: Sequence[float], fraction: float) -> tuple[float,
     n = len(ordered)
     if not n:
         return None
-    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, n + 1)))))
-    below = np.arange(n + 1)
-    chances = np.exp(
-        logs[n] - logs - logs[::-1] + below * math.log(fraction) + (n - below) * math.log1p(-fraction)
-    ).cumsum()
-    low = int(np.searchsorted(chances, _TAIL, side="right"))  # as many counts are too few together
-    high = int(np.searchsorted(chances, 1.0 - _TAIL)) + 1
-    return (ordered[low - 1], ordered[high - 1]) if low >= 1 and high <= n else None
+    first, chances = _chances(n, fraction)
+    low = first + int(np.searchsorted(chances, _TAIL, side="right"))  # as many counts are too few together
+    high = first + int(np.searchsorted(chances, 1.0 - _TAIL)) + 1
+    return (float(ordered[low - 1]), float(ordered[high - 1])) if low >= 1 and high <= n else None
+
+
+def _chances(samples: int, fraction: float) -> tuple[int, Float64]:
+    """Return the chances that so many samples at most are below a quantile, from a first count on.
+
+    All counts from 0 on; of very many samples those beyond which nothing is left that float64 could add.
+    """
+    if samples <= _MANY:
+        logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, samples + 1)))))
+        first, below, ways = 0, np.arange(samples + 1), logs[samples] - logs - logs[::-1]
+    else:
+        middle, reach = samples * fraction, _SPREADS * math.sqrt(samples * fraction * (1.0 - fraction))
+        first = max(int(middle - reach), 0)
+        below = np.arange(first, min(int(middle + reach), samples) + 1)
+        every = math.lgamma(samples + 1)
+        ways = np.array([every - math.lgamma(k + 1) - math.lgamma(samples - k + 1) for k in below.tolist()])
+    terms = ways + below * math.log(fraction) + (samples - below) * math.log1p(-fraction)
+    return first, np.exp(terms).cumsum()
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float], point: float) -> tuple[float, float] | None:

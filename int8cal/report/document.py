@@ -222,17 +222,36 @@ def _names(path: str, tensor: Callable[[int], str], gate: Callable[[int], str], 
     return (path,)
 
 
-def report_to_json(report: Report) -> str:
+class LaidOut:
+    """What views show of a report, made once for all of them."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    @functools.cached_property
+    def content(self) -> dict[str, Any]:
+        """What report.json holds, as JSON knows it."""
+        return _json_of(self._report)
+
+    @functools.cached_property
+    def document(self) -> Document:
+        """The same, typed."""
+        return document_from(self.content)
+
+
+def report_to_json(report: Report, laid_out: LaidOut | None = None) -> str:
     """Write a report as the text of report.json.
 
     Args:
         report: Any report; its histograms are left out.
+        laid_out: What views show of it, where it is made already.
 
     Returns:
         JSON in the contract's key order, indented by 1, with a final newline. Floats are the shortest text that reads
         back as the same double. Equal reports give equal text.
     """
-    return json.dumps(_json_of(report), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    content = (laid_out or LaidOut(report)).content
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def document_of(report: Report) -> Document:

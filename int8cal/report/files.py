@@ -14,7 +14,7 @@ from int8cal.errors import ConfigError, OutputError
 from int8cal.evaluation.fastest import FIRST
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
-from int8cal.report.document import FORMAT, VERSION, document_from, figures_from, report_to_json
+from int8cal.report.document import FORMAT, VERSION, LaidOut, document_from, figures_from, report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
 
@@ -51,13 +51,14 @@ def write_reports(report: Report, directory: Path) -> None:
     # All three are made before the first is written: a failure in between would leave reports of different runs.
     texts: dict[str, str] = {}
     failure: Exception | None = None
+    laid_out = LaidOut(report)
     for name, view in (
         ("report.json", report_to_json),
         ("report.md", report_to_markdown),
         ("report.html", report_to_html),
     ):
         try:
-            texts[name] = view(report)
+            texts[name] = view(report, laid_out)
         except Exception as error:  # noqa: BLE001 - raised again below: the other views are written all the same
             failure = failure or error
     try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import printable
 from int8cal.report import advice, charts, plots, reading, tables, wording
-from int8cal.report.document import document_of
+from int8cal.report.document import LaidOut
 from int8cal.report.reading import Headline
 from int8cal.report.words import WORDS
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from int8cal.report.document import Document
 
 
-def report_to_html(report: Report) -> str:
+def report_to_html(report: Report, laid_out: LaidOut | None = None) -> str:
     """Draw a report as one self-contained HTML page.
 
     Args:
         report: Any report; names of tensors and nodes are escaped, whatever they hold.
+        laid_out: What views show of it, where it is made already.
 
     Returns:
         HTML with inline styles, scripts and SVG, and the numbers of the plots as JSON. Its content security policy lets
@@ -39,7 +40,7 @@ def report_to_html(report: Report) -> str:
     """
     import markupsafe
 
-    environment, document = _environment(), document_of(report)
+    environment, document = _environment(), (laid_out or LaidOut(report)).document
     data: dict[str, list[dict[str, Any] | None]] = {
         "histograms": [plots.histogram_data(histogram) for histogram in report.histograms],
         "weights": [plots.weights_data(weights) for weights in report.weights],

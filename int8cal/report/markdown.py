@@ -12,7 +12,7 @@ from int8cal.errors import printable
 from int8cal.evaluation.gates import figure_named
 from int8cal.report import wording
 from int8cal.report.advice import advice
-from int8cal.report.document import document_of
+from int8cal.report.document import LaidOut
 from int8cal.report.reading import (
     evaluation_data,
     faults,
@@ -70,15 +70,19 @@ _PLAIN_CODE = re.compile(r"[^\\`|]*[^\\`| ]|")
 T = TypeVar("T")
 
 
-def report_to_markdown(report: Report) -> str:
+def report_to_markdown(report: Report, laid_out: LaidOut | None = None) -> str:
     """Write a report as GitHub-flavoured Markdown.
+
+    Args:
+        report: Any report.
+        laid_out: What views show of it, where it is made already.
 
     Returns:
         Verdict, what was found about the data, failed gates, figures with intervals and gates; folded: the worst
         layers, what stayed in float, what can saturate, warnings, settings. Names and reasons are escaped. At most
         64,000 characters: long parts are cut and say by how much, since a comment on GitHub holds 65,536.
     """
-    document = document_of(report)
+    document = (laid_out or LaidOut(report)).document
     told = verdict(document, complete=not report.evaluation.failures)
     text = "; ".join(each.text for each in told)
     return joined(

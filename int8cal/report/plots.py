@@ -29,9 +29,20 @@ GROUPS = 128
 
 
 def tensor_histograms(
-    tensors: Mapping[str, TensorStatistics], table: CalibrationTable, activations: ActivationType, percentile: float
+    tensors: Mapping[str, TensorStatistics],
+    table: CalibrationTable,
+    activations: ActivationType,
+    percentile: float,
+    known: Mapping[str, tuple[tuple[float, float], ...]],
 ) -> tuple[TensorHistogram, ...]:
-    """Return one histogram per table entry that has statistics, with the range that each method would choose."""
+    """Return one histogram per table entry that has statistics, with the range that each method would choose.
+
+    Args:
+        tensors: Statistics by full name.
+        table: The table.
+        activations, percentile: As for `calibration.ranges.choose`.
+        known: Ranges of the methods where they were chosen from already, see `calibration.ranges.Ranges.methods`.
+    """
     result = []
     for name, entry in table.every_tensor.items():
         if name not in tensors:
@@ -51,7 +62,7 @@ def tensor_histograms(
                 low=entry.low,
                 high=entry.high,
                 method=entry.method,
-                candidates=candidates(histogram, activations, percentile),
+                candidates=candidates(histogram, activations, percentile, known.get(name, ())),
             )
         )
     return tuple(result)

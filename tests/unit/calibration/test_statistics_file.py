@@ -235,3 +235,11 @@ def test_the_stored_artefact_stays_readable():
 def test_the_stored_artefact_adds_to_itself():
     statistics = load_statistics(STORED)
     assert (statistics + statistics).tensors["input"].count == 8
+
+
+def test_arrays_are_written_as_numpy_writes_them(path):
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            stream = io.BytesIO()
+            np.save(stream, np.load(io.BytesIO(archive.read(name))))
+            assert archive.read(name) == stream.getvalue()

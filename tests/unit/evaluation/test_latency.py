@@ -74,9 +74,17 @@ def test_each_model_has_its_turn_of_many_runs_in_every_round(clock):
 
 
 def test_a_turn_of_a_fast_model_ends_after_enough_runs(clock):
-    sessions = [FakeSession(clock, 2.0**-10) for _ in range(2)]
-    measure_latency(*sessions, FEEDS, budget_s=6.0)
-    assert [session.runs for session in sessions] == [8 * (16 + 300)] * 2
+    sessions = [FakeSession(clock, 2.0**-13) for _ in range(2)]
+    measure_latency(*sessions, FEEDS)
+    assert [session.runs for session in sessions] == [8 * (123 + 300)] * 2
+
+
+def test_short_turns_are_enough_and_slow_models_have_longer_ones(clock):
+    measure_latency(FakeSession(clock, 0.002), FakeSession(clock, 0.001), FEEDS)
+    assert 1.1 < clock.now < 1.3
+    clock.now = 0.0
+    result = measure_latency(FakeSession(clock, 0.2), FakeSession(clock, 0.1), FEEDS)
+    assert result.rounds == 5  # of 0.6 s: after 3 s no further one starts
 
 
 def test_a_model_slower_than_the_budget_is_measured_once(clock):
@@ -110,7 +118,7 @@ def test_a_gain_is_held_against_the_first_runtime_or_the_next_best_where_that_is
     assert timed(("a", 3.0))[1] is None
 
 
-@pytest.mark.parametrize(("asked", "least", "most"), [(1, 2.9, 3.6), (2, 5.8, 6.6)])
+@pytest.mark.parametrize(("asked", "least", "most"), [(1, 1.1, 1.4), (2, 2.3, 2.6)])
 def test_a_runtime_that_nobody_asked_for_shortens_all_turns(clock, asked, least, most):
     pairs = {name: (FakeSession(clock, 0.004), FakeSession(clock, 0.002)) for name in ("here", "there")}
     found, _ = measure_latencies(pairs, FEEDS, asked=asked)

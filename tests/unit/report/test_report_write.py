@@ -5,7 +5,7 @@ import os
 import pytest
 
 from int8cal.errors import OutputError
-from int8cal.report import files
+from int8cal.report import document, files
 from int8cal.report.document import report_to_json
 from int8cal.report.html import report_to_html
 from int8cal.report.markdown import report_to_markdown
@@ -25,7 +25,7 @@ def test_the_three_reports_are_written_and_nothing_else(report, tmp_path):
 def test_a_view_that_fails_leaves_the_old_reports(report, tmp_path, monkeypatch):
     (tmp_path / "report.json").write_text("old")
 
-    def fail(_):
+    def fail(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(files, "report_to_json", fail)
@@ -51,3 +51,11 @@ def test_a_file_in_the_place_of_the_directory_is_an_output_error(report, tmp_pat
     (tmp_path / "out").write_text("a file")
     with pytest.raises(OutputError, match="cannot be made"):
         files.write_reports(report, tmp_path / "out")
+
+
+def test_a_report_is_laid_out_once_for_all_of_its_views(report, tmp_path, monkeypatch):
+    calls = []
+    lay_out = document._json_of
+    monkeypatch.setattr(document, "_json_of", lambda each: calls.append(each) or lay_out(each))
+    files.write_reports(report, tmp_path)
+    assert calls == [report]
