@@ -488,6 +488,7 @@ def _report(
             table,
             job.quantization.activations,
             job.calibration.percentile,
+            calibrated.result.methods,
         ),
         optimize=calibrated.optimize,
         steps=calibrated.result.steps if job.quantization.explain else (),

@@ -261,7 +261,9 @@ class QuantizationSettings:
         float,
         Option(
             "Percent of the int8 model's estimated time that may be spent on accuracy: residual codes of inputs, float "
-            "in nodes between the layers, and float in few layers between float nodes, whose bytes it bounds likewise.",
+            "in nodes between the layers, and float in few layers between float nodes, whose bytes it bounds likewise. "
+            "At the default, recipe fast takes of the first two only what removes twice the share of the noise that it "
+            "takes of the time; half of that where twice the time is allowed.",
             flag="--latency-allowance",
             group="Accuracy",
             help="Time that better accuracy may cost, of the int8 model's estimated time (default {default}).",

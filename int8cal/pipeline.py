@@ -20,7 +20,7 @@ from int8cal.data.checks import SampleWatch
 from int8cal.data.feeds import read_ahead
 from int8cal.data.preprocessing import noted
 from int8cal.data.shards import Shard
-from int8cal.errors import DataError
+from int8cal.errors import DataError, naming
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample, unlike_data
 from int8cal.evaluation.feeding import fed
@@ -218,7 +218,7 @@ def calibrate_planned(
     samples = watch.watch(held if uint8 is None else uint8.pixels.checked(held))
     ahead = track(read_ahead(samples, job.calibration.batch_size), feeds.count, "samples")
     known = planned.known
-    with clock.station("calibrate"):
+    with clock.station("calibrate"), naming(planned.prepared.where):
         if engine is not None:
             prepared, sha256, threads = planned.prepared, planned.prepared.sha256, job.calibration.threads
             how = {"model_sha256": sha256, "threads": threads, "keep": keep}
@@ -234,7 +234,7 @@ def calibrate_planned(
     if findings is not None:
         findings.add(of_the_pass(collected.statistics.samples, collected.variation, watch, judged=judged))
     bodies = _Bodies()
-    inputs = _search_inputs(job, planned, collected, checkpoint)
+    inputs = replace(_search_inputs(job, planned, collected, checkpoint), cluster=cluster)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
         raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
     if planned.plan.bodies:
@@ -324,10 +324,10 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint:
     """Bring together what a search starts from: the kept samples are split into those to fit and those to score on."""
     statistics, threads, recipe = collected.statistics, job.calibration.threads, RECIPES[job.quantization.recipe]
     prepared, plan = planned.prepared, planned.plan
-    elements = statistics.elements
-    run_s = inference_us(prepared.model, plan, elements, integer=False) * 1e-6
+    run_s = inference_us(prepared.model, plan, statistics.elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
-    scorer = Scorer(prepared.model, prepared.signature, validation, threads=threads, checkpoint=checkpoint)
+    graph = prepared.model, prepared.signature
+    scorer = Scorer(*graph, validation, threads=threads, checkpoint=checkpoint, outputs=collected.outputs)
     holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation)
     blank = blank_table(job, prepared, statistics)
     blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)

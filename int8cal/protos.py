@@ -26,6 +26,8 @@ MAPPED = 16_000_000
 # Smaller tensors stay in the message: shapes and axes among them, which shape inference reads.
 _SMALLEST_EXTERNAL = 1024
 _ALIGNMENT = 4096
+# of attributes; looked up once, and not for each of a hundred thousand
+_TENSOR, _GRAPH, _GRAPHS = (getattr(onnx.AttributeProto, name) for name in ("TENSOR", "GRAPH", "GRAPHS"))
 
 
 @dataclass(frozen=True)
@@ -255,50 +257,64 @@ def texts(model: onnx.ModelProto) -> Iterator[tuple[str, str | bytes]]:
     left: list[Any] = [model]
     while left:
         message = left.pop()
-        kind = message.DESCRIPTOR.name
-        # values of a tensor are many, and none of them is text
-        fields = _TENSOR_TEXTS if kind == "TensorProto" else _fields(message.DESCRIPTOR)
-        for name, is_text, repeated in fields:
+        for name, told, repeated in _fields(message.DESCRIPTOR):
             value = getattr(message, name)
-            if is_text:
-                told = f"{name} of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
-                yield from ((told, text) for text in (value if repeated else (value,)))
+            if told:
+                if repeated:
+                    for text in value:
+                        yield told, text
+                else:
+                    yield told, value
             elif repeated:
                 left.extend(value)
             elif message.HasField(name):
                 left.append(value)
 
 
-_TENSOR_TEXTS = (("name", True, False), ("doc_string", True, False), ("external_data", False, True))
+# values of a tensor are many, and none of them is text
+_TENSOR_TEXTS = frozenset({"name", "doc_string", "external_data"})
 
 
 @functools.cache
-def _fields(descriptor: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """List the fields that are or hold text: name, whether it is text itself, whether there are several."""
+def _fields(descriptor: Any) -> tuple[tuple[str, str, bool], ...]:
+    """List the fields that are or hold text: name, what its text is called or "", whether there are several."""
+    kind = descriptor.name
+    of = f"of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
     return tuple(
-        (field.name, field.message_type is None, bool(field.is_repeated))
+        (field.name, f"{field.name} {of}" if field.message_type is None else "", bool(field.is_repeated))
         for field in descriptor.fields
-        if field.type == field.TYPE_STRING or field.message_type is not None
+        if (field.type == field.TYPE_STRING or field.message_type is not None)
+        and (kind != "TensorProto" or field.name in _TENSOR_TEXTS)
     )
 
 
 def all_tensors(graph: onnx.GraphProto, *, main: bool = True) -> Iterator[onnx.TensorProto]:
     """Walk over the initializers of a graph (`main`) and of the graphs and tensors in its nodes' attributes."""
-    for number, each in enumerate(graphs_within(graph)):
-        if main or number:
+    left = [(graph, main)]
+    while left:
+        each, own = left.pop()
+        if own:
             yield from each.initializer
+        inner: list[tuple[onnx.GraphProto, bool]] = []
         for node in each.node:
             for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.TENSOR:
+                kind = attribute.type
+                if kind == _TENSOR:
                     yield attribute.t
+                elif kind == _GRAPH:
+                    inner.append((attribute.g, True))
+                elif kind == _GRAPHS:
+                    inner += ((one, True) for one in attribute.graphs)
+        left += reversed(inner)
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Iterate over the graphs in a node's attributes (If, Loop, Scan)."""
     for item in node.attribute:
-        if item.type == onnx.AttributeProto.GRAPH:
+        kind = item.type
+        if kind == _GRAPH:
             yield item.g
-        elif item.type == onnx.AttributeProto.GRAPHS:
+        elif kind == _GRAPHS:
             yield from item.graphs
 
 

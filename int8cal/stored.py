@@ -8,6 +8,7 @@ read: a mapped file that somebody cuts off ends the process.
 from __future__ import annotations
 
 import secrets
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -34,6 +35,7 @@ _TYPES = frozenset(
     getattr(onnx.TensorProto, name)
     for name in ("FLOAT", "DOUBLE", "FLOAT16", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64")
 )
+_PLAIN = {each: np.dtype(helper.tensor_dtype_to_np_dtype(each)) for each in _TYPES if sys.byteorder == "little"}
 # An entry that says that the message has the field data_location when it holds its values itself: onnx sets it in those
 # that it loads, and what is written of a model shall be the same bytes.
 _LOADED = "loaded"
@@ -129,7 +131,11 @@ def values_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
         ModelError: The file of a stored one is gone, or shorter than it was.
     """
     if not is_stored(tensor):
-        return numpy_helper.to_array(tensor)
+        dtype = _PLAIN.get(tensor.data_type)
+        here = tensor.HasField("raw_data") and tensor.data_location != onnx.TensorProto.EXTERNAL
+        if dtype is None or not here or tensor.HasField("segment"):
+            return numpy_helper.to_array(tensor)
+        return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))  # as to_array does it, in less time
     path, offset, length = place_of(tensor)
     dtype, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     if path.suffix == SUFFIX:

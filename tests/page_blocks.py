@@ -106,9 +106,11 @@ def remarks_of(text: str) -> int:
 def plain(line: str) -> str:
     """Reduce a line to what is the same on every machine.
 
-    Figures, hashes and a speedup, told as a busy machine lets it be told, become #, runs of spaces one space.
+    Figures, hashes and a speedup, told as a busy machine lets it be told, become #, runs of spaces one space. That a result
+    is no faster than FP32 is said or not said by the same machine.
     """
     without_speed = re.sub(r"^Speedup .+", "Speedup #", line)
+    without_speed = re.sub(r"; (slower|no faster) than FP32 \([^)]*\)$", "", without_speed)
     without_hashes = re.sub(r"\b[0-9a-f]{12,}\b", "#", without_speed)
     return " ".join(re.sub(r"[-+]?\d[\d.,]*(e[-+]?\d+)?", "#", without_hashes).split())
 

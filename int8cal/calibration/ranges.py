@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,11 @@ from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
 from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, U16, Affine, QType, affine_from_range
 from int8cal.numerics.kl import kl_range
 from int8cal.numerics.mse import mse_range, points_of, squared_error
+from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
@@ -72,11 +72,19 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen range: its affine, the method that chose it, and a warning or ""."""
+    """A chosen range.
+
+    Attributes:
+        affine: What it is quantized by.
+        method: That chose it.
+        warning: "" for none.
+        methods: The range of each method, as `candidates` has it, where all were tried.
+    """
 
     affine: Affine
     method: str
     warning: str = ""
+    methods: tuple[tuple[float, float], ...] = ()
 
 
 def activation_type(activations: ActivationType) -> tuple[QType, bool]:
@@ -105,15 +113,31 @@ def choose(histogram: Histogram, method: Method, activations: ActivationType, pe
     points = points_of(histogram)
     choices = _all_methods(histogram, dtype, percentile, points, symmetric=symmetric)
     errors = [squared_error(*points, choice.affine) for choice in choices]
-    return choices[int(np.argmin(errors))]
+    return replace(choices[int(np.argmin(errors))], methods=_ends(choices))
 
 
-def candidates(histogram: Histogram, activations: ActivationType, percentile: float) -> dict[str, tuple[float, float]]:
-    """Return the range that each method would choose, for reports."""
+def candidates(
+    histogram: Histogram,
+    activations: ActivationType,
+    percentile: float,
+    known: tuple[tuple[float, float], ...] = (),
+) -> dict[str, tuple[float, float]]:
+    """Return the range that each method would choose, for reports.
+
+    Args:
+        histogram: Observed values.
+        activations, percentile: As for `choose`.
+        known: The ranges, where a `Choice` of the same values has them.
+    """
     dtype, symmetric = activation_type(activations)
-    choices = _all_methods(histogram, dtype, percentile, points_of(histogram), symmetric=symmetric)
     names = _methods_of(dtype)
-    return {name: (choice.affine.low, choice.affine.high) for name, choice in zip(names, choices, strict=True)}
+    if not known:
+        known = _ends(_all_methods(histogram, dtype, percentile, points_of(histogram), symmetric=symmetric))
+    return dict(zip(names, known, strict=True))
+
+
+def _ends(choices: Sequence[Choice]) -> tuple[tuple[float, float], ...]:
+    return tuple((each.affine.low, each.affine.high) for each in choices)
 
 
 def _all_methods(
@@ -163,11 +187,22 @@ def _by_method(
 
 @dataclass(frozen=True)
 class Ranges:
-    """Table entries by tensor, warnings that name their tensor, and what was chosen by group."""
+    """Table entries by tensor, warnings that name their tensor, and what was chosen by group.
+
+    Attributes:
+        alone: Groups of one tensor, whose choice is about its values and no others.
+    """
 
     entries: dict[str, TensorEntry]
     warnings: tuple[str, ...]
     choices: dict[str, Choice] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+
+    @property
+    def methods(self) -> dict[str, tuple[tuple[float, float], ...]]:
+        """The range of each method for the tensors of which all were tried, see `Choice`."""
+        tried = ((name, self.choices[name].methods) for name in self.alone)
+        return {name: ranges for name, ranges in tried if ranges}
 
 
 def group_histogram(plan: Plan, tensors: Mapping[str, TensorStatistics], group: str) -> Histogram:
@@ -249,8 +284,7 @@ def choose_ranges(
         return choice, entries
 
     # groups do not depend on each other, and the searches do not hold the interpreter: one thread per CPU
-    with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-ranges") as pool:
-        chosen = list(pool.map(choose_group, plan.groups))
+    chosen = list(in_parts(choose_group, plan.groups, calibration.threads or cpu_count()))
     entries: dict[str, TensorEntry] = {}
     warnings: list[str] = []
     for group, (choice, of_group) in zip(plan.groups, chosen, strict=True):
@@ -260,7 +294,8 @@ def choose_ranges(
         elif choice.warning:
             warnings.append(f"tensor {group!r}: {choice.warning}")
     choices = {group: choice for group, (choice, _) in zip(plan.groups, chosen, strict=True)}
-    return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings), choices)
+    alone = frozenset(group for group in plan.groups if len(plan.members(group)) == 1)
+    return Ranges({each.tensor: entries[each.tensor] for each in plan.tensors}, tuple(warnings), choices, alone)
 
 
 def _user_choice(names: list[str], quantization: QuantizationSettings) -> Choice:

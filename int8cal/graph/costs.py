@@ -6,11 +6,15 @@ Measured with onnxruntime 1.31 on two cores with VNNI. Only ratios matter: a cho
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from int8cal.graph.dims import named_dims
+from int8cal.graph.index import attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    import numpy.typing as npt
     import onnx
 
     from int8cal.graph.layers import Layer
@@ -25,6 +29,7 @@ ELEMENT_US = 0.15e-3  # one pass over a tensor
 STEP_US = 1.0  # one step of a recurrent node, beside its products
 SEQUENCE = 16  # steps, where only the feed decides
 PLANES_US, PLANES_ELEMENT_US = 5.0, 1.2e-3  # a second plane of codes: DQ, Sub, Q, Concat
+COPIES_ELEMENT_US, COPY_US = 0.2e-3, 2.7e-3  # copies of channels: a value that Mul and Concat pass on, and a copied one
 
 # Microseconds per element that an op takes longer in float than on integers, its Q and DQ included.
 FLOAT_EXTRA_US: dict[str, float] = {
@@ -36,6 +41,23 @@ FLOAT_EXTRA_US: dict[str, float] = {
     "Softmax": 1.0e-3,
     "AveragePool": 0.3e-3,
     "GlobalAveragePool": 0.2e-3,
+}
+# Microseconds per value that a node writes which is in float whatever is chosen; a pass over it where not named here.
+# Norms and GELUs of many nodes become one kernel, so each node of theirs counts for less than it would take by itself.
+FLOAT_VALUE_US: dict[str, float] = {
+    "Softmax": 0.4e-3,
+    "LogSoftmax": 0.4e-3,
+    "LayerNormalization": 0.3e-3,
+    "RMSNormalization": 0.3e-3,
+    "InstanceNormalization": 0.3e-3,
+    "GroupNormalization": 0.3e-3,
+    "Gelu": 0.5e-3,
+    "Erf": 0.4e-3,
+    "Tanh": 0.4e-3,
+    "Sigmoid": 0.4e-3,
+    "Transpose": 0.3e-3,
+    "Split": 0.3e-3,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Constant"), 0.0),  # nothing is moved
 }
 PASSED_EXTRA_US = 0.3e-3  # ops that only move values move four times as many bytes
 
@@ -75,6 +97,37 @@ def inference_us(model: onnx.ModelProto, plan: Plan, elements: Mapping[str, floa
     return total
 
 
+def other_nodes_us(model: onnx.ModelProto, plan: Plan, feed: Mapping[str, npt.NDArray[Any]]) -> float:
+    """Estimate the microseconds of what `inference_us` leaves out: nodes that a plan leaves in float, one by one.
+
+    Args:
+        model: The prepared model.
+        plan: Its plan.
+        feed: Of one inference. Dimensions that do not follow from its shapes count as 1: they are mostly the batch's.
+    """
+    dims = named_dims(model, {name: value.shape for name, value in feed.items()})
+    layers = {layer.node for layer in plan.weighted} | {each.node for each in plan.recurrent}
+    sizes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    sizes |= {name: tuple(size if isinstance(size, int) else 1 for size in each) for name, each in dims.items()}
+    total = 0.0
+    for node in model.graph.node:
+        if node.name in layers or node.name in plan.integer_nodes:
+            continue
+        written = sum(math.prod(sizes[name]) for name in node.output if name in sizes)
+        total += FLOAT_VALUE_US.get(node.op_type, ELEMENT_US) * written
+        if node.op_type in ("MatMul", "Gemm", "Conv") and node.input[0] in sizes and node.input[1] in sizes:
+            total += FLOAT_MAC_US * written * _summed(node, sizes[node.input[0]], sizes[node.input[1]])
+    return total
+
+
+def _summed(node: onnx.NodeProto, first: Sequence[int], second: Sequence[int]) -> float:
+    """Return how many products each value that a MatMul, Gemm or Conv writes is the sum of."""
+    if node.op_type == "Conv":
+        return math.prod(second[1:]) * (DEPTHWISE if second[1] == 1 else 1.0)
+    turned = node.op_type == "Gemm" and bool(attribute(node, "transA", 0))
+    return float(first[0 if turned else -1]) if first else 0.0
+
+
 def residual_codes_us(layer: Layer, elements: float) -> float:
     """Estimate the microseconds that a second plane of codes adds in front of a layer and in it."""
     return PLANES_US + PLANES_ELEMENT_US * elements + products(layer, elements) * INT8_MAC_US
@@ -83,6 +136,18 @@ def residual_codes_us(layer: Layer, elements: float) -> float:
 def fine_channels_us(layer: Layer, elements: float, share: float) -> float:
     """Estimate the microseconds that residual codes of a share of the channels add, with two Gathers and a Concat."""
     return 2 * NODE_US + ELEMENT_US * elements + residual_codes_us(layer, share * elements)
+
+
+def copies_us(layers: Sequence[Layer], elements: float, share: float) -> float:
+    """Estimate the microseconds that copies of channels add: a Mul, a Gather, a Concat, and wider products.
+
+    Args:
+        layers: All that read the tensor.
+        elements: Values of it per inference.
+        share: Copies in shares of its channels.
+    """
+    wider = share * sum(products(layer, elements) for layer in layers) * INT8_MAC_US
+    return 3 * NODE_US + (COPIES_ELEMENT_US + share * COPY_US) * elements + wider
 
 
 def gains_from_turning(outputs_each: int, inputs_each: int, *, outputs: bool = True) -> bool:

@@ -5,6 +5,7 @@ A node list is rebuilt, never edited while it is walked.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,12 @@ class Builder:
     ) -> onnx.NodeProto:
         """Append a node with one output, named after it (or after another tensor) and the op; returns the node."""
         name = self.names.node(f"{after or output}_{op_type}")
-        self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
-        return self.nodes[-1]
+        node = onnx.NodeProto(op_type=op_type, input=inputs, output=[output], name=name)
+        # as helper.make_node does it, which takes several times as long
+        for key in sorted(key for key, value in attributes.items() if value is not None):
+            node.attribute.append(_attribute(key, attributes[key]))
+        self.nodes.append(node)
+        return node
 
     def constant(self, name: str, value: npt.ArrayLike) -> str:
         """Add an initializer under a free name like this one; returns the name."""
@@ -82,9 +87,27 @@ class Builder:
         return name
 
 
+def _attribute(key: str, value: Any) -> onnx.AttributeProto:
+    if type(value) is int:
+        return onnx.AttributeProto(name=key, type=onnx.AttributeProto.INT, i=value)
+    return helper.make_attribute(key, value)
+
+
+# Whose values are raw bytes as numpy has them, on machines that begin with the lowest one.
+_RAW = {
+    np.dtype(each): getattr(onnx.TensorProto, each.upper().replace("FLOAT32", "FLOAT"))
+    for each in ("float32", "int8", "uint8", "int32", "int64")
+    if sys.byteorder == "little"
+}
+
+
 def constant(name: str, value: npt.ArrayLike) -> onnx.TensorProto:
     """Make an initializer of an array, 0-d ones included; it is stored where large ones are, see `int8cal.stored`."""
-    return stored(numpy_helper.from_array(np.asarray(value, order="C"), name))
+    array = np.asarray(value, order="C")
+    kind = _RAW.get(array.dtype)
+    if kind is None:
+        return stored(numpy_helper.from_array(array, name))
+    return stored(onnx.TensorProto(name=name, data_type=kind, dims=array.shape, raw_data=array.tobytes()))
 
 
 def instead(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx
 from onnx import helper
@@ -24,8 +24,7 @@ Dims = tuple[int | None, ...]
 _WITH_GRAPHS = frozenset({"If", "Loop", "Scan", "SequenceMap"})  # ONNX's own ops that have some
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """One edge: input number `slot` of `node`; slot -1 means the node's subgraphs read the tensor."""
 
     node: onnx.NodeProto
@@ -46,13 +45,14 @@ class Index:
         self.producer: dict[str, onnx.NodeProto] = {
             name: node for node in self.graph.node for name in node.output if name
         }
-        self.uses: dict[str, list[Use]] = {}
+        uses = defaultdict[str, list[Use]](list)
         for node in self.graph.node:
             for slot, name in enumerate(node.input):
                 if name:
-                    self.uses.setdefault(name, []).append(Use(node, slot))
+                    uses[name].append(Use(node, slot))
             for name in outer_references(node):
-                self.uses.setdefault(name, []).append(Use(node, -1))
+                uses[name].append(Use(node, -1))
+        self.uses: dict[str, list[Use]] = dict(uses)
         self.initializers: dict[str, onnx.TensorProto] = {tensor.name: tensor for tensor in self.graph.initializer}
         self.inputs: frozenset[str] = frozenset(value.name for value in self.graph.input) - self.initializers.keys()
         self.outputs: frozenset[str] = frozenset(value.name for value in self.graph.output)
@@ -195,8 +195,9 @@ def references_of(graph: onnx.GraphProto) -> set[str]:
 
 def tensors_read(node: onnx.NodeProto) -> list[str]:
     """Return the tensors that a node reads: its inputs, then what its subgraphs read of the enclosing graph."""
-    read = [*filter(None, node.input)]
-    return [*read, *sorted(outer_references(node))]
+    read = [name for name in node.input if name]
+    inside = outer_references(node)
+    return [*read, *sorted(inside)] if inside else read
 
 
 def derived_constants(index: Index) -> frozenset[str]:

@@ -76,15 +76,19 @@ def signature_of(model: onnx.ModelProto) -> Signature:
     Returns:
         The signature. A vector that a MatMul multiplies by constant weights has their size, also where it is symbolic.
     """
-    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    summed = {
-        str(node.input[0]): weights[node.input[1]][-2:][0]
-        for node in model.graph.node
-        if node.op_type == "MatMul" and len(node.input) > 1 and weights.get(node.input[1])
-    }
+    products, sizes = [], set[str]()
+    for node in model.graph.node:
+        kind = node.op_type
+        if kind == "MatMul" and len(node.input) > 1:
+            products.append(node)
+        elif kind in _SIZED and len(node.input) > 1:
+            sizes.add(node.input[1])
+    asked = {value.name for value in model.graph.input} | {node.input[1] for node in products}
+    # of a long graph there are tens of thousands, and few of them are asked for
+    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer if tensor.name in asked}
+    summed = {str(node.input[0]): weights[node.input[1]][-2:][0] for node in products if weights.get(node.input[1])}
     inputs = tuple(_specs(value for value in model.graph.input if value.name not in weights))
     vectors = {spec.name for spec in inputs if spec.shape is not None and len(spec.shape) == 1}
-    sizes = {node.input[1] for node in model.graph.node if node.op_type in _SIZED and len(node.input) > 1}
     return Signature(
         inputs=tuple(
             replace(spec, shape=(summed[spec.name],))

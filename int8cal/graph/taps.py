@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import onnx
 
 from int8cal.graph.edit import refill
-from int8cal.graph.index import nodes_behind
+from int8cal.graph.index import nodes_behind, outer_references
 from int8cal.protos import ModelView, view_of
 
 if TYPE_CHECKING:
@@ -86,9 +86,17 @@ def tapped_model(
 
 def _drop_unneeded(graph: onnx.GraphProto) -> None:
     """Drop the nodes that no output needs."""
-    producer = {name: node for node in graph.node for name in node.output if name}
-    needed = {id(node) for node in nodes_behind([value.name for value in graph.output], producer)}
     nodes = [*graph.node]
+    read = {value.name for value in graph.output}
+    for node in reversed(nodes):  # readers stand behind what they read: mostly every node has one
+        if read.isdisjoint(node.output):
+            break
+        read.update(node.input)
+        read |= outer_references(node)
+    else:
+        return
+    producer = {name: node for node in nodes for name in node.output if name}
+    needed = {id(node) for node in nodes_behind([value.name for value in graph.output], producer)}
     if len(needed) < len(nodes):
         refill(graph.node, [node for node in nodes if id(node) in needed])
 

@@ -15,12 +15,18 @@ import numpy as np
 from int8cal.numerics.compiled import part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from int8cal.numerics import Float64, Int64
 
 LIMBS = 28  # 896 bits: from 2**-448 (below the square of the smallest float32, with 53 bits to spare) to 2**447
 LOWEST = -448
 _MASK = (1 << 32) - 1
 _BYTES = 4 * (LIMBS - 1) + 8  # of a sum as one number: its last limb has 64 bits
+_WIDTH = 4 * LIMBS  # of the lower halves of limbs, or of the upper ones, to which _HALF is added: they may be negative
+_HALF = 1 << 31
+_ALL_HALVES = int.from_bytes(_HALF.to_bytes(4, "little") * LIMBS, "little")
+_FEW = 32  # sums that are carried one by one, as whole numbers; numpy takes longer to start
 _PLACES = 778  # of the lowest bit of a value; from there on too few limbs would be left for carries
 
 
@@ -74,6 +80,8 @@ add_part = part(_add_loop)  # `add`, for loops that call it
 
 def canonical(limbs: Int64) -> Int64:
     """Carry, so that equal sums are equal arrays: limbs in [0, 2**32), only the last signed."""
+    if len(limbs) <= _FEW:
+        return _limbs_of(_integers(limbs))
     result = limbs.copy()
     for index in range(LIMBS - 1):
         result[:, index + 1] += result[:, index] >> 32
@@ -101,13 +109,21 @@ def scaled(limbs: Int64, exponents: Int64) -> Int64:
         total << exponent if exponent >= 0 else total >> -exponent
         for total, exponent in zip(_integers(limbs), exponents.tolist(), strict=True)
     )
-    data = np.frombuffer(b"".join(each.to_bytes(_BYTES, "little", signed=True) for each in moved), np.uint8)
+    return _limbs_of(moved)
+
+
+def _limbs_of(sums: Iterable[int]) -> Int64:
+    """Return whole numbers as canonical limbs."""
+    data = np.frombuffer(b"".join(each.to_bytes(_BYTES, "little", signed=True) for each in sums), np.uint8)
     low, last = np.split(data.reshape(-1, _BYTES), [_BYTES - 8], axis=1)
     return np.concatenate([np.ascontiguousarray(low).view("<u4"), np.ascontiguousarray(last).view("<i8")], axis=1)
 
 
 def _integers(limbs: Int64) -> list[int]:
-    rows = canonical(limbs)
-    parts = (rows[:, :-1].astype("<u4"), rows[:, -1:].astype("<i8"))
-    data = np.concatenate([part.view(np.uint8) for part in parts], axis=1).tobytes()
-    return [int.from_bytes(data[at : at + _BYTES], "little", signed=True) for at in range(0, len(data), _BYTES)]
+    """Return sums as whole numbers; their limbs may be of any sign, and not carried."""
+    low, high = ((half & _MASK).astype("<u4").tobytes() for half in (limbs, (limbs >> 32) + _HALF))
+    return [
+        int.from_bytes(low[at : at + _WIDTH], "little")
+        + (int.from_bytes(high[at : at + _WIDTH], "little") - _ALL_HALVES << 32)
+        for at in range(0, len(low), _WIDTH)
+    ]

@@ -31,6 +31,7 @@ Side = tuple[Float64, Float64, Int32, int]  # of zero; see `_tails`
 # clipped to a small part of its range, and the rounding error there needs points finer than that range's steps.
 RESOLUTION = 2048  # points per window: 8 per step of a range that fills it
 WINDOWS = 4.0 ** -np.arange(5)
+_STEPS = np.arange(RESOLUTION + 1.0)
 
 STAGES = ((0.98, range(110)), (0.995, range(-8, 9)))  # the ratio of neighbouring candidates, and its powers
 ROUNDS = 5  # how often a stage starts again from where it arrived
@@ -56,7 +57,13 @@ def points_of(histogram: Histogram) -> Points:
 
 def _edges(low: float, high: float) -> Float64:
     """Return the edges of linspace(low, high, RESOLUTION + 1) and of all smaller windows, ascending, each once."""
-    edges = np.linspace(low * WINDOWS, high * WINDOWS, RESOLUTION + 1, axis=1).ravel()
+    # linspace to the bit, at a third of its time
+    lows, widths = low * WINDOWS, high * WINDOWS - low * WINDOWS
+    steps = widths / RESOLUTION
+    edges = _STEPS * steps[:, np.newaxis] if steps.all() else _STEPS / RESOLUTION * widths[:, np.newaxis]
+    edges += lows[:, np.newaxis]
+    edges[:, -1] = high * WINDOWS
+    edges = edges.ravel()
     edges.sort(kind="stable")  # which merges runs that are sorted already
     once: Float64 = edges[np.append(True, edges[1:] != edges[:-1])]
     return once

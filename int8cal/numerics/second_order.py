@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # on held-out samples: with 10 positions per input 0.02 to 0.2 are alike, with half a one 0.6 is best
 LEAST_SHARE, SHARE_PER_INPUT, MOST_SHARE = 0.05, 0.25, 0.6
 PASSES = 20  # of single steps over a row, at most
+_ROUGH = 1e-4  # far above the error of sums in float32
 _COLUMNS = 128  # whose errors reach the columns before them in one product
 
 
@@ -67,8 +68,8 @@ def mixed(gram: Float64, count: int, channels: int, *, overwrite: bool = False) 
     return result
 
 
-def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> Float64:
-    """Return e^T G e per output channel.
+def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> float:
+    """Return e^T G e summed over output channels.
 
     Args:
         rows: Weights, (scales, outputs per scale, K).
@@ -77,11 +78,11 @@ def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> Floa
         gram: (groups, K, K).
 
     Returns:
-        float64 shaped as the first two axes of rows.values, in units of the weights squared times those of gram.
+        In units of the weights squared times those of gram.
     """
-    errors = grouped(codes * scales[:, None, None] - rows.values.astype(np.float64), len(gram))
-    powers = np.einsum("gok,gok->go", errors @ gram, errors)
-    return ungrouped(powers[:, :, None], rows.values.shape)[:, :, 0]
+    errors = grouped(codes * scales[:, None, None] - rows.values.astype(np.float64), len(gram)).astype(np.float32)
+    # sum of e^T G e = sum of G * sum of e e^T: a symmetric product, and seven digits of it are enough
+    return float(sum(np.vdot(own.T @ own, sums) for own, sums in zip(errors, gram, strict=True)))
 
 
 def grouped(values: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -125,15 +126,19 @@ def round_second_order(rows: Rows, scales: Float64, dtype: QType, links: Links, 
     first = np.ascontiguousarray(grouped(start, groups), np.float64)
     low, high = float(dtype.qmin), float(dtype.qmax)
     codes, sums = _descend(exact, columnwise(exact, moments, links, low, high), moments, links, low, high)
-    worse = sums >= _sums(exact, first, moments)
+    # to seven digits at first, which nearly always tell
+    worse = sums >= (1.0 - _ROUGH) * _sums(exact, first, moments.astype(np.float32))
+    if worse.any():
+        worse &= sums >= _sums(exact, first, moments)
     if worse.any():
         codes = np.where(worse[:, :, None], _descend(exact, first, moments, links, low, high)[0], codes)
     return ungrouped(codes.astype(np.int8), rows.values.shape)
 
 
-def _sums(exact: Float64, codes: Float64, moments: Float64) -> Float64:
+def _sums(exact: Float64, codes: Float64, moments: npt.NDArray[Any]) -> Float64:
     errors = codes - exact
-    sums: Float64 = np.einsum("gok,gok->go", errors @ moments, errors)
+    slopes = errors.astype(moments.dtype) @ moments
+    sums: Float64 = np.einsum("gok,gok->go", slopes.astype(np.float64), errors)
     return sums
 
 
@@ -153,20 +158,65 @@ def columnwise(exact: Float64, moments: Float64, links: Links, low: float, high:
     for stop in range(size, 0, -_COLUMNS):
         begin = max(stop - _COLUMNS, 0)
         carried = errors[:, :, stop:] @ lower[:, stop:, begin:stop]
-        for k in range(stop - 1, begin - 1, -1):
-            wanted = exact[:, :, k] - carried[:, :, k - begin] / lower[:, None, k, k]
-            code = np.clip(np.rint(wanted), low, high)
-            if k > 0 and links[k - 1]:
-                # the partner is not fixed yet: both give way alike, as `rounding` does
-                near = np.clip(np.rint(exact[:, :, k - 1]), low, high)
-                code = _lowered(code, near, wanted, exact[:, :, k - 1])
-            if k + 1 < size and links[k]:
-                code = _beside(code, codes[:, :, k + 1])
-            code[exact[:, :, k] == 0.0] = 0.0
-            codes[:, :, k] = code
-            errors[:, :, k] = code - exact[:, :, k]
-            carried[:, :, : k - begin] += errors[:, :, k, None] * lower[:, None, k, begin:k]
+        _round_block(exact, lower, links, low, high, begin, carried, codes, errors)
     return codes
+
+
+def _round_block_loop(
+    exact: Any, lower: Any, links: Any, low: Any, high: Any, begin: Any, carried: Any, codes: Any, errors: Any
+) -> None:
+    # carried: what the errors behind each column of the block ask of it, (groups, rows, columns of the block)
+    for group in range(len(exact)):
+        for row in range(exact.shape[1]):
+            for k in range(begin + carried.shape[2] - 1, begin - 1, -1):
+                weight = exact[group, row, k]
+                wanted = weight - carried[group, row, k - begin] / lower[group, k, k]
+                code = min(max(np.rint(wanted), low), high)
+                if k > 0 and links[k - 1]:
+                    # the partner is not fixed yet: both give way alike, as `rounding` does
+                    other = exact[group, row, k - 1]
+                    sign = -1.0 if code < 0.0 else 1.0
+                    mine, theirs = sign * code, sign * min(max(np.rint(other), low), high)
+                    if theirs > 0.0 and mine + theirs > SAFE_SUM:
+                        half = np.rint((sign * (wanted - other) + SAFE_SUM) / 2.0)
+                        code = sign * min(max(half, SAFE_SUM - theirs), mine)
+                if k + 1 < exact.shape[2] and links[k]:
+                    fixed = codes[group, row, k + 1]
+                    lowest = -SAFE_SUM - fixed if fixed < 0.0 else -SAFE_SUM
+                    highest = SAFE_SUM - fixed if fixed > 0.0 else SAFE_SUM
+                    code = min(max(code, lowest), highest)
+                if weight == 0.0:
+                    code = 0.0
+                codes[group, row, k] = code
+                error = code - weight
+                errors[group, row, k] = error
+                for j in range(k - begin):
+                    carried[group, row, j] += error * lower[group, k, begin + j]
+
+
+def _round_block_twin(
+    exact: Float64,
+    lower: Float64,
+    links: Links,
+    low: float,
+    high: float,
+    begin: int,
+    carried: Float64,
+    codes: Float64,
+    errors: Float64,
+) -> None:
+    for k in range(begin + carried.shape[2] - 1, begin - 1, -1):
+        wanted = exact[:, :, k] - carried[:, :, k - begin] / lower[:, None, k, k]
+        code = np.clip(np.rint(wanted), low, high)
+        if k > 0 and links[k - 1]:
+            near = np.clip(np.rint(exact[:, :, k - 1]), low, high)
+            code = _lowered(code, near, wanted, exact[:, :, k - 1])
+        if k + 1 < exact.shape[2] and links[k]:
+            code = _beside(code, codes[:, :, k + 1])
+        code[exact[:, :, k] == 0.0] = 0.0
+        codes[:, :, k] = code
+        errors[:, :, k] = code - exact[:, :, k]
+        carried[:, :, : k - begin] += errors[:, :, k, None] * lower[:, None, k, begin:k]
 
 
 def _lowered(code: Float64, near: Float64, wanted: Float64, other: Float64) -> Float64:
@@ -242,4 +292,5 @@ def _step_twin(
             break
 
 
+_round_block = compiled(_round_block_loop, _round_block_twin, value_s=1e-8)
 _step = compiled(_step_loop, _step_twin)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.calibration.engines.parts import Numbered
 from int8cal.graph.costs import layer_outputs
 from int8cal.graph.index import Index
 from int8cal.graph.taps import in_chunks, tapped_model
@@ -20,14 +23,16 @@ from int8cal.probe.inside import switched_model
 from int8cal.probe.noise import run_seconds, sample_count
 from int8cal.probe.probe import Probe
 from int8cal.probe.rounded import ErrorNodes, RoundedLayer
-from int8cal.probe.score_points import tensors_of
+from int8cal.probe.score_points import output_points, tensors_of
+from int8cal.protos import PackedModel
 from int8cal.runtime.sessions import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import onnx
 
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.numerics.affine import Affine
@@ -85,6 +90,7 @@ def measure_contributions(
     *,
     inside: Sequence[InnerGraph] = (),
     threads: int = 0,
+    cluster: Cluster | None = None,
 ) -> Contributions:
     """Measure the noise that each source makes at the outputs by itself.
 
@@ -97,30 +103,109 @@ def measure_contributions(
         elements: Values per inference of every planned tensor.
         inside: All planned bodies of If, Loop and Scan, one behind the one that it is in, with their sources.
         threads: Of the runtime; 0 for all CPUs.
+        cluster: Where the sources of the main graph are measured; None for here. No bit depends on it.
 
     Returns:
         Of all sources, those of bodies by their full names, on the same samples.
     """
-    probe = Probe(model, plan, signature, threads, behind_layers=True, shown=(), at_outputs=True)
+    points = output_points(model)
     every = [*sources, *(each.full(source) for each in inside for source in each.sources)]
-    powers = {source: np.zeros(len(probe.points)) for source in every}
-    if not probe.points:
+    powers = {source: np.zeros(len(points)) for source in every}
+    if not points:
         return Contributions((), np.zeros(0), powers)
     run_s = run_seconds(model, plan, elements)
     run_s += sum(each.runs * run_seconds(each.model, each.plan, each.elements) for each in inside)
     count = sample_count(SECONDS, len(every) + 2, run_s, min(SAMPLES, len(samples)))
-    runs = [probe.run([sample]) for sample in samples[:count]]
-    for chunk in in_chunks(sources, lambda each: _held_bytes(each, sources[each], elements), CHUNK_BYTES):
-        error_model, names = _error_model(model, {source: sources[source] for source in chunk})
-        session = Session(error_model, threads=threads)
-        for run in runs:
+    chunks = [*in_chunks(sources, lambda each: _held_bytes(each, sources[each], elements), CHUNK_BYTES)]
+    measuring = _Measuring(model, plan, signature, sources, samples[:count], chunks, threads)
+    if cluster is None:
+        found = measuring.measured(range(len(measuring.order)))
+    else:
+        work = SourcesWork(PackedModel.of(model), plan, signature, dict(sources), tuple(samples[:count]), tuple(chunks))
+        names = [f"rounding of {source.what} of {source.name}" for _, _, source in measuring.order]
+        found = cluster.each(work, Numbered("noise of layers", names))
+    for (_, _, source), noise in zip(measuring.order, found, strict=True):
+        powers[source] += noise
+    powers |= _measure_inside(model, inside, measuring.runs, tensors_of(points), threads)
+    signal: Float64 = np.sum([run.reference.power for run in measuring.runs], axis=0)
+    return Contributions(tuple(point.tensor for point in points), signal, powers)
+
+
+@dataclass(frozen=True, eq=False)
+class SourcesWork:
+    """Measures sources in another process; see `calibration.engines.parts.Work`.
+
+    Attributes:
+        model, plan, signature, sources: As for `measure_contributions`.
+        samples: Those that are used.
+        chunks: The sources, as many at a time as one error model computes.
+    """
+
+    model: PackedModel
+    plan: Plan
+    signature: Signature
+    sources: Mapping[NoiseSource, RoundedLayer | Affine]
+    samples: tuple[SampleLike, ...]
+    chunks: tuple[list[NoiseSource], ...]
+
+    def open(self, threads: int) -> Callable[[range], list[Float64]]:
+        """Open the model."""
+        model = self.model.model()
+        measuring = _Measuring(model, self.plan, self.signature, self.sources, self.samples, self.chunks, threads)
+        return lambda numbers: [*measuring.measured(numbers)]
+
+
+class _Measuring:
+    """Inferences with the error of one source each, numbered: chunk by chunk, in these sample by sample.
+
+    Args:
+        model, plan, signature, sources, samples, chunks: As for `SourcesWork`.
+        threads: Of the runtime.
+
+    Attributes:
+        order: Chunk, sample and source of each number.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        plan: Plan,
+        signature: Signature,
+        sources: Mapping[NoiseSource, RoundedLayer | Affine],
+        samples: Sequence[SampleLike],
+        chunks: Sequence[list[NoiseSource]],
+        threads: int,
+    ) -> None:
+        self._model, self._sources, self._samples, self._threads = model, sources, samples, threads
+        self._chunks = chunks
+        self._probe = Probe(model, plan, signature, threads, behind_layers=True, shown=(), at_outputs=True)
+        self.order = [
+            (chunk, row, source) for chunk, own in enumerate(chunks) for row in range(len(samples)) for source in own
+        ]
+        self._opened: tuple[int, Session, dict[NoiseSource, str]] | None = None
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """Each sample without errors."""
+        return [self._probe.run([sample]) for sample in self._samples]
+
+    def measured(self, numbers: range) -> Iterator[Float64]:
+        """Return the squared errors at the outputs, (outputs,), of some of the inferences."""
+        for (chunk, row), own in groupby((self.order[number] for number in numbers), lambda each: each[:2]):
+            run = self.runs[row]
+            session, names = self._errors_of(chunk)
             found = session.run(run.feed)
-            errors = ((run, {source.site: found[names[source]]}) for source in chunk)
-            for source, noise in zip(chunk, probe.noises(errors), strict=True):
-                powers[source] += noise
-    powers |= _measure_inside(model, inside, runs, tensors_of(probe.points), threads)
-    signal: Float64 = np.sum([run.reference.power for run in runs], axis=0)
-    return Contributions(tuple(point.tensor for point in probe.points), signal, powers)
+            yield from self._probe.noises((run, {source.site: found[names[source]]}) for _, _, source in own)
+
+    def _errors_of(self, chunk: int) -> tuple[Session, dict[NoiseSource, str]]:
+        """Open the error model of a chunk, once for numbers that follow each other."""
+        if self._opened is None or self._opened[0] != chunk:
+            self._opened = None  # its memory goes before the next one's is taken
+            error_model, names = _error_model(
+                self._model, {source: self._sources[source] for source in self._chunks[chunk]}
+            )
+            self._opened = chunk, Session(error_model, threads=self._threads), names
+        return self._opened[1:]
 
 
 def _measure_inside(

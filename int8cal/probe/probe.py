@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,29 +16,37 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
+from int8cal.calibration.engines.parts import Numbered
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.affine import affine_of_values, fake_quantized
 from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
-from int8cal.protos import copied, weight_bytes
+from int8cal.protos import PackedModel, copied, weight_bytes
 from int8cal.runtime.batching import batch_size, in_order, make_feed, run_group
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.numerics.affine import Affine
     from int8cal.runtime.batching import Arrays, SampleLike
 
+    # what is rounded together: sites, and the affine of the codes that are read there; None for the range of the values
+    # at hand, as DynamicQuantizeLinear takes it
+    Rounding = Mapping[ErrorSite, Affine | None]
+
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
+ELSEWHERE_S = 5.0  # estimated, of roundings at a time: fewer take a cluster no less, whose workers start first
 _HELD_BYTES = 256_000_000  # of tensors that are held of all runs
+_KEPT_BYTES = 64_000_000  # of runs without errors that are kept for the next roundings of the same samples
 LARGE = 500_000_000  # bytes of weights; of such a model there is one session, since each lays them out once more
 
 
@@ -55,6 +64,11 @@ class Run:
     values: Arrays
     reference: ReferenceOutputs
 
+    @property
+    def nbytes(self) -> int:
+        """Size of its tensors, without what it was fed."""
+        return sum(value.nbytes for name, value in self.values.items() if name not in self.feed)
+
 
 @dataclass
 class Probe:
@@ -70,6 +84,8 @@ class Probe:
             they go through the model as it is.
         shown: Tensors whose values are of interest; None for all planned ones.
         at_outputs: Errors are measured at the model's real outputs, else where it is scored (see `score_points`).
+        cluster: Runs roundings that take ELSEWHERE_S and more; None for this process alone. No bit depends on it.
+        run_s: Estimated seconds of a run with errors, for that.
     """
 
     model: onnx.ModelProto
@@ -79,7 +95,10 @@ class Probe:
     behind_layers: bool = False
     shown: Iterable[str] | None = None
     at_outputs: bool = False
+    cluster: Cluster | None = None
+    run_s: float = 0.0
     _sessions: dict[bool, Session] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[int, tuple[SampleLike, Run]] = field(default_factory=dict, init=False, repr=False)  # by id
 
     def __post_init__(self) -> None:
         self.points = output_points(self.model) if self.at_outputs else score_points(self.model)
@@ -123,7 +142,7 @@ class Probe:
         result: list[Run] = []
         for start in range(0, len(samples), size):
             run = self.run(samples[start : start + size], samples[start] if size == 1 else None)
-            held += sum(value.nbytes for name, value in run.values.items() if name not in run.feed)
+            held += run.nbytes
             if result and held > _HELD_BYTES:
                 break
             result.append(run)
@@ -148,15 +167,12 @@ class Probe:
         signal = np.sum([run.reference.power for run in runs], axis=0) / weights_of(self.points)
         return float(relative(np.asarray(noise), signal))
 
-    def rounding_noise(
-        self, samples: Sequence[SampleLike], roundings: Sequence[Mapping[ErrorSite, Affine | None]]
-    ) -> tuple[Float64, Float64]:
+    def rounding_noise(self, samples: Sequence[SampleLike], roundings: Sequence[Rounding]) -> tuple[Float64, Float64]:
         """Run every rounding on every sample.
 
         Args:
             samples: One inference each.
-            roundings: What is rounded, each by itself: sites, and the affine of the codes that are read there; None for
-                the range of the values at hand, as DynamicQuantizeLinear takes it.
+            roundings: What is rounded, each by itself.
 
         Returns:
             Squared errors at the points, float64 (roundings, samples, points), and squared values without, (samples,
@@ -165,36 +181,88 @@ class Probe:
         """
         errors = np.zeros((len(roundings), len(samples), len(self.points)))
         signal = np.zeros((len(samples), len(self.points)))
+        if not self.points:
+            return errors, signal
+        if self.cluster is None or len(samples) * len(roundings) * self.run_s < ELSEWHERE_S:
+            found = self.each_rounding(samples, roundings, range(len(samples) * len(roundings)))
+        else:
+            packed = PackedModel.of(self.model)
+            work = RoundingWork(packed, self.plan, self.signature, self.behind_layers, tuple(samples), tuple(roundings))
+            names = [", ".join({site.tensor: site for site in rounding}) for rounding in roundings]
+            found = self.cluster.each(work, Numbered("noise of tensors", names * len(samples)))
+        for number, (noise, exact) in enumerate(found):
+            row, index = divmod(number, len(roundings))
+            errors[index, row], signal[row] = noise, exact
+        return errors, signal
+
+    def each_rounding(
+        self, samples: Sequence[SampleLike], roundings: Sequence[Rounding], numbers: range
+    ) -> Iterator[tuple[Float64, Float64]]:
+        """Run some roundings, numbered sample by sample; see `rounding_noise`.
+
+        Yields:
+            Squared errors, and squared values without: (points,) both.
+        """
+        signals = dict[int, Float64]()  # of each sample that was run
 
         def with_errors() -> Iterator[tuple[Run, Mapping[ErrorSite, Array]]]:
-            for row, sample in enumerate(samples):
-                run = self.run([sample], sample)
-                signal[row] = run.reference.signal
-                for rounding in roundings:
+            for row, own in groupby(numbers, lambda number: number // len(roundings)):
+                run = self._run_of(samples[row])
+                signals[row] = run.reference.signal
+                for number in own:
                     yield (
                         run,
                         {
                             site: fake_quantized(value, affine or affine_of_values(value)) - value
-                            for site, affine in rounding.items()
+                            for site, affine in roundings[number % len(roundings)].items()
                             for value in (run.values[site.tensor],)
                         },
                     )
 
-        if self.points:
-            for number, noise in enumerate(self.noises(with_errors())):
-                row, index = divmod(number, len(roundings))
-                errors[index, row] = noise
-        return errors, signal
+        for number, noise in zip(numbers, self.noises(with_errors()), strict=True):
+            yield noise, signals[number // len(roundings)]
 
     def close(self) -> None:
-        """Give the sessions' memory back; the next run opens them again."""
+        """Give the memory of sessions and runs back; the next run opens them again."""
         self._sessions.clear()
+        self._kept.clear()
+
+    def _run_of(self, sample: SampleLike) -> Run:
+        """Run one sample without errors, or recall its run."""
+        if id(sample) not in self._kept:
+            run = self.run([sample], sample)
+            if sum(kept.nbytes for _, kept in self._kept.values()) + run.nbytes > _KEPT_BYTES:
+                return run
+            self._kept[id(sample)] = sample, run  # the sample, so that no other gets its id
+        return self._kept[id(sample)][1]
 
     def _session(self, *, noisy: bool) -> Session:
         if noisy not in self._sessions:
             model = self._injection.model if noisy else tapped_model(self.model, (*self._shown, *self._outputs))
             self._sessions[noisy] = Session(model, threads=self.threads, at_once=SIDE_BY_SIDE)
         return self._sessions[noisy]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundingWork:
+    """Runs roundings in another process; see `calibration.engines.parts.Work`.
+
+    Attributes:
+        model, plan, signature, behind_layers: As for `Probe`.
+        samples, roundings: As for `Probe.rounding_noise`.
+    """
+
+    model: PackedModel
+    plan: Plan
+    signature: Signature
+    behind_layers: bool
+    samples: tuple[SampleLike, ...]
+    roundings: tuple[Rounding, ...]
+
+    def open(self, threads: int) -> Callable[[range], list[tuple[Float64, Float64]]]:
+        """Open the model."""
+        probe = Probe(self.model.model(), self.plan, self.signature, threads, self.behind_layers)
+        return lambda numbers: [*probe.each_rounding(self.samples, self.roundings, numbers)]
 
 
 class LayerProducts:

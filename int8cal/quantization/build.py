@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float64
     from int8cal.numerics.affine import Affine
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.embeddings import QuantizedEmbedding
@@ -52,6 +53,7 @@ class BuiltModel:
             embeddings, by node.
         warnings: What the user should know.
         inside: Likewise of bodies of If, Loop and Scan, by path; their models are in `model` and empty here.
+        searched: Scales of weights that were searched for, by digest; models that are built of each other share it.
     """
 
     model: onnx.ModelProto
@@ -61,6 +63,7 @@ class BuiltModel:
     embeddings: dict[str, QuantizedEmbedding]
     warnings: tuple[str, ...]
     inside: dict[str, BuiltModel] = field(default_factory=dict)
+    searched: dict[str, Float64] = field(default_factory=dict)
 
 
 def build_model(
@@ -119,7 +122,8 @@ def _build_graph(prepared: Index, plan: Plan, table: CalibrationTable, known: Bu
             draft = correction.apply(draft)
     activations = draft.table.affines(draft.plan)
     _check_symmetric(draft.plan, activations)
-    layers = quantize_layers(draft, activations, {} if known is None else known.layers)
+    searched = {} if known is None else known.searched
+    layers = quantize_layers(draft, activations, {} if known is None else known.layers, searched)
     metadata = {**draft.metadata, TABLE_KEY: _digest(draft, activations, layers, recurrent, embeddings)}
     if table.settings.steps:
         metadata[STEPS_KEY] = json.dumps(table.settings.steps)
@@ -127,7 +131,7 @@ def _build_graph(prepared: Index, plan: Plan, table: CalibrationTable, known: Bu
     model = emit_recurrent(take_codes(model, draft.pixels), recurrent)
     model = emit_embeddings(emit_unranged(model, draft, layers), embeddings)
     warnings = (*told(prepared.model), *_warnings(layers, draft.entries))
-    return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings)
+    return BuiltModel(computed_again(model), draft, layers, recurrent, embeddings, warnings, searched=searched)
 
 
 def shared_scale_warnings(plan: Plan, table: CalibrationTable) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,12 +18,13 @@ from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, g
 from int8cal.quantization.corrections.channel_copies import with_copies
 from int8cal.quantization.corrections.integers import codes_from_text
 from int8cal.quantization.corrections.residual_codes import choose_plane_scales, fine_weights, round_planes, widened
+from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 from int8cal.stored import LEAST, is_stored, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
     import numpy.typing as npt
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
     from int8cal.quantization.corrections.correction import Draft
+
+_WORTH_THREADS = 1000  # weights of a layer, on average
 
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 
@@ -63,7 +66,10 @@ class LayerWeights:
 
 
 def quantize_layers(
-    draft: Draft, activations: Mapping[str, Affine], known: Mapping[str, QuantizedLayer]
+    draft: Draft,
+    activations: Mapping[str, Affine],
+    known: Mapping[str, QuantizedLayer],
+    searched: MutableMapping[str, Float64] | None = None,
 ) -> dict[str, QuantizedLayer]:
     """Quantize the weights and biases of all planned layers, on all CPUs; a layer without a range keeps a float bias.
 
@@ -74,6 +80,7 @@ def quantize_layers(
             codes have twice the channels, with copies of channels or residual codes of some as many more.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
         known: Integers of an earlier draft by node name: codes are taken from there where they would be the same.
+        searched: Scales that were found before, by the digest of what they were searched for; gets those found now.
 
     Returns:
         Integers by node name.
@@ -83,16 +90,20 @@ def quantize_layers(
         NonFiniteError: A weight holds NaN or infinity; names it and its node.
     """
     index = draft.index
+    found_before = {} if searched is None else searched
 
     def quantized(layer: Layer) -> QuantizedLayer:
+        before = known.get(layer.node)
         if layer.form is not None:
-            return _unranged(index, layer, draft, known.get(layer.node))
-        return _quantized(index, layer, draft, activations[layer.input], known.get(layer.node))
+            return _unranged(index, layer, draft, before, found_before)
+        return _quantized(index, layer, draft, activations[layer.input], before, found_before)
 
     layers = draft.plan.weighted
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        found = map(_apart, pool.map(quantized, layers))
-        return dict(zip((layer.node for layer in layers), found, strict=True))
+    # threads that do little but wait for the interpreter take more time than one
+    held = sum(math.prod(index.initializers[layer.weight].dims) for layer in layers)
+    threads = cpu_count() if held >= _WORTH_THREADS * len(layers) else 1
+    found = map(_apart, in_parts(quantized, layers, threads))
+    return dict(zip((layer.node for layer in layers), found, strict=True))
 
 
 def _apart(layer: QuantizedLayer) -> QuantizedLayer:
@@ -103,26 +114,38 @@ def _apart(layer: QuantizedLayer) -> QuantizedLayer:
     return replace(layer, weight=values_of(tensor)) if is_stored(tensor) else layer
 
 
-def _unranged(index: Index, layer: Layer, draft: Draft, known: QuantizedLayer | None) -> QuantizedLayer:
+def _unranged(
+    index: Index,
+    layer: Layer,
+    draft: Draft,
+    known: QuantizedLayer | None,
+    searched: MutableMapping[str, Float64],
+) -> QuantizedLayer:
     """Quantize the weights of a layer whose input has no calibrated range."""
     source = layer_weights(index, layer, draft)
     entry = draft.entries.get(layer.node)
     given = None if entry is None else entry.scales_for(source.span)
-    chosen = choose_scales(source.rows, source.dtype, source.links) if given is None else given
+    chosen = _searched(source, searched) if given is None else given
     weight, mark = _codes(source, chosen, layer.node, known)
     return QuantizedLayer(weight, chosen, None, 0, source.span, mark=mark)
 
 
-def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine, known: QuantizedLayer | None) -> QuantizedLayer:
+def _quantized(
+    index: Index,
+    layer: Layer,
+    draft: Draft,
+    read: Affine,
+    known: QuantizedLayer | None,
+    searched: MutableMapping[str, Float64],
+) -> QuantizedLayer:
     input_scale = read.scale
     double = layer.node in draft.residual
     entry, delta = draft.entries.get(layer.node), draft.bias_deltas.get(layer.node)
     text = draft.rounding.get(layer.node)
     source = layer_weights(index, layer, draft)
-    choose = choose_plane_scales if double else choose_scales
-    rows, span, links, dtype = source.rows, source.span, source.links, source.dtype
+    rows, span, dtype = source.rows, source.span, source.dtype
     given = None if entry is None else entry.scales_for(span)
-    chosen = choose(rows, dtype, links) if given is None else given
+    chosen = _searched(source, searched, double=double) if given is None else given
     zero = np.logical_not(rows.values.any(axis=(1, 2)))
     chosen, ended = guard_products(chosen, input_scale, zero)
     _check_products(chosen, input_scale, layer)
@@ -149,6 +172,25 @@ def _quantized(index: Index, layer: Layer, draft: Draft, read: Affine, known: Qu
     return QuantizedLayer(weight, chosen, bias_codes, int(raised.sum()), span, int(ended.sum()), mark)
 
 
+def _searched(source: LayerWeights, searched: MutableMapping[str, Float64], *, double: bool = False) -> Float64:
+    """Search for the scales of weights, unless that was done: proposals of one search differ in few layers."""
+    mark = _mark_of(source, double)
+    mark.update(np.ascontiguousarray(source.links).data)
+    mark.update(np.ascontiguousarray(source.rows.values).data)
+    found = searched.get(mark.hexdigest())
+    if found is None:
+        choose = choose_plane_scales if double else choose_scales
+        found = searched[mark.hexdigest()] = choose(source.rows, source.dtype, source.links)
+    return found
+
+
+def _mark_of(source: LayerWeights, *how: object) -> xxhash.xxh3_128:
+    """Begin the digest of what is rounded: its form, and how that is done; values follow."""
+    rows = source.rows
+    kind = (rows.values.shape, rows.values.dtype.str, rows.positions, source.shape, source.reduction)
+    return xxhash.xxh3_128(repr((*kind, source.dtype.name, *how)).encode())
+
+
 def _codes(
     source: LayerWeights,
     scales: Float64,
@@ -172,8 +214,7 @@ def _codes(
         Codes, shaped as stored, and the mark of what they were rounded from.
     """
     rows, links, dtype = source.rows, source.links, source.dtype
-    kind = (rows.values.shape, rows.values.dtype.str, rows.positions, source.shape, source.reduction)
-    mark = xxhash.xxh3_128(repr((*kind, dtype.name, double, text)).encode())
+    mark = _mark_of(source, double, text)
     for array in (rows.values, scales, links):
         mark.update(np.ascontiguousarray(array).data)
     if known is not None and known.mark == mark.hexdigest():

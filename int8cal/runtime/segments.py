@@ -13,6 +13,7 @@ it takes time that grows with the graph, and they compute what the whole does:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from int8cal.graph.index import tensors_read
 from int8cal.protos import ModelView, outline, shell_of, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in two seconds
 # In a segment, at least. Smaller ones are opened in half the time; but each session has worker threads of its own, and
@@ -38,14 +39,19 @@ class Segment:
     """A part of a graph as a model of its own.
 
     Attributes:
-        model: Its nodes on the weights that they read.
+        build: Makes its model: its nodes on the weights that they read.
         inputs: Tensors that it takes: inputs of the whole, and what passes from earlier segments.
         outputs: Tensors that it gives: what passes to later segments, and outputs of the whole.
     """
 
-    model: onnx.ModelProto
+    build: Callable[[], onnx.ModelProto]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """Its model, made anew: all of them at a time would take as much memory as the whole once more."""
+        return self.build()
 
 
 def is_long(model: onnx.ModelProto | ModelView) -> bool:
@@ -190,13 +196,18 @@ class _Whole:
         return zero is not None and zero.data_type in _CODES
 
     def segment(self, first: int, end: int) -> Segment:
-        """Make a model of the nodes from `first` to before `end`."""
-        nodes = self.nodes[first:end]
-        given = [name for node in nodes for name in node.output if name]
-        made = set(given)
+        """Return the segment of the nodes from `first` to before `end`."""
+        given = [name for node in self.nodes[first:end] for name in node.output if name]
         read = list(dict.fromkeys(name for each in self.reads[first:end] for name in each))
         inputs = tuple(name for name in read if name in self.inputs or self.producer.get(name, end) < first)
         outputs = tuple(name for name in given if name in self.outputs or self.last.get(name, -1) >= end)
+        return Segment(partial(self._model, first, end, read, inputs, outputs), inputs, outputs)
+
+    def _model(
+        self, first: int, end: int, read: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]
+    ) -> onnx.ModelProto:
+        nodes = self.nodes[first:end]
+        made = {name for node in nodes for name in node.output if name}
         copies = self._copies(name for name in read if name not in made)
         shell = self.source.shell
         model = onnx.ModelProto(ir_version=shell.ir_version)
@@ -212,7 +223,7 @@ class _Whole:
         needed = dict.fromkeys(name for name in (*copied, *read) if name in self.weights)
         graph.initializer.extend(self.weights[name] for name in needed)
         graph.value_info.extend(self.types[name] for name in sorted(made - set(outputs)) if name in self.types)
-        return Segment(model, inputs, outputs)
+        return model
 
     def _copies(self, names: Iterable[str]) -> Sequence[onnx.NodeProto]:
         """Return the constant nodes that decide tensors, in their order."""

@@ -139,13 +139,13 @@ class Session:
             self._parts = [_Part(session, self.inputs, self.outputs)]
             return
         paths = [optimized_path and optimized_path.with_suffix(f".{number}") for number in range(len(segments))]
-        self._parts = [
-            _Part(_open(each.model, *how, path), each.inputs, each.outputs)
-            for each, path in zip(segments, paths, strict=True)
-        ]
+        self._parts = []
         made = {name for each in segments for name in each.outputs}
-        # an input with a default is none of those that have to be fed
-        made.update(tensor.name for each in segments for tensor in each.model.graph.initializer)
+        for each, path in zip(segments, paths, strict=True):
+            part = each.model
+            self._parts.append(_Part(_open(part, *how, path), each.inputs, each.outputs))
+            # an input with a default is none of those that have to be fed
+            made.update(tensor.name for tensor in part.graph.initializer)
         self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
         if optimized_path is not None:
             joined = join([onnx.load(str(path), load_external_data=False) for path in paths if path is not None])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from int8cal.calibration.ranges import Ranges, choose_ranges
 from int8cal.graph.chains import find_chains
+from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
 from int8cal.graph.plan import make_plan
+from int8cal.job import QuantizationSettings
 from int8cal.quantization.corrections.channel_copies import ChannelCopies
 from int8cal.quantization.corrections.correction import Rescaled
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     import onnx
 
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.data.feeds import Feeds
     from int8cal.data.trimming import Trimmer
@@ -79,6 +83,7 @@ class Inputs:
         holdout: Samples to fit and to score on.
         recipe: Which steps are offered.
         notes: What was decided before, in lines.
+        cluster: Runs long sweeps; None for this process.
     """
 
     prepared: onnx.ModelProto
@@ -89,6 +94,7 @@ class Inputs:
     holdout: Holdout
     recipe: Recipe
     notes: tuple[str, ...] = ()
+    cluster: Cluster | None = None
 
     @cached_property
     def index(self) -> Index:
@@ -99,6 +105,27 @@ class Inputs:
     def chains(self) -> tuple[Chain, ...]:
         """Of the prepared model, under the first plan."""
         return find_chains(self.index, self.plan)
+
+    @cached_property
+    def whole_us(self) -> float:
+        """Estimated time of the int8 model, in microseconds."""
+        return inference_us(self.prepared, self.plan, self.statistics.elements) + self.others_us
+
+    @cached_property
+    def others_us(self) -> float:
+        """Estimated time of the nodes that are in float whatever is chosen, in microseconds; 0 without a sample."""
+        sample = next(iter((*self.holdout.validation, *self.holdout.fit)), None)
+        return 0.0 if sample is None else other_nodes_us(self.prepared, self.plan, sample.feed)
+
+    @property
+    def least_worth(self) -> float:
+        """Share of the noise that has to go for each share of the time; who allows more time asks for less."""
+        allowed = self.job.quantization.latency_allowance
+        return self.recipe.least_worth * min(1.0, QuantizationSettings().latency_allowance / max(allowed, 1e-9))
+
+    def worth_db(self, us: float) -> float:
+        """Return by how much the score has to rise for so many more microseconds."""
+        return -10.0 * math.log10(max(1.0 - self.least_worth * us / self.whole_us, 0.01))
 
     @cached_property
     def ranges(self) -> Ranges:

@@ -39,6 +39,7 @@ def choose_islands(
     noise: Mapping[str, float],
     allowance: float,
     *,
+    others_us: float = 0.0,
     spent_us: float = 0.0,
     fixed: Collection[str] = (),
 ) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -50,6 +51,7 @@ def choose_islands(
         elements: Values per inference of every planned tensor.
         noise: Share of the noise at the outputs, by group of tensors that share a scale.
         allowance: Fraction of the int8 model's estimated time; likewise of the bytes of all layers' weights in float.
+        others_us: Estimated microseconds of the nodes that are in float whatever is chosen.
         spent_us: Estimated microseconds of the allowance that something else has taken.
         fixed: Layers and tensors that must not leave int8.
 
@@ -58,7 +60,7 @@ def choose_islands(
         of the noise; and a line for each island that was looked at.
     """
     index = Index(model)
-    whole_us = inference_us(model, plan, elements)
+    whole_us = inference_us(model, plan, elements) + others_us
     whole_bytes = 4 * _weights(index, plan.weighted)
     left_us, left_bytes = allowance * whole_us - spent_us, min(allowance, MOST_BYTES) * whole_bytes
     taken: list[_Offer] = []

@@ -9,14 +9,15 @@ allowance of time.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from int8cal.calibration.ranges import choose, clipped_by, group_histogram
-from int8cal.graph.costs import fine_channels_us, float_us, inference_us, residual_codes_us
+from int8cal.graph.costs import float_us, inference_us
 from int8cal.graph.index import Index, connected
 from int8cal.graph.islands import owner_of
 from int8cal.numerics.affine import affine_from_range
@@ -24,18 +25,17 @@ from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
 from int8cal.progress import track
-from int8cal.quantization.corrections.channel_copies import can_have_copies
-from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 from int8cal.search.islands import BEYOND, TRIED
+from int8cal.search.residual import Upgrade, residual_upgrades
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     import onnx
 
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.calibration.ranges import Ranges
     from int8cal.calibration.statistics import TensorStatistics
-    from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, Method, QuantizationSettings
@@ -60,34 +60,7 @@ SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another
 LEAST_MOVED = 0.02  # log ratio, by which moving an end must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
-PART_BYTES = 16_000_000  # of errors that are added in one inference
-RESIDUAL_LEAVES = 0.03  # of a tensor's noise, with residual codes
-# Channels that get residual codes by themselves: those of so many times the mean's noise, and no more than this share.
-OUTLYING, FINE_SHARE = 4.0, 1 / 16
-FEWEST = 64  # channels of an input; with fewer, picking some takes longer than the layer
-
-
-@dataclass(frozen=True)
-class Upgrade:
-    """Something that makes less noise and takes more time.
-
-    Attributes:
-        what: For the report.
-        residual: Layers whose input gets residual codes.
-        floats: Optional nodes that stay float.
-        gain: Share of the noise at the outputs that it takes away.
-        us: Estimated microseconds.
-        tensor: Whose residual codes it is about: of all channels, or of `fine` alone. "" for none.
-        fine: Layers that get residual codes of some channels of their input, and which.
-    """
-
-    what: str
-    residual: tuple[str, ...]
-    floats: tuple[str, ...]
-    gain: float
-    us: float
-    tensor: str = ""
-    fine: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+PART_BYTES = 64_000_000  # of errors that are added in one inference
 
 
 @dataclass(frozen=True)
@@ -109,19 +82,6 @@ class Sweep:
     samples: int
 
 
-@dataclass(frozen=True)
-class ResidualGroup:
-    """Layers that read one tensor, which may have residual codes.
-
-    Attributes:
-        nodes: The layers.
-        us: Estimated microseconds that it adds.
-    """
-
-    nodes: tuple[str, ...]
-    us: float
-
-
 class Precision:
     """Measures and decides for one model.
 
@@ -132,7 +92,9 @@ class Precision:
         tensors: Statistics of the planned tensors, equalized likewise.
         samples: What errors are measured on, the more the better.
         seconds: Estimated time that measuring may take; decides how many samples are used.
+        others_us: Estimated time of the nodes that are in float whatever is chosen.
         threads: Of the runtime; 0 for all CPUs.
+        cluster: Runs long sweeps, see `Probe`; None for this process alone.
     """
 
     def __init__(
@@ -145,17 +107,24 @@ class Precision:
         *,
         seen: int,
         seconds: float,
+        others_us: float = 0.0,
         threads: int = 0,
+        cluster: Cluster | None = None,
     ) -> None:
         self.model, self.plan, self.tensors, self.samples = model, plan, tensors, samples
         self.index = Index(model)
-        self.probe = Probe(model, plan, signature, threads)
         self.elements = {name: value.count / max(seen, 1) for name, value in tensors.items()}
-        self.seconds = seconds
+        self.seconds, self.others_us = seconds, others_us
         self.run_s = run_seconds(model, plan, self.elements)
+        self.probe = Probe(model, plan, signature, threads, cluster=cluster, run_s=self.run_s)
         self.regions = optional_regions(self.index, plan)
+        # what was measured of a sample: squared errors by rounding, and squared values
+        self._errors: dict[tuple[int, frozenset[tuple[ErrorSite, Affine | None]]], Float64] = {}
+        self._signals: dict[int, Float64] = {}
 
-    def sweep(self, affines: Mapping[str, Affine], wanted: Collection[str] | None = None) -> Sweep:
+    def sweep(
+        self, affines: Mapping[str, Affine], wanted: Collection[str] | None = None, allowance: float = math.inf
+    ) -> Sweep:
         """Measure what each tensor's codes and each optional region add to the noise.
 
         Every one takes an inference. So only those are measured that something can be done for, and where the time is
@@ -165,11 +134,14 @@ class Precision:
         Args:
             affines: Of the planned tensors.
             wanted: Groups whose part is of interest; None for all.
+            allowance: Fraction of the int8 model's estimated time beyond which a region is of no interest.
         """
         most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
         groups = list(self.plan.groups)
         asked = groups if wanted is None else [group for group in groups if group in wanted]
-        avoidable = {region: sites for region in self.regions if (sites := self._avoidable(region))}
+        left = allowance * self.whole_us
+        regions = self.regions if left == math.inf else [each for each in self.regions if self._float_us(each) <= left]
+        avoidable = {region: sites for region in regions if (sites := self._avoidable(region))}
         if not asked and not avoidable:
             return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
         parts = [] if asked == groups and len(groups) <= most else self._parts(affines)
@@ -180,7 +152,7 @@ class Precision:
         # of as many samples as there is time for with everything, so that less is less work
         count = self._count(max(len(groups) + len(avoidable), len(roundings) + len(parts)), SHARE_SAMPLES)
         roundings += parts
-        errors, signals = self.probe.rounding_noise(self.samples[:count], roundings)
+        errors, signals = self._rounding_noise(count, roundings)
         signal = signals.mean(axis=0)
         noise = relative(errors.mean(axis=1), signal)
         total = float((noise[len(measured) + len(floats) :] if parts else noise[: len(measured)]).sum())
@@ -193,16 +165,16 @@ class Precision:
             count,
         )
 
-    @property
-    def open_to_residual_codes(self) -> set[str]:
-        """Groups of the tensors that may have residual codes."""
+    def open_to_residual_codes(self, allowance: float = math.inf) -> set[str]:
+        """Return the groups of tensors that may have residual codes, of some channels at least, within an allowance."""
         groups = {each.tensor: each.group for each in self.plan.tensors}
-        return {groups[tensor] for tensor in self._residual_groups()}
+        return {groups[each.tensor] for each in self._residual_upgrades if each.us <= allowance * self.whole_us}
 
-    def _residual_groups(self) -> dict[str, ResidualGroup]:
+    @cached_property
+    def _residual_upgrades(self) -> list[Upgrade]:
         # other nodes would read the first codes alone, with their wider range
-        found = residual_groups(self.plan, self.elements)
-        return {name: each for name, each in found.items() if ErrorSite(name, "others") not in self.probe.sites}
+        found = residual_upgrades(self.index, self.plan, self.elements)
+        return [each for each in found if ErrorSite(each.tensor, "others") not in self.probe.sites]
 
     def _parts(self, affines: Mapping[str, Affine]) -> list[dict[ErrorSite, Affine | None]]:
         """Return what is rounded of all groups, in as few parts as have small enough errors to be held at once."""
@@ -257,7 +229,7 @@ class Precision:
             for method, percentile in CANDIDATES:
                 affines.append(choose(histogram, method, quantization.activations, percentile).affine)
             # all on a few samples; then what is best of them on the rest as well
-            few = self.samples[: min(FIRST_SAMPLES, count)]
+            few = min(FIRST_SAMPLES, count)
             best = int(_ratios(self._noise(group, affines, few, sweep)).mean(axis=1).argmin())
             method, percentile = CANDIDATES[best - 1] if best else (calibration.method, 0.0)
             name = f"{method} {percentile:g}" if method == "percentile" else str(method)
@@ -267,7 +239,7 @@ class Precision:
             if affine == affines[0]:
                 continue
             tried = list(dict.fromkeys((affines[0], affine, affines[best])))
-            noise = self._noise(group, tried, self.samples[:count], sweep)
+            noise = self._noise(group, tried, count, sweep)
             moved = affine != affines[best] and _surely_less(noise[:2])
             if moved:
                 name = f"{affine.low:.4g} to {affine.high:.4g}"
@@ -288,9 +260,7 @@ class Precision:
             )
         return replace(ranges, entries=entries), tuple(lines)
 
-    def _moved(
-        self, group: str, affine: Affine, observed: tuple[float, float], samples: Sequence[SampleLike], sweep: Sweep
-    ) -> Affine:
+    def _moved(self, group: str, affine: Affine, observed: tuple[float, float], samples: int, sweep: Sweep) -> Affine:
         """Move the ends of a range, one after the other, as long as there is less noise at the outputs.
 
         Squared errors of the values say nothing of what becomes of them: a Gelu writes nearly 0 for all below -3, so
@@ -300,10 +270,10 @@ class Precision:
             group: Its tensors share the range.
             affine: Where to start.
             observed: No end is moved beyond it.
-            samples: A few.
+            samples: How many to look at, a few.
             sweep: As for `_noise`.
         """
-        if affine.dtype.qmin < 0 or self._count(ROUNDS * len(MOVES), len(samples)) < len(samples):
+        if affine.dtype.qmin < 0 or self._count(ROUNDS * len(MOVES), samples) < samples:
             return affine  # symmetric, or there is no time
         for _ in range(ROUNDS):
             least, most = min(observed[0], affine.low), max(observed[1], affine.high)
@@ -316,10 +286,31 @@ class Precision:
             affine = tried[int(ratios.argmin())]
         return affine
 
-    def _noise(self, group: str, affines: Sequence[Affine], samples: Sequence[SampleLike], sweep: Sweep) -> Float64:
+    def _noise(self, group: str, affines: Sequence[Affine], samples: int, sweep: Sweep) -> Float64:
         """Return what ranges of one group do, in shares of the whole noise of a sample, (ranges, samples)."""
-        errors, _ = self.probe.rounding_noise(samples, [self._rounding(group, affine) for affine in affines])
+        errors, _ = self._rounding_noise(samples, [self._rounding(group, affine) for affine in affines])
         return relative(errors, sweep.signal) / (sweep.total or math.inf)
+
+    def _rounding_noise(
+        self, samples: int, roundings: Sequence[Mapping[ErrorSite, Affine | None]]
+    ) -> tuple[Float64, Float64]:
+        """Do what `Probe.rounding_noise` does on the first samples; what was measured before is not run again."""
+        keys = [frozenset(rounding.items()) for rounding in roundings]
+        lacking: dict[tuple[int, ...], list[int]] = {}  # roundings -> samples
+        for row in range(samples):
+            new = {key: place for place, key in enumerate(keys) if (row, key) not in self._errors}
+            if new:
+                lacking.setdefault(tuple(new.values()), []).append(row)
+        for places, rows in lacking.items():
+            chosen = [self.samples[row] for row in rows]
+            errors, signals = self.probe.rounding_noise(chosen, [roundings[place] for place in places])
+            for column, row in enumerate(rows):
+                self._signals[row] = signals[column]
+                self._errors |= {(row, keys[place]): errors[at, column] for at, place in enumerate(places)}
+        points = len(self.probe.points)
+        found = [[self._errors[row, key] for row in range(samples)] for key in keys]
+        power = [self._signals.get(row, np.zeros(points)) for row in range(samples)]
+        return np.array(found, np.float64).reshape(len(keys), samples, points), np.stack(power)
 
     def dynamic_gains(self, groups: Sequence[str], affines: Mapping[str, Affine]) -> dict[str, float]:
         """Return the noise that ranges taken at run time would take away at the outputs, by group; 0 where unsure.
@@ -332,11 +323,10 @@ class Precision:
             Squared error over squared value, of the mean over samples, that is saved.
         """
         count = self._count(2 * len(groups), RANGE_SAMPLES)
-        samples = self.samples[:count]
         gains = {}
         for group in groups:
             roundings = [self._rounding(group, affine) for affine in (affines[group], None)]
-            errors, signals = self.probe.rounding_noise(samples, roundings)
+            errors, signals = self._rounding_noise(count, roundings)
             both = relative(errors, signals.mean(axis=0))
             ratios = _ratios(both)[1]
             spread = ratios.std(ddof=1) / math.sqrt(count) if count > 1 else math.inf
@@ -345,7 +335,7 @@ class Precision:
         return gains
 
     def upgrades(
-        self, sweep: Sweep, allowance: float, *, residual: bool = True
+        self, sweep: Sweep, allowance: float, *, residual: bool = True, least_worth: float = 0.0
     ) -> tuple[tuple[Upgrade, ...], tuple[str, ...]]:
         """Choose residual codes and float regions: most noise per microsecond first, as long as the allowance lasts.
 
@@ -353,21 +343,26 @@ class Precision:
             sweep: With the ranges in force.
             allowance: Fraction of the int8 model's estimated time.
             residual: Residual codes may be taken: activations are u8.
+            least_worth: Share of the noise that has to go for each share of the time.
 
         Returns:
-            What is taken, and a line for everything that was looked at.
+            What is taken, and a line for everything that was looked at beyond that.
         """
-        whole = inference_us(self.model, self.plan, self.elements)
+        whole = self.whole_us
         left, lines = allowance * whole, []
         taken: list[Upgrade] = []
         for each in sorted(self._possible(sweep, residual=residual), key=lambda each: -each.gain / each.us):
             # some channels of a tensor may be taken already, or all of them
             before = next((one for one in taken if one.tensor and one.tensor == each.tensor), None)
-            gain, us = each.gain, each.us
-            if before is not None:
-                gain, us = gain - before.gain, us - before.us
+            gain, us = (each.gain - before.gain, each.us - before.us) if before else (each.gain, each.us)
+            if gain < 0:  # more noise, as some channels leave of a tensor whose channels all have residual codes
+                continue
+            if gain == 0 and least_worth:  # not measured
+                continue
             if gain < LEAST_GAIN:
                 verdict = "too little to be tried"
+            elif gain < least_worth * us / whole:
+                verdict = "too little for its time"
             elif us > left:
                 verdict = BEYOND
             else:
@@ -381,42 +376,24 @@ class Precision:
             )
         return tuple(taken), tuple(lines)
 
+    @cached_property
+    def whole_us(self) -> float:
+        """Estimated time of the int8 model, in microseconds."""
+        return inference_us(self.model, self.plan, self.elements) + self.others_us
+
     def _possible(self, sweep: Sweep, *, residual: bool) -> list[Upgrade]:
-        result = []
         groups = {each.tensor: each.group for each in self.plan.tensors}
-        for tensor, each in self._residual_groups().items() if residual else ():
-            gain = sweep.groups[groups[tensor]] * (1 - RESIDUAL_LEAVES)
-            result.append(Upgrade(f"residual codes for {tensor}", each.nodes, (), gain, each.us, tensor))
-            layers = [layer for layer in self.plan.layers if layer.input == tensor]
-            channels, part = self._outlying(layers)
-            share = len(channels) / layers[0].channels
-            us = sum(fine_channels_us(layer, self.elements[tensor], share) for layer in layers)
-            if channels and us < each.us:
-                what = f"residual codes for {len(channels)} channel{'s' if len(channels) > 1 else ''} of {tensor}"
-                result.append(Upgrade(what, (), (), gain * part, us, tensor, dict.fromkeys(each.nodes, channels)))
+        result = [
+            replace(each, gain=each.gain * sweep.groups[groups[each.tensor]])
+            for each in (self._residual_upgrades if residual else ())
+        ]
         for region, gain in sweep.floats.items():
-            us = sum(float_us(self.index.nodes[node], self.elements) for node in region)
             name = region[0] if len(region) == 1 else f"{region[0]} and {len(region) - 1} more"
-            result.append(Upgrade(f"float for {name}", (), region, gain, us))
+            result.append(Upgrade(f"float for {name}", (), region, gain, self._float_us(region)))
         return result
 
-    def _outlying(self, layers: Sequence[Layer]) -> tuple[tuple[int, ...], float]:
-        """Return the channels of an input whose codes make most noise by far, and their share of its noise.
-
-        All codes have the same step, so the noise of a channel is as the squares of the weights that read it.
-
-        Args:
-            layers: All that read it.
-        """
-        count = layers[0].channels
-        if count < FEWEST or not all(can_have_copies(self.plan, layer) for layer in layers):
-            return (), 0.0
-        noise = np.zeros(count)
-        for layer in layers:
-            noise += np.square(self.index.constant(layer.weight).astype(np.float64)).sum(axis=layer.axis)
-        largest = np.argsort(-noise, kind="stable")[: int(FINE_SHARE * count)]
-        chosen = np.sort(largest[noise[largest] > OUTLYING * noise.mean()])
-        return tuple(chosen.tolist()), float(noise[chosen].sum() / max(noise.sum(), np.finfo(np.float64).tiny))
+    def _float_us(self, region: Sequence[str]) -> float:
+        return sum(float_us(self.index.nodes[node], self.elements) for node in region)
 
     def _open(self, group: str, sweep: Sweep, ranges: Ranges, quantization: QuantizationSettings) -> bool:
         members = self.plan.members(group)
@@ -443,25 +420,6 @@ class Precision:
 
     def _count(self, runs: int, most: int) -> int:
         return sample_count(self.seconds, runs, self.run_s, min(most, len(self.samples)))
-
-
-def residual_groups(plan: Plan, elements: Mapping[str, float]) -> dict[str, ResidualGroup]:
-    """Return the tensors that may have residual codes, with the layers that read them.
-
-    Args:
-        plan: The plan of the model.
-        elements: Values per inference of every planned tensor.
-    """
-    readers: dict[str, list[Layer]] = {}
-    for layer in plan.layers:
-        readers.setdefault(layer.input, []).append(layer)
-    return {
-        tensor: ResidualGroup(
-            tuple(layer.node for layer in layers), sum(residual_codes_us(layer, elements[tensor]) for layer in layers)
-        )
-        for tensor, layers in readers.items()
-        if all(can_have_residual_codes(plan, layer) for layer in layers)
-    }
 
 
 def optional_regions(index: Index, plan: Plan) -> tuple[tuple[str, ...], ...]:

@@ -35,12 +35,16 @@ class Recipe:
         validation_samples: Samples of the holdout that steps are scored on, at most; fewer where inference takes long.
         fit_samples: Calibration samples that steps are fitted on; never those that they are scored on.
         sweep_s: Estimated seconds that looking for where eight bits are too few may take.
+        least_worth: Share of the noise that more precision has to take away for each share of the int8 model's
+            estimated time that it takes. Above 0, what is beyond the allowance by itself is measured only where that
+            is quick.
     """
 
     steps: tuple[Step, ...]
     validation_samples: int
     fit_samples: int = 0
     sweep_s: float = 0.0
+    least_worth: float = 0.0
 
 
 # Copies come before measured rescaling, which moves what they would take care of into the weights.
@@ -53,11 +57,13 @@ _FAST = Recipe(
     validation_samples=512,
     fit_samples=64,
     sweep_s=1.5,
+    least_worth=2.0,
 )
 _BALANCED = replace(
     _FAST,
     steps=(*_RESCALED, measured_equalization.propose, *_FORMS, second_order.propose_products, *_END),
     sweep_s=10.0,
+    least_worth=0.0,
 )
 _ACCURATE = replace(
     _BALANCED,

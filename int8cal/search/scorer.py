@@ -6,6 +6,7 @@ import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.evaluation.recalled import Recalled
 from int8cal.graph.load import model_digest
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
@@ -23,13 +25,13 @@ from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import onnx
 
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.graph.signature import Signature
-    from int8cal.runtime.batching import SampleLike
+    from int8cal.runtime.batching import Arrays, SampleLike
     from int8cal.search.recipes import Recipe
 
 Float64 = npt.NDArray[np.float64]
@@ -61,6 +63,10 @@ class Score:
     def db(self) -> float:
         """Signal to noise in dB: the mean of noise over signal, so the worst point decides; -inf without signal."""
         return _db(self.noise.sum(axis=0), self.signal.sum(axis=0))
+
+    def first(self, samples: int) -> Score:
+        """Return the score on the first samples alone."""
+        return self if samples >= len(self.noise) else Score(self.noise[:samples], self.signal[:samples])
 
 
 @dataclass(frozen=True)
@@ -122,6 +128,7 @@ class Scorer:
         samples: The holdout, as the FP32 model takes it; as many are used as give HELD_BYTES.
         threads: Of the runtime; 0 for all CPUs.
         checkpoint: Remembers the scores of a run that is killed; None for nothing.
+        outputs: Of the FP32 model, by the sample's fingerprint, as far as the pass over the data recorded them.
     """
 
     def __init__(
@@ -132,33 +139,36 @@ class Scorer:
         *,
         threads: int = 0,
         checkpoint: Checkpoint | None = None,
+        outputs: Mapping[int, Arrays] | None = None,
     ) -> None:
         self.points = score_points(fp32)
         self._fp32, self._signature, self._samples, self._threads = fp32, signature, samples, threads
         self._reference: list[ReferenceOutputs] = []
-        self._checkpoint = checkpoint
+        self._checkpoint, self._outputs = checkpoint, outputs or {}
 
     @property
     def able(self) -> bool:
         """Whether there is anything to score on."""
         return bool(self.points) and bool(self._samples)
 
-    def __call__(self, int8: onnx.ModelProto) -> Score:
+    def __call__(self, int8: onnx.ModelProto, against: Score | None = None) -> Score:
         """Run an int8 model over the holdout.
 
         Args:
             int8: Built of the prepared model.
+            against: The score that it has to beat: where it does worse on every sample of the first half, which no
+                others make up for, the second half is not run. None to run all.
 
         Raises:
             DataError: A kernel failed on a sample.
         """
         if self._checkpoint is None:
-            return self._score(int8)
-        key = f"score/{self._identity}/{model_digest(int8)}"
+            return self._score(int8, against)
+        key = f"score/{self._identity}/{model_digest(int8)}{'' if against is None else '/first'}"
         known = self._checkpoint.recall(key)
         if known is not None:
             return Score(known["noise"], known["signal"])
-        score = self._score(int8)
+        score = self._score(int8, against)
         self._checkpoint.note(key, noise=score.noise, signal=score.signal)
         return score
 
@@ -170,21 +180,32 @@ class Scorer:
             digest.update(fingerprint_of(sample.feed).to_bytes(16, "big"))
         return digest.hexdigest()[:32]
 
-    def _score(self, int8: onnx.ModelProto) -> Score:
+    def _score(self, int8: onnx.ModelProto, against: Score | None) -> Score:
         if not self._reference:
             self._take_reference()
         model, names = scored_int8(int8, self.points)
         session = Session(model, threads=self._threads, at_once=SIDE_BY_SIDE)
         feeds = feeds_for(int8, self._samples[: len(self._reference)])
-        noise = np.zeros((len(self._reference), len(self.points)))
-        for row, (_, outputs) in enumerate(run_each(session, self._signature, feeds)):
-            found = {tensor: outputs[name] for tensor, name in names.items()}
-            noise[row] = self._reference[row].noise(found)
-        return Score(noise, np.array([exact.signal for exact in self._reference]))
+        signal = np.array([exact.signal for exact in self._reference])
+        noise = np.zeros((len(signal), len(self.points)))
+        half = -(-len(signal) // 2)
+        for some in (range(half), range(half, len(signal))):
+            for row, (_, outputs) in zip(
+                some, run_each(session, self._signature, islice(feeds, len(some))), strict=True
+            ):
+                noise[row] = self._reference[row].noise({tensor: outputs[name] for tensor, name in names.items()})
+            if against is not None and half > 1 and _worse_on_each(against, Score(noise, signal).first(half)):
+                return Score(noise, signal).first(half)
+        return Score(noise, signal)
 
     def _take_reference(self) -> None:
-        tapped = tapped_model(self._fp32, tensors_of(self.points))
-        session = Session(tapped, threads=self._threads, at_once=SIDE_BY_SIDE)
+        tensors = tensors_of(self.points)
+
+        def open_model() -> Session:
+            return Session(tapped_model(self._fp32, tensors), threads=self._threads, at_once=SIDE_BY_SIDE)
+
+        known = {mark: values for mark, values in self._outputs.items() if values.keys() >= set(tensors)}
+        session = Recalled(open_model, known, SIDE_BY_SIDE, checked=0)
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
             if not self._reference:
@@ -254,8 +275,7 @@ def gain_of(before: Score, after: Score) -> Gain:
     signal = before.signal.sum(axis=0)
     totals = before.noise.sum(axis=0), after.noise.sum(axis=0)
     samples = len(before.noise)
-    ratios = np.divide(totals[0], signal, out=np.zeros_like(signal), where=signal > 0)
-    watched = (ratios > 0) & (ratios >= LEAST_SEEN * ratios.max(initial=0.0))
+    watched = _watched(before)
     gains = np.array(_gains(*totals, signal, watched))
     margins = np.full(2, math.inf)
     if samples > 1:
@@ -267,6 +287,21 @@ def gain_of(before: Score, after: Score) -> Gain:
         margins = student_t95(samples - 1, tail=0.10) * np.sqrt((samples - 1) / samples * spread)
     none = np.array_equal(before.noise, after.noise)
     return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]), none)
+
+
+def _worse_on_each(before: Score, after: Score) -> bool:
+    """Tell whether a model loses on every sample that it was scored on, at the worst point and in the mean."""
+    rows = zip(before.noise, after.noise, before.signal, strict=False)
+    watched = _watched(before)
+    return all(max(_gains(*row, watched)) < 0 for row in rows)
+
+
+def _watched(score: Score) -> npt.NDArray[np.bool_]:
+    """Flag the points whose noise is more than chance, (points,)."""
+    noise, signal = score.noise.sum(axis=0), score.signal.sum(axis=0)
+    ratios = np.divide(noise, signal, out=np.zeros_like(signal), where=signal > 0)
+    flags: npt.NDArray[np.bool_] = (ratios > 0) & (ratios >= LEAST_SEEN * ratios.max(initial=0.0))
+    return flags
 
 
 def _gains(before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]) -> tuple[float, float]:

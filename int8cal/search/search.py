@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
@@ -125,6 +125,7 @@ class Result:
         model: The int8 model.
         steps: What each step gave.
         known: What the search built, for building alike tables; without its model.
+        methods: The ranges of all methods for tensors of which they were tried, see `calibration.ranges.Ranges`.
     """
 
     table: CalibrationTable
@@ -134,6 +135,7 @@ class Result:
     model: onnx.ModelProto
     steps: tuple[StepResult, ...] = ()
     known: BuiltModel | None = None
+    methods: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
 
 
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
@@ -264,15 +266,15 @@ def propose_layers(
         yield Remark((f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}",))
 
 
-def scored(built: BuiltModel, inputs: Inputs) -> Score:
-    """Return the score of a model on the holdout.
+def scored(built: BuiltModel, inputs: Inputs, against: Score | None = None) -> Score:
+    """Return the score of a model on the holdout, or on half of it; see `Scorer`.
 
     Raises:
         ValueError: There is no scorer.
     """
     if inputs.holdout.scorer is None:
         raise ValueError("nothing can be scored without a holdout")
-    return inputs.holdout.scorer(built.model)
+    return inputs.holdout.scorer(built.model, against)
 
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
@@ -284,20 +286,23 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
         draft = replace(known.draft, rescaled=proposal.candidate.as_rescaled(inputs))
         known = replace(known, draft=draft)
     built = build_model(inputs.index, plan, proposal.table, known)
-    before = state.score or scored(state.built, inputs)
-    after = scored(built, inputs)
+    score = state.score or scored(state.built, inputs)
+    after = scored(built, inputs, score)
+    before = score.first(len(after.noise))
     gain = gain_of(before, after)
     kept = gain.sure and gain.db > proposal.least_db
     verdict = "kept" if kept else "dropped"
     noise = gain.told
-    noise += "" if kept or not gain.sure else f", but less than the {proposal.least_db:g} dB asked for"
-    figures = f"SQNR on the validation samples {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
+    noise += "" if kept or not gain.sure else f", but less than the {proposal.least_db:.2g} dB asked for"
+    which = "the validation samples" if before is score else f"the first {len(before.noise)} validation samples"
+    figures = f"SQNR on {which} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:
         figures = "no validation sample has a signal to score by"
     notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
-    results = (*state.results, StepResult(proposal.name, before.db, after.db, kept))
+    reached = after.db if before is score else score.db + gain.db
+    results = (*state.results, StepResult(proposal.name, score.db, reached, kept))
     if not kept:
-        return replace(state, score=before, notes=notes, results=results, last=gain)
+        return replace(state, score=score, notes=notes, results=results, last=gain)
     table = proposal.table
     if proposal.candidate is not None:
         table = replace(table, weights=weight_entries(plan, built.layers))
@@ -321,7 +326,8 @@ def finished(state: State, inputs: Inputs) -> Result:
     known = table.tensors.keys() - inputs.blank.tensors.keys()
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
     built = replace(state.built, model=onnx.ModelProto())
-    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built)
+    methods = state.candidate.ranges.methods
+    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built, methods)
 
 
 def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:

@@ -27,6 +27,7 @@ from int8cal.calibration.engines import ray as engine
 from int8cal.calibration.engines import schedule
 from int8cal.config.load import job_from_options
 from int8cal.errors import Int8calError
+from int8cal.probe import probe
 from int8cal.progress import watching
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -115,7 +116,8 @@ class Losses:
 
 
 def kill(worker) -> None:
-    os.kill(worker.process, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # killed before, and the cluster has not noticed yet
+        os.kill(worker.process, signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("four_workers")
@@ -169,6 +171,44 @@ def test_bodies_and_a_budget_come_out_as_by_a_local_run(tmp_path, monkeypatch):
     assert table["data"]["bodies"] == {"choice/then_branch": 8, "choice/else_branch": 8}
     # the FP32 model, each model of the curve and the report's pair
     assert run["outputs"] >= 16 * (2 + len(found[0][1]["curve"]))
+
+
+@pytest.mark.usefixtures("four_workers")
+def test_sweeps_come_out_as_by_a_local_run(made, tmp_path, monkeypatch):
+    """The noise of tensors, for a recipe, and that of layers, for a budget, are measured by workers that are killed."""
+    monkeypatch.setattr(schedule, "FIRST_SAMPLES", 3)
+    monkeypatch.setattr(schedule, "PART_S", 1e-9)
+    monkeypatch.setattr(schedule, "LEAST_PART_S", 1e-9)
+    monkeypatch.setattr(probe, "ELSEWHERE_S", 0.0)
+    run, found = samples_run(monkeypatch), []
+    losses = [Losses(monkeypatch, {2, 3}, kill, name) for name in ("noise of tensors", "noise of layers")]
+    options = {"quantization.recipe": "accurate", "quantization.budget": 50.0, "evaluation.gates": ["sqnr_db>=90"]}
+    for name in ("local", "ray"):
+        calibrate_job(job(made, tmp_path / name, **options, **{"calibration.engine": name}))
+        document = json.loads((tmp_path / name / "report.json").read_text(encoding="utf-8"))
+        found.append((files(tmp_path / name), document["mixed_precision"], document["decisions"]))
+        assert run.keys() >= {"noise of tensors", "noise of layers"} or name == "local"
+    assert [each.ended for each in losses] == [2, 2]
+    assert found[0] == found[1]
+    assert len(found[0][1]["layers"]) == 2
+
+
+@pytest.mark.usefixtures("four_workers")
+def test_a_rounding_that_ends_every_process_is_named(made, tmp_path, monkeypatch):
+    assign = schedule.Run._assign
+
+    def assigned(run) -> None:
+        assign(run)
+        for worker, call, _ in run._running.values() if run.name == "noise of layers" else ():
+            if call.ranges[0][0] <= 1 < call.ranges[0][1]:
+                kill(worker)
+
+    monkeypatch.setattr(schedule.Run, "_assign", assigned)
+    options = {"quantization.budget": 50.0, "evaluation.gates": ["sqnr_db>=90"], "calibration.engine": "ray"}
+    outcome = calibrate_job(job(made, tmp_path / "out", **options))
+    (failure,) = outcome.report.evaluation.failures
+    assert re.search("rounding of weights of .*: ends the process that runs it, 3 times", str(failure))
+    assert files(outcome.directory).keys() == set(WRITTEN)
 
 
 @pytest.mark.usefixtures("four_workers")
@@ -346,8 +386,8 @@ def test_a_killed_process_leaves_a_checkpoint_that_goes_on(made, local, tmp_path
 
 
 def other_data(folder: Path) -> None:
-    np.save(folder / "data" / "000.npy", np.ones((1, 3, 8, 8), np.float32))
-    np.save(folder / "data" / "057.npy", np.ones((5, 3, 8, 8), np.float32))
+    for path in (folder / "data").iterdir():  # which of them are counted already is a matter of time
+        np.save(path, np.load(path) + 1)
 
 
 def fewer_data(folder: Path) -> None:
@@ -391,12 +431,25 @@ def test_a_run_that_goes_on_decides_on_padding_as_it_did(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("four_workers")
-def test_a_worker_that_hangs_does_not_hold_the_run(made, local, tmp_path, monkeypatch):
-    """What a slow worker has is run by another one, and the run ends without waiting for it."""
+@pytest.mark.parametrize("adding", [False, True])
+def test_a_worker_that_hangs_does_not_hold_the_run(made, local, tmp_path, monkeypatch, adding):
+    """What a slow worker has, samples or results to add, is done by another one, and the run ends without waiting for it."""
     monkeypatch.setattr(schedule, "LEAST_SLOW_S", 0.5)
-    losses = Losses(monkeypatch, {5}, lambda worker: os.kill(worker.process, signal.SIGSTOP))
+    monkeypatch.setattr(schedule, "FIRST_SAMPLES", 4)
+    monkeypatch.setattr(engine, "FAN_IN", 2)
+    assign, hung = schedule.Run._assign, []
+
+    def assigned(run) -> None:
+        assign(run)
+        for worker, call, _ in run._running.values() if run.name == "samples" and not hung else ():
+            if bool(call.inputs) == adding and (adding or call.first):
+                os.kill(worker.process, signal.SIGSTOP)
+                hung.append(worker.process)
+                break
+
+    monkeypatch.setattr(schedule.Run, "_assign", assigned)
     calibrate_job(job(made, tmp_path / "out", **{"calibration.engine": "ray"}))
-    assert losses.ended == 1
+    assert len(hung) == 1
     assert files(tmp_path / "out") == local
 
 
@@ -453,7 +506,8 @@ def test_jobs_of_a_batch_share_a_cluster_that_loses_workers(batch, tmp_path):
         while not ended.wait(0.05) and len(killed) < 3:
             for process in workers_that_run() - killed:
                 killed.add(process)
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
                 break
 
     thread = threading.Thread(target=killing)

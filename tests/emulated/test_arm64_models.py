@@ -1,5 +1,6 @@
 """int8 models as the command line writes them, on 64-bit ARM: the answers of x86 with VNNI, whatever the range of weights.
 
+An x86 without VNNI gives these answers too, but for weights that saturate there: those of range s8 are left out on one.
 INT8CAL_EMULATED=long takes all of the zoo, INT8CAL_EMULATED_SAMPLES says how much of its data; `-rP` shows the lines of the
 table in docs/arm.md.
 """
@@ -12,6 +13,8 @@ import pytest
 from int8_variants import LONG, RANGES, calibrate, variants
 from PIL import Image
 
+from int8cal.runtime.machine import exact_products
+
 pytestmark = pytest.mark.emulated
 
 DESK = (pytest.mark.zoo, pytest.mark.slow)
@@ -21,9 +24,10 @@ if LONG:
     ZOO += ["resnet20_imbalanced", "mbv2", "vit", "text_encoder3", "kws_dscnn", "ultraface_rfb320"]
     ZOO += ["silero_vad_16k_flat", "mnist_op8"]
 # In the others a QLinearAdd or a float kernel rounds a value beside a tie to the other code, and further layers carry it on.
-EXACT = {"sample", "mnist_op8"}
+EXACT = {"mnist_op8"}
 # Codes that a tensor may differ by, else 4: 16 were seen on four sentences, with outputs a 255th of their range apart.
 FARTHEST = {"text_encoder3": 32}
+FARTHEST_OUTPUT = {"text_encoder3": 4.0}  # in 255ths of its range, else 2
 # Residual codes are of what the first codes leave: one step of these is 254 of theirs, 16 were seen in vit.
 FARTHEST_RESIDUAL = 64
 
@@ -46,8 +50,10 @@ def model(request):
     return request.param, request.getfixturevalue("zoo_models")(request.param)
 
 
-def test_integers_and_answers_are_those_of_x86(model, native, vnni, arm):
+def test_integers_and_answers_are_those_of_x86(model, native, arm):
     name, (paths, feeds) = model
+    if not exact_products():
+        paths = {kind: path for kind, path in paths.items() if kind != "s8"}
     for kind, run in variants(paths, feeds, native, arm).items():
         changed = run.changed()
         cells = (name, kind, " ".join(sorted(arm.features)) or "NEON", f"{len(changed)} of {len(run.codes)}")
@@ -59,7 +65,7 @@ def test_integers_and_answers_are_those_of_x86(model, native, vnni, arm):
         for tensor, step in changed.items():
             residual = tensor.endswith("_remainder_quantized")
             assert step <= (FARTHEST_RESIDUAL if residual else FARTHEST.get(name, 4)), changed
-        assert far <= 2, run.output_steps()
+        assert far <= FARTHEST_OUTPUT.get(name, 2.0), run.output_steps()
         for each in run.outputs:
             same = run.here[each].argmax(axis=-1) == run.there[each].argmax(axis=-1)
             assert same.mean() >= 0.9, each

@@ -18,7 +18,7 @@ from int8cal.errors import DataError
 from int8cal.protos import PackedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.calibration.body_samples import BodyRuns
     from int8cal.data.feeds import Feeds
@@ -47,6 +47,9 @@ class DataPart:
     stream: FileStream
     trim: Callable[[Sample], Sample]
 
+    def __len__(self) -> int:
+        return self.stream.count
+
     def read(self, skipped: list[str]) -> Iterator[tuple[int, Sample]]:
         """Give the samples, each with its place in the data; append the name of each file left out to `skipped`.
 
@@ -61,10 +64,31 @@ class DataPart:
                 raise
 
 
-class Work(Protocol[T_co]):
-    """What is done with every part; can be pickled."""
+@dataclass(frozen=True)
+class Numbered:
+    """Things to do that no data is read for; a part of them is a range of their numbers.
 
-    def open(self, threads: int) -> Callable[[DataPart], T_co]:
+    Attributes:
+        name: What they are, for messages.
+        names: Of each.
+    """
+
+    name: str
+    names: Sequence[str]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.names)
+
+
+Part_contra = TypeVar("Part_contra", contravariant=True)
+
+
+class Work(Protocol[Part_contra, T_co]):
+    """What is done with every part, of the data or of numbered things; can be pickled."""
+
+    def open(self, threads: int) -> Callable[[Part_contra], T_co]:
         """Get ready, once in a process: returns what is called with every part.
 
         Args:

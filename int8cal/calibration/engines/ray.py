@@ -3,7 +3,7 @@
 A worker is a Ray actor with a session of its own. It takes a part of the data when it is free, small ones towards the
 end, and reads their samples itself. What it finds stays in the cluster, where other calls of workers add it up as a
 tree. A part whose worker is lost is run again, and so are the parts behind a result that was lost with its node. As
-results add exactly, none of this can be seen in them.
+results add exactly, none of this can be seen in them. Sweeps, which read no data, are cut into parts by number.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from int8cal.extras import extra_hint
 from int8cal.progress import tell_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from int8cal.calibration.engines.parts import DataPart, Work
+    from int8cal.calibration.engines.parts import DataPart, Numbered, Work
     from int8cal.calibration.engines.schedule import Ranges
     from int8cal.data.feeds import Feeds
     from int8cal.job import Job
@@ -112,7 +112,7 @@ class Outcome:
     """What became of a call; its result, if any, stays in the cluster.
 
     Attributes:
-        samples: How many were run.
+        samples: How many were run, or numbered things done.
         seconds: That it took.
         error: What was raised.
         warnings: What libraries said, a line each.
@@ -134,7 +134,7 @@ class _Worker:
 
     def __init__(self, threads: int, folder: str) -> None:
         self._threads = threads
-        self._opened: tuple[Any, Callable[[DataPart], Any]] | None = None
+        self._opened: tuple[Any, Callable[[Any], Any]] | None = None
         self._told: list[str] = []
         tell_warnings(self._told.append)
         if Path(folder).is_dir():
@@ -145,7 +145,7 @@ class _Worker:
         ray = require_ray()
         return ray.util.get_node_ip_address(), os.getpid(), versions(), not file or path_of(file).exists()
 
-    def run(self, part: DataPart, work: Sequence[Any]) -> tuple[Outcome, Any]:
+    def run(self, part: DataPart | range, work: Sequence[Any]) -> tuple[Outcome, Any]:
         """Do work with a part; where the work is stands in a list: Ray would read it anew for every call."""
         try:
             if self._opened is None or self._opened[0] != work[0]:
@@ -155,7 +155,7 @@ class _Worker:
             result = self._opened[1](part)
         except Exception as error:  # noqa: BLE001 - raised where the run was asked for
             return self._outcome(error=error), None
-        return self._outcome(samples=part.stream.count, seconds=time.monotonic() - began), result
+        return self._outcome(samples=len(part), seconds=time.monotonic() - began), result
 
     def add(self, *results: Any) -> tuple[Outcome, Any]:
         """Add results."""
@@ -234,7 +234,7 @@ class Cluster:
         """How many there are, busy or not."""
         return len(self.idle) + len(self.busy)
 
-    def added(self, work: Work[T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
+    def added(self, work: Work[DataPart, T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
         """Do work with samples, and add up what it gives.
 
         Args:
@@ -248,7 +248,9 @@ class Cluster:
         """
         return self.added_to(Sums(lambda _: False, lambda *_: None), work, feeds, name, ranges)
 
-    def added_to(self, sums: Sums[T], work: Work[T], feeds: Feeds, name: str, ranges: Ranges | None = None) -> T:
+    def added_to(
+        self, sums: Sums[T], work: Work[DataPart, T], feeds: Feeds, name: str, ranges: Ranges | None = None
+    ) -> T:
         """Do as `added`, with all samples but those of `sums`, and add what it gives to these.
 
         Raises:
@@ -283,7 +285,7 @@ class Cluster:
                     run.submit(adding(done[start : start + FAN_IN]))
                 done = []
 
-    def in_order(self, work: Work[T], feeds: Feeds, name: str) -> Iterator[T]:
+    def in_order(self, work: Work[DataPart, T], feeds: Feeds, name: str) -> Iterator[T]:
         """Do work with all samples, and give what each part gives, in the order of the parts.
 
         Args:
@@ -292,7 +294,23 @@ class Cluster:
         Raises:
             Int8calError: As `added`.
         """
-        with Run(self, work, feeds, name, ahead=True) as run:
+        return self._in_order(work, feeds, name)
+
+    def each(self, work: Work[range, Iterable[T]], things: Numbered) -> Iterator[T]:
+        """Do numbered things, and give what each gives, in their order.
+
+        Args:
+            work: Gives what a range of numbers gives, one after the other.
+            things: What is done; their name is that of the stage.
+
+        Raises:
+            Int8calError: Of the first one that failed, or of a cluster that does not work.
+        """
+        for part in self._in_order(work, things, things.name):
+            yield from part
+
+    def _in_order(self, work: Work[Any, T], source: Feeds | Numbered, name: str) -> Iterator[T]:
+        with Run(self, work, source, name, ahead=True) as run:
             waiting: dict[int, Call] = {}
             while run.given < run.total:
                 for call in run.ended():
@@ -303,11 +321,12 @@ class Cluster:
                             run.given = own.ranges[-1][1]
                             yield found
 
-    def begin(self, work: object, feeds: Feeds) -> None:
-        """Put work where every node finds it, and note a file of the data, which every worker must see."""
+    def begin(self, work: object, first: str) -> None:
+        """Put work where every node finds it, and note a file of the data, which every worker must see; "" for none."""
         self.work = [self.ray.put(work)]
-        first = feeds.files.parts[0].name if feeds.files else ""
         self._probe = "" if is_dataset(first) else first  # which the library finds
+        for worker in self.idle:
+            worker.rate = None  # of other work
         self._looked = -math.inf
 
     def release(self) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from int8cal.calibration.engines.parts import DataPart
+from int8cal.calibration.engines.parts import DataPart, Numbered
 from int8cal.data.trimming import UndecidedError
 from int8cal.errors import DataError, UsageError
 from int8cal.progress import track
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from int8cal.calibration.engines.ray import Cluster, Hired, Outcome
     from int8cal.data.feeds import Feeds
+    from int8cal.data.file_stream import FileStream
 
 FIRST_SAMPLES, MOST_SAMPLES = 8, 4096  # of a part
 PART_S, LEAST_PART_S = 10.0, 2.0  # what a part is to take, and below which sharing out costs more than it gains
@@ -91,11 +92,27 @@ def adding(calls: Sequence[Call]) -> Call:
     return Call(ranges, tuple(calls), max(call.level for call in calls) + 1)
 
 
+def _files_of(feeds: Feeds) -> FileStream:
+    """Return the files that samples are read from.
+
+    Raises:
+        UsageError: A function gives them.
+    """
+    if feeds.files is None:
+        raise UsageError(
+            "a function gives its samples in one process, and engine ray reads them in many",
+            where=feeds.name,
+            do="give files or a URL, or use engine local",
+        )
+    return feeds.files
+
+
 @dataclass(eq=False)
 class Run:
     """One pass over the samples: which calls wait, run and have ended.
 
     Attributes:
+        source: The samples, or numbered things, which are given out as samples are.
         ranges: Samples that are run; None for all.
         given: With `ahead`, place of the first sample whose result the caller does not have yet.
         total: Number of samples that are run.
@@ -104,7 +121,7 @@ class Run:
 
     cluster: Cluster
     work: object
-    feeds: Feeds
+    source: Feeds | Numbered
     name: str
     ranges: Ranges | None = None
     ahead: bool = False  # results wait for their turn, so no more than some parts are run before it
@@ -120,17 +137,15 @@ class Run:
     _ended: Call = field(init=False)
 
     def __enter__(self) -> Self:
-        if self.feeds.files is None:
-            raise UsageError(
-                "a function gives its samples in one process, and engine ray reads them in many",
-                where=self.feeds.name,
-                do="give files or a URL, or use engine local",
-            )
-        self._files = self.feeds.files
-        self._uncut.extend(((0, self._files.count),) if self.ranges is None else self.ranges)
+        if isinstance(self.source, Numbered):
+            self._count, first = self.source.count, ""
+        else:
+            self._files = _files_of(self.source)
+            self._count, first = self._files.count, self._files.parts[0].name
+            self._trim = self.source.sent_trim()
+        self._uncut.extend(((0, self._count),) if self.ranges is None else self.ranges)
         self.total = self._left
-        self._trim = self.feeds.sent_trim()
-        self.cluster.begin(self.work, self.feeds)
+        self.cluster.begin(self.work, first)
         self._bar = cast("Generator[None]", track(itertools.repeat(None), self.total, self.name))
         next(self._bar)  # each further one is a sample that is done
         self._told = 0
@@ -200,7 +215,7 @@ class Run:
     @property
     def _end_of_data(self) -> int:
         """Place behind the last sample that is run: nobody needs what is behind one that failed."""
-        return self._files.count if self._failed is None else self._failed[0]
+        return self._count if self._failed is None else self._failed[0]
 
     @property
     def _awaits(self) -> bool:
@@ -232,9 +247,14 @@ class Run:
             if call.inputs:
                 refs = worker.actor.add.options(num_returns=2).remote(*(each.result for each in call.inputs))
             else:
-                part = DataPart(call.first, self._files.only(range(*call.ranges[0])), self._trim)
-                refs = worker.actor.run.options(num_returns=2).remote(part, self.cluster.work)
+                refs = worker.actor.run.options(num_returns=2).remote(self._part(*call.ranges[0]), self.cluster.work)
             self._running[refs[0]] = worker, call, refs[1]
+
+    def _part(self, first: int, last: int) -> DataPart | range:
+        """Return what a worker is sent of these samples, or things."""
+        if isinstance(self.source, Numbered):
+            return range(first, last)
+        return DataPart(first, self._files.only(range(first, last)), self._trim)
 
     def _next(self, worker: Hired) -> Call | None:
         """Choose what a worker does: what waits, or the next part, or one that takes another worker long."""
@@ -262,14 +282,14 @@ class Run:
         return self._cut - self.given > max(int(rates * PART_S), 4 * FIRST_SAMPLES * max(self.cluster.workers, 1))
 
     def _slow(self) -> Call | None:
-        """Find a part that takes its worker far longer than others need for as much."""
+        """Find a call that takes its worker far longer than others need for as much."""
         rates = sorted(each.rate for each in (*self.cluster.idle, *self.cluster.busy) if each.rate)
         if not rates:
             return None
         rate, now = rates[len(rates) // 2], time.monotonic()
         for _, call, _ in self._running.values():
-            late = now - call.began > max(LEAST_SLOW_S, SLOW * call.samples / rate)
-            if late and call.running == 1 and not call.inputs:
+            expected = LEAST_SLOW_S if call.inputs else call.samples / rate  # adding takes a second or two
+            if now - call.began > max(LEAST_SLOW_S, SLOW * expected) and call.running == 1 and call.result is None:
                 return call
         return None
 
@@ -312,7 +332,8 @@ class Run:
         gone = isinstance(error, self.cluster.ray.exceptions.RayActorError)
         first, last = call.first, call.ranges[-1][1]
         if gone:
-            self.cluster.lost(worker, f"samples {first + 1} to {last} are run again")
+            what = f"inferences for {self.name}" if isinstance(self.source, Numbered) else "samples"
+            self.cluster.lost(worker, f"{what} {first + 1} to {last} are run again")
         else:
             self.cluster.busy.discard(worker)
             self.cluster.idle.append(worker)
@@ -325,10 +346,7 @@ class Run:
             else:
                 self.again(call)
         elif call.losses >= MOST_LOSSES and call.samples == 1:
-            name = self._files.sample_name(first)
-            what = f"ends the process that runs it, {call.losses} times"
-            do = "look for memory that runs out, or leave the sample out"
-            self._fail(first, DataError(what, where=name, do=do, sample=name))
+            self._fail(first, self._ended_processes(first, call.losses))
         elif call.losses < MOST_LOSSES:
             self.submit(call)
         else:  # smaller parts, to find the sample that does it
@@ -337,12 +355,21 @@ class Run:
                 Call((each,), losses=MOST_LOSSES - 1) for each in ((middle, last), (first, middle))
             )
 
+    def _ended_processes(self, place: int, losses: int) -> DataError:
+        what, do = f"ends the process that runs it, {losses} times", "look for memory that runs out, or "
+        if isinstance(self.source, Numbered):
+            name = self.source.names[place]
+            return DataError(what, where=name, do=f"{do}give more --threads, for fewer workers on a node")
+        name = self._files.sample_name(place)
+        return DataError(what, where=name, do=f"{do}leave the sample out", sample=name)
+
     def _decide(self) -> None:
         """Decide what becomes of padding that was met for the first time, on the sample on which it would be here."""
-        if self._undecided is not None and self._undecided < self._end_of_data:
-            self.feeds.at([self._undecided])
-            self.decided.append(self._undecided)
-            self._trim = self.feeds.sent_trim()
+        place, source = self._undecided, self.source
+        if place is not None and place < self._end_of_data and not isinstance(source, Numbered):
+            source.at([place])
+            self.decided.append(place)
+            self._trim = source.sent_trim()
         self._undecided = None
         self._waiting.extend(self._held)
         self._held = []

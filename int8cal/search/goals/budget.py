@@ -101,7 +101,7 @@ def spend_budget(
         result: With every layer in int8.
         collected: What calibration gave.
         best_result: Where results go.
-        cluster: Runs the evaluation data; None for this process.
+        cluster: Runs the evaluation data, and what measures the layers' noise; None for this process.
 
     Raises:
         Int8calError: Of evaluating or writing.
@@ -130,4 +130,4 @@ def spend_budget(
     best_result.publish(result, statistics)
     publish = partial(best_result.publish, statistics=statistics)
     with nullcontext() if cluster is None else cluster.held():
-        return GateSearch(prepared, job, result, collected, evaluator, publish).run()
+        return GateSearch(prepared, job, result, collected, evaluator, publish, cluster).run()

@@ -105,7 +105,8 @@ def leave_slow_layers(
     before = whole.table.every_tensor
     changed = {name for name, entry in table.every_tensor.items() if entry != before[name]}
     tensors = {name: unscaled.tensors[name] if name in changed else each for name, each in result.tensors.items()}
-    return replace(result, table=table, tensors=tensors), found
+    methods = {name: ranges for name, ranges in result.methods.items() if name not in changed}
+    return replace(result, table=table, tensors=tensors, methods=methods), found
 
 
 def _measured(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.prepare import Prepared
     from int8cal.search.goals.optional_layers import OptionalLayer
-    from int8cal.search.precision import ResidualGroup
+    from int8cal.search.residual import ResidualGroup
     from int8cal.search.search import Result
 
 LEAST_GAIN = 1e-4  # of the noise; less is not worth a layer in float

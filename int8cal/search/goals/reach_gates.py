@@ -11,7 +11,7 @@ from int8cal.evaluation.gates import check_gates, gates_of, on_outputs
 from int8cal.evaluation.result import Evaluation, MixedGate, MixedLayer, MixedPoint, MixedPrecision, Saturation, Size
 from int8cal.graph.bodies import full_name
 from int8cal.graph.chains import find_chains
-from int8cal.graph.costs import inference_us
+from int8cal.graph.costs import inference_us, other_nodes_us
 from int8cal.graph.index import Index
 from int8cal.probe.contributions import measure_contributions
 from int8cal.probe.injection import ErrorSite, sites_of
@@ -22,7 +22,7 @@ from int8cal.quantization.corrections.equalization import Equalization, apply_fa
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.search.goals.mixed import MixPlanner, PrecisionMix, build_mix, fewest, needed
 from int8cal.search.goals.optional_layers import named_in_full, open_layers
-from int8cal.search.precision import ResidualGroup, residual_groups
+from int8cal.search.residual import ResidualGroup, residual_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.engines.local import Collected
+    from int8cal.calibration.engines.ray import Cluster
     from int8cal.evaluation.gates import ParsedGate
     from int8cal.evaluation.result import Gate, Metrics
     from int8cal.graph.plan import Plan
@@ -149,6 +150,7 @@ class GateSearch:
         collected: The statistics, and samples to measure the layers' noise on.
         evaluator: Evaluates models.
         publish: Puts a result on disk: each that is better than the first, which is there already.
+        cluster: Measures the layers' noise; None for this process.
     """
 
     prepared: Prepared
@@ -157,6 +159,7 @@ class GateSearch:
     collected: Collected
     evaluator: GateEvaluator
     publish: Callable[[Result], None]
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         self._gates = on_outputs(gates_of(self.job.evaluation))
@@ -229,10 +232,13 @@ class GateSearch:
             main.elements,
             inside=inside,
             threads=self.job.calibration.threads,
+            cluster=self.cluster,
         )
         layers = [each for graph in opened for each in graph.layers]
         groups = [each for graph in opened for each in graph.groups]
         whole = sum(graph.runs * inference_us(graph.model, graph.plan, graph.elements) for graph in graphs)
+        if self.collected.kept:
+            whole += other_nodes_us(main.model, main.plan, self.collected.kept[0].feed)
         others = len(layers) < len(plan.ranged_layers) or any(graph.plan.recurrent for graph in graphs)
         shares = measured.shares(_deciding(plain.gates, self._gates))
         return MixPlanner(layers, groups, shares, whole, keep=0 if others else 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.graph.costs import copies_us
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, can_have_copies
 from int8cal.search.candidate import rescaled_candidate
 from int8cal.search.search import propose_candidate
@@ -51,9 +52,10 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     ):
         return
     before = state.candidate.equalization.exponents
-    index = inputs.index
+    index, elements = inputs.index, inputs.statistics.elements
     chosen: list[RescaledChain] = []
     copies: dict[str, tuple[int, ...]] = {}
+    us = 0.0
     for chain in usable_chains(index, inputs.plan, inputs.statistics, quantization.ranges):
         exponents = before.get(chain.tensor, np.zeros(chain.channels))
         found = RescaledChain(chain, exponents, 0.0, "as before, predicted")
@@ -62,6 +64,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             if split.gain_db >= LEAST_PROMISED_DB:
                 extra = tuple(np.repeat(np.arange(chain.channels), 2**split.halvings - 1).tolist())
                 copies |= {layer.node: extra for layer in chain.readers}
+                us += copies_us(chain.readers, elements[chain.tensor], len(extra) / chain.channels)
                 of = np.count_nonzero(split.halvings)
                 copied = f"{of} channel{'s' if of > 1 else ''}"
                 how = f"{len(extra)} {'copies' if extra[1:] else 'copy'} of {copied}, predicted"
@@ -70,7 +73,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             chosen.append(found)
     if copies:
         candidate = replace(rescaled_candidate(inputs, chosen), copies=ChannelCopies(copies))
-        yield propose_candidate(state, inputs, "copies of channels", candidate)
+        yield propose_candidate(state, inputs, "copies of channels", candidate, inputs.worth_db(us))
 
 
 @dataclass(frozen=True)

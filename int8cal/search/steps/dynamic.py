@@ -40,6 +40,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s or 1.0,
         threads=inputs.job.calibration.threads,
+        cluster=inputs.cluster,
     )
     gains = precision.dynamic_gains(list(groups), state.table.affines(plan))
     precision.probe.close()  # scoring opens models of its own

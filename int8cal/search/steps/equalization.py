@@ -18,7 +18,7 @@ from int8cal.graph.chains import Chain, find_chains
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalization import by_input_channel, scale_inputs, scale_outputs
 from int8cal.search.candidate import rescaled_candidate, with_ranges
-from int8cal.search.search import propose_candidate
+from int8cal.search.search import PARTED_BY, propose_candidate
 from int8cal.search.steps import widest_ranges
 
 if TYPE_CHECKING:
@@ -73,14 +73,16 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer the channels rescaled where much is promised, and else part by part, what promises most first.
 
     Where all together change nothing that the model gives, as in front of a hundred layers that forget it, neither do
-    parts.
+    parts; by few samples they would be chosen by chance.
     """
     if inputs.holdout.scorer is None:
         return
     promised = choose_factors(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
     name = "channels rescaled where much is promised"
     state, kept = yield from propose_rescaled(state, inputs, name, promised)
-    if kept or len(promised) < 2 or (state.last is not None and state.last.none):
+    if kept or len(promised) < 2 or state.score is None or len(state.score.noise) < PARTED_BY:
+        return
+    if state.last is not None and state.last.none:
         return
     place = {each.chain.tensor: position for position, each in enumerate(promised)}
     promising = sorted(promised, key=lambda each: -each.gain_db)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from int8cal.search.precision import Sweep
     from int8cal.search.search import Proposals, State
 
+QUICK_S = 0.25  # estimated, of an inference for each tensor: in so little time the noise of all is measured, and told
+
 
 def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for, then float.
@@ -46,15 +48,20 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         samples,
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s,
+        others_us=inputs.others_us,
         threads=job.calibration.threads,
+        cluster=inputs.cluster,
     )
     allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
+    worth = inputs.least_worth
+    quick = len(plan.groups) * precision.run_s < QUICK_S
+    within = allowance if worth and not quick else math.inf
     # those where something can be done about the noise, other than by another range
-    wanted = precision.open_to_residual_codes if unsigned else set()
+    wanted = precision.open_to_residual_codes(within) if unsigned else set()
     if _islands_may_be_float(inputs):
         wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
     fit_ranges = holdout.can_fit and job.calibration.method == "auto"
-    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted)
+    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted, within)
     ranges = state.candidate.ranges
     better, lines = (
         precision.better_ranges(sweep, ranges, job.calibration, job.quantization) if fit_ranges else (ranges, ())
@@ -65,26 +72,32 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         entries = {name: better.entries.get(name, entry) for name, entry in state.table.tensors.items()}
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
         if state.results[-1].kept:
-            sweep = precision.sweep(state.table.affines(plan), wanted)
+            sweep = precision.sweep(state.table.affines(plan), wanted, within)
     precision.probe.close()
-    taken, lines = precision.upgrades(sweep, allowance, residual=unsigned)
+    taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)
     spent_us = 0.0
-    residual = [node for each in taken for node in each.residual]
-    fine = {node: channels for each in taken for node, channels in each.fine.items()}
-    if residual or fine:
-        table = with_fine_channels(with_residual_codes(state.table, state.plan, residual), state.plan, fine)
-        table = rounded_again(state, inputs, table)
-        state = yield Proposal("residual codes of inputs", table)
+    tensors = sorted((each for each in taken if each.tensor), key=lambda each: -each.gain / each.us)
+    # together they may be worth less than their time, since what each takes away was measured by itself
+    for count in dict.fromkeys((len(tensors), (len(tensors) + 1) // 2) if tensors else ()):
+        some = tensors[:count]
+        table = with_residual_codes(state.table, state.plan, [node for each in some for node in each.residual])
+        fine = {node: channels for each in some for node, channels in each.fine.items()}
+        table = rounded_again(state, inputs, with_fine_channels(table, state.plan, fine))
+        us = math.fsum(each.us for each in some)
+        name = "residual codes of inputs" if count == len(tensors) else "residual codes of some inputs"
+        state = yield Proposal(name, table, least_db=inputs.worth_db(us))
         if state.results[-1].kept:
-            spent_us += math.fsum(each.us for each in taken if each.tensor)
+            spent_us += us
+            break
     left = {
         node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise" for each in taken for node in each.floats
     }
+    us = math.fsum(each.us for each in taken if each.floats)
     if left and (proposal := _floats(state, inputs, left)) is not None:
-        state = yield proposal
+        state = yield replace(proposal, least_db=inputs.worth_db(us))
         if state.results[-1].kept:
-            spent_us += math.fsum(each.us for each in taken if each.floats)
+            spent_us += us
     yield from _islands(state, inputs, precision.elements, sweep, spent_us)
 
 
@@ -107,6 +120,7 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
         elements,
         sweep.groups,
         settings.latency_allowance / 100,
+        others_us=inputs.others_us,
         spent_us=spent_us,
         fixed=_fixed(state, inputs),
     )

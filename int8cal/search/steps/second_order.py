@@ -153,7 +153,7 @@ def _rounded(
     rows = source.rows
     moments = mixed(fit.gram, fit.count, rows.channels, overwrite=True)
     codes = round_second_order(rows, scales, source.dtype, source.links, moments, before)
-    old, new = (float(error_power(rows, scales, each, validation.gram).sum()) for each in (before, codes))
+    old, new = (error_power(rows, scales, each, validation.gram) for each in (before, codes))
     gain = 10.0 * float(np.log10(old / new)) if old > 0.0 and new > 0.0 else 0.0
     return codes if new < old else None, gain
 

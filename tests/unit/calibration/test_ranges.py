@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.calibration.ranges import choose_ranges, group_histogram
+from int8cal.calibration.ranges import candidates, choose_ranges, group_histogram
 from int8cal.calibration.statistics import TensorStatistics
 from int8cal.errors import ConfigError, StatisticsError
 from int8cal.job import CalibrationSettings, QuantizationSettings
@@ -184,3 +184,15 @@ def test_a_value_within_half_a_step_of_the_end_is_rounded_not_clipped(plan, tens
 def test_ranges_do_not_depend_on_the_number_of_threads(plan, tensors, method):
     one, many = (chosen(plan, tensors, CalibrationSettings(method=method, threads=threads)) for threads in (1, 5))
     assert one == many
+
+
+def test_ranges_of_all_methods_are_handed_on_for_tensors_with_a_scale_of_their_own(plan, tensors):
+    auto = CalibrationSettings(method="auto")
+    result = chosen(plan, tensors, auto)
+    assert list(result.methods) == ["x"]  # the others share theirs
+    histogram = tensors["x"].histogram
+    assert candidates(histogram, "u8", auto.percentile, result.methods["x"]) == candidates(
+        histogram, "u8", auto.percentile
+    )
+    assert chosen(plan, tensors, auto, ranges={"x": (-1.0, 1.0)}).methods == {}
+    assert chosen(plan, tensors).methods == {}

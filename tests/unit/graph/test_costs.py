@@ -4,7 +4,18 @@ import numpy as np
 import onnx
 import pytest
 
-from int8cal.graph.costs import LEAST_US, float_us, inference_us, layer_float_us, products, residual_codes_us
+from int8cal.graph.costs import (
+    ELEMENT_US,
+    FLOAT_MAC_US,
+    FLOAT_VALUE_US,
+    LEAST_US,
+    float_us,
+    inference_us,
+    layer_float_us,
+    other_nodes_us,
+    products,
+    residual_codes_us,
+)
 
 MODELS = {
     # name -> (head, body, weights, elements of the input, products)
@@ -71,6 +82,26 @@ def test_a_dense_layer_is_cheaper_on_integers(bench):
     model, plan = planned(bench, "conv")
     elements = {each.tensor: 1e6 for each in plan.tensors}
     assert inference_us(model, plan, elements) < inference_us(model, plan, elements, integer=False)
+
+
+def test_what_stays_in_float_counts_by_what_it_writes_and_multiplies(bench):
+    prepared = bench.prepared(
+        bench.text(
+            """g (float[N,S,8] x) => (float[N,S,4] y) {
+                q = MatMul(x, Q) t = Transpose <perm = [0, 2, 1]> (x)
+                s = MatMul(q, t) p = Softmax(s) a = MatMul(p, x) y = MatMul(a, W)
+            }""",
+            Q=(8, 8),
+            W=(8, 4),
+        )
+    )
+    plan = bench.plan(prepared.model)
+    assert {layer.weight for layer in plan.layers} == {"Q", "W"}
+    feed = {"x": np.zeros((2, 5, 8), np.float32)}
+    scores, values = 2 * 5 * 5, 2 * 5 * 8
+    expected = FLOAT_MAC_US * (scores * 8 + values * 5) + ELEMENT_US * (scores + values)
+    expected += FLOAT_VALUE_US["Transpose"] * values + FLOAT_VALUE_US["Softmax"] * scores
+    assert other_nodes_us(prepared.model, plan, feed) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", MODELS)

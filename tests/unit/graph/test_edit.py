@@ -50,3 +50,17 @@ def test_a_constant_keeps_values_type_and_shape(value):
     assert np.array_equal(numpy_helper.to_array(tensor), value)
     assert numpy_helper.to_array(tensor).dtype == value.dtype
     assert tuple(tensor.dims) == np.shape(value)
+
+
+@pytest.mark.parametrize(
+    "value", [np.float32(2.5), np.arange(6, dtype=np.int64).reshape(2, 3), np.zeros((2, 0), np.int8)]
+)
+def test_a_constant_is_the_message_that_onnx_makes(value):
+    assert constant("c", value) == numpy_helper.from_array(np.asarray(value), "c")
+
+
+@pytest.mark.parametrize("attributes", [{}, {"axis": 1}, {"axis": None}, {"to": 1, "axes": [0, 2], "mode": "nearest"}])
+def test_a_node_is_the_message_that_onnx_makes(attributes):
+    built = Builder(Names(onnx.GraphProto()))
+    node = built.node("Op", ["x", ""], "y", **attributes)
+    assert node == onnx.helper.make_node("Op", ["x", ""], ["y"], name="y_Op", **attributes)

@@ -49,3 +49,13 @@ def test_scaling_moves_a_negative_sum_too():
     limbs = exactsum.zeros(2)
     exactsum.add(limbs, np.array([-3.0, 5.0]))
     assert exactsum.value(exactsum.scaled(limbs, np.array([-4, 3]))).tolist() == [-3.0 / 16, 40.0]
+
+
+def test_few_sums_are_carried_as_many_are():
+    rng = np.random.default_rng(3)
+    limbs = rng.integers(-(2**62), 2**62, (200, exactsum.LIMBS)) >> rng.integers(0, 62, (200, exactsum.LIMBS))
+    limbs[:, -1] >>= 10
+    limbs[::3, 5:20] = 0  # what is borrowed goes through all of these
+    alone = np.concatenate([exactsum.canonical(row[None]) for row in limbs])
+    np.testing.assert_array_equal(alone, exactsum.canonical(limbs))
+    assert exactsum.canonical(limbs[:0]).shape == (0, exactsum.LIMBS)

@@ -268,3 +268,20 @@ def test_codes_of_a_known_model_with_other_scales_or_weights_are_not_taken(poole
     found = build_model(prepared.model, plan, changed, known), build_model(other, plan, table, known)
     assert rounded == [8 * 4 * 9, 8 * 4 * 9]
     assert all(same(one, another) for one, another in zip(found, expected, strict=True))
+
+
+def test_scales_are_searched_for_once_for_the_same_weights(pooled, monkeypatch):
+    prepared, plan, table, _ = pooled
+    bare = replace(table, weights={})
+    first = build_model(prepared.model, plan, bare)
+    searched = []
+    choose = layers_module.choose_scales
+    monkeypatch.setattr(layers_module, "choose_scales", lambda *given: searched.append(given) or choose(*given))
+    again = build_model(prepared.model, plan, edited(bare, c=0.5, m=0.5), first)
+    assert searched == []
+    for node, layer in first.layers.items():
+        np.testing.assert_array_equal(again.layers[node].scales, layer.scales)
+    assert again.searched is first.searched
+    narrow = TableSettings({**bare.settings.recorded, "weights": "s7"})
+    build_model(prepared.model, plan, replace(bare, settings=narrow), first)
+    assert len(searched) == 2  # another range of the codes asks for other scales

@@ -7,6 +7,7 @@ import int8cal
 from int8cal.errors import NonFiniteError, StatisticsError
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
+from int8cal.runtime.machine import exact_products
 
 LOW = [-np.inf, float(np.finfo(np.float32).min), -1e4]
 KEYS = "float[1,4,6] x"
@@ -44,7 +45,8 @@ def report_on(model, low, **settings):
 @pytest.mark.parametrize("target", ["portable", "openvino", "tensorrt"])
 def test_a_mask_that_is_fed_costs_nothing(bench, low, target):
     report = report_on(attention(bench), low, target=target)
-    assert report.evaluation.metrics.sqnr_db > 28
+    # weights for TensorRT are s8, whose sums saturate on a CPU without exact products
+    assert report.evaluation.metrics.sqnr_db > (28 if target != "tensorrt" or exact_products() else 20)
     assert report.warnings == ()
 
 

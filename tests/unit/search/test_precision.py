@@ -17,6 +17,7 @@ from int8cal.job import CalibrationSettings, QuantizationSettings
 from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCodes
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
+from int8cal.search.candidate import Inputs
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions
 from int8cal.search.scorer import LEAST_FIT
 
@@ -97,7 +98,7 @@ def test_a_tensor_with_a_coarse_range_has_most_of_the_noise(bench):
 def test_those_that_are_asked_for_have_their_share_of_the_noise_of_all(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     whole = precision.sweep(affines(ranges))
-    wanted = precision.open_to_residual_codes
+    wanted = precision.open_to_residual_codes()
     some = precision.sweep(affines(ranges), wanted)
     assert 0 < len(wanted) < len(whole.groups)
     assert {group for group, share in some.groups.items() if share > 0} == wanted
@@ -111,12 +112,53 @@ def test_those_that_are_asked_for_have_their_share_of_the_noise_of_all(bench):
 
 def test_the_noise_of_all_is_measured_in_parts_that_fit_into_memory(bench, monkeypatch):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
-    wanted = precision.open_to_residual_codes
+    wanted = precision.open_to_residual_codes()
     once = precision.sweep(affines(ranges), wanted)
     monkeypatch.setattr("int8cal.search.precision.PART_BYTES", 1)
     parts = precision.sweep(affines(ranges), wanted)
     assert parts.total == pytest.approx(once.total, rel=0.2)
     assert parts.total != once.total
+
+
+def test_what_was_measured_is_not_run_again(bench, monkeypatch):
+    precision, ranges, _ = measured(bench, mlp(bench), feeds(8, 32))
+    known = affines(ranges)
+    runs: list[tuple[int, int]] = []
+    measure = precision.probe.rounding_noise
+
+    def counted(samples, roundings):
+        runs.append((len(samples), len(roundings)))
+        return measure(samples, roundings)
+
+    monkeypatch.setattr(precision.probe, "rounding_noise", counted)
+    first = precision.sweep(known)
+    assert runs == [(8, len(known))]
+    assert precision.sweep(known).groups == first.groups
+    assert runs[1:] == []
+    other = known | {"r": replace(known["r"], scale=4 * known["r"].scale)}
+    assert precision.sweep(other).groups["r"] > first.groups["r"]
+    assert runs[1:] == [(8, 1)]
+
+
+def test_what_takes_more_time_than_its_share_of_the_noise_is_worth_is_left(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    sweep = precision.sweep(affines(ranges))
+    (dearest, *_), _ = precision.upgrades(sweep, math.inf)
+    rate = dearest.gain / (dearest.us / precision.whole_us)
+    assert dearest in precision.upgrades(sweep, math.inf, least_worth=0.99 * rate)[0]
+    taken, lines = precision.upgrades(sweep, math.inf, least_worth=1.01 * rate)
+    assert dearest not in taken
+    assert any(line.startswith(dearest.what) and line.endswith(": too little for its time") for line in lines)
+
+
+def test_what_is_beyond_the_allowance_by_itself_is_not_measured(bench):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    every, some = (precision.open_to_residual_codes(allowance) for allowance in (math.inf, 0.0))
+    assert every
+    assert some == set()
+    sweep = precision.sweep(affines(ranges), some, 0.0)
+    assert set(sweep.groups.values()) == {0.0}
+    assert sweep.floats == {}
 
 
 def test_nothing_runs_where_nothing_can_be_done(bench):
@@ -225,6 +267,19 @@ def test_a_channel_that_makes_most_of_the_noise_gets_residual_codes_by_itself(be
     assert 0.8 < taken.gain < everything.gain
 
 
+def test_channels_of_a_tensor_that_has_residual_codes_are_not_told(bench):
+    weight = np.random.default_rng(2).normal(size=(128, 32))
+    weight[3] *= 2.5  # enough to be looked at by itself, too little to be worth it before all others
+    model = bench.text("g (float[N,256,128] x) => (float[N,256,32] y) { n = Tanh (x) y = MatMul (n, W) }", W=weight)
+    precision, ranges, _ = measured(bench, model, feeds(8, 256, 128))
+    sweep = precision.sweep(affines(ranges))
+    (taken,), (line,) = precision.upgrades(sweep, math.inf)
+    assert taken.residual == ("MatMul_y",)
+    assert line.startswith("residual codes for n would take away ")
+    # where they have none, both are told
+    assert len(precision.upgrades(sweep, 0.0)[1]) == 2
+
+
 def test_rare_values_that_matter_keep_their_range(bench):
     precision, ranges, settings = measured(bench, *rare_peaks(bench, "LeakyRelu <alpha = 0.9> "))
     better, _ = precision.better_ranges(precision.sweep(affines(ranges)), ranges, *settings)
@@ -278,6 +333,23 @@ def test_the_default_flow_takes_planes_when_it_may_and_none_without_an_allowance
     frugal = int8cal.calibrate(*flow, latency_allowance=0)
     assert not ResidualCodes.of(frugal)
     assert "left_for_accuracy" not in frugal.settings.recorded
+
+
+def test_where_all_together_are_not_worth_their_time_the_best_half_is_tried(bench, monkeypatch):
+    asked: list[float] = []
+
+    def worth_db(_, us):
+        asked.append(us)
+        return 100.0 if len(asked) == 1 else 0.0
+
+    monkeypatch.setattr(Inputs, "worth_db", worth_db)
+    two = "g (float[N,32] x) => (float[N,8] y) { h = Gemm(x, W, B) r = Tanh(h) y = Gemm(r, V) }"
+    rng = np.random.default_rng(1)
+    model = bench.text(two, W=rng.normal(size=(32, 32)) / 5, B=(32,), V=rng.normal(size=(32, 8)) / 5)
+    table = int8cal.calibrate(model, feeds(70, 32), latency_allowance=1000)
+    assert len(asked) == 2
+    assert asked[1] < asked[0]
+    assert len(ResidualCodes.of(table).values) == 1
 
 
 def test_the_same_data_gives_the_same_table_on_any_number_of_threads(flow):

@@ -9,10 +9,20 @@ import pytest
 
 from int8cal.progress import Clock
 from int8cal.quantization.build import build_model
-from int8cal.search import steps
+from int8cal.search import scorer, steps
 from int8cal.search.candidate import plain_candidate, with_ranges
 from int8cal.search.recipes import RECIPES, run_recipe
-from int8cal.search.search import Proposal, Remark, Settled, finished, first_state, propose_candidate, search
+from int8cal.search.scorer import Score
+from int8cal.search.search import (
+    Proposal,
+    Remark,
+    Settled,
+    finished,
+    first_state,
+    propose_candidate,
+    scored,
+    search,
+)
 
 CONV = "agraph (float[N, 2, 6, 6] x) => (float[N, 3, 6, 6] y) {c = Conv(x, w, b) y = Relu(c)}"
 
@@ -165,3 +175,56 @@ def test_a_recipe_is_its_steps_in_their_order(inputs):
 
     run_recipe(replace(inputs, recipe=replace(RECIPES["fast"], steps=(noted("b"), noted("a"), noted("b")))), Clock())
     assert called == ["b", "a", "b"]
+
+
+def test_a_score_without_a_signal_stays_what_it_is(inputs, state):
+    silent = Score(np.zeros((4, 1)), np.zeros((4, 1)))
+    alike = replace(inputs, holdout=replace(inputs.holdout, scorer=lambda *_: silent))
+
+    def step(before, _):
+        yield Proposal("the same", before.table)
+
+    (result,) = search(replace(state, score=silent), [step], alike).results
+    assert (result.before_db, result.after_db, result.kept) == (None, None, False)
+
+
+def test_a_proposal_that_loses_on_every_sample_of_the_first_half_is_not_run_on_the_others(inputs, state, monkeypatch):
+    ran = []
+    run_each = scorer.run_each
+
+    def counted(session, signature, samples):
+        for sample, outputs in run_each(session, signature, samples):
+            ran.append(sample)
+            yield sample, outputs
+
+    monkeypatch.setattr(scorer, "run_each", counted)
+    state = replace(state, score=scored(state.built, inputs))
+    count = len(state.score.noise)
+
+    def step(before, _):
+        yield Proposal("sixteen times as wide", scaled(before.table, 16))
+        yield Proposal("the same again", before.table)
+
+    ran.clear()
+    found = search(state, [step], inputs)
+    half = -(-count // 2)
+    assert len(ran) == half + count
+    assert found.score is state.score
+    assert f"SQNR on the first {half} validation samples " in found.notes[-2]
+    assert "SQNR on the validation samples " in found.notes[-1]
+    bad = found.results[0]
+    assert bad.before_db == state.score.db
+    assert bad.after_db < bad.before_db - 6
+
+
+@pytest.mark.parametrize(
+    ("recipe", "allowance", "worth"), [("fast", 10, 2.0), ("fast", 40, 0.5), ("balanced", 10, 0.0)]
+)
+def test_what_takes_time_has_to_take_its_worth_of_noise_away(inputs, recipe, allowance, worth):
+    quantization = replace(inputs.job.quantization, latency_allowance=allowance)
+    changed = replace(inputs, job=replace(inputs.job, quantization=quantization), recipe=RECIPES[recipe])
+    assert changed.least_worth == worth
+    assert changed.worth_db(0.0) == 0.0
+    gone = 10 ** (-changed.worth_db(0.1 * changed.whole_us) / 10)
+    assert gone == pytest.approx(1 - 0.1 * worth)
+    assert changed.worth_db(100 * changed.whole_us) == (pytest.approx(20.0) if worth else 0.0)

@@ -23,7 +23,7 @@ from int8cal.search.goals.mixed import (
     needed,
 )
 from int8cal.search.goals.optional_layers import OptionalLayer
-from int8cal.search.precision import ResidualGroup
+from int8cal.search.residual import ResidualGroup
 
 
 def layer(node, reads, *, us=1.0, freed=(), exact=(), free=False):
