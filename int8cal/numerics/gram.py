@@ -3,7 +3,7 @@
 A layer's error at its output is e^T G e, with e the error of one output channel's weights and G = sum x x^T. With x as
 integers, code minus zero point, every sum is an integer below 2^53: neither order, nor batches, nor threads change it.
 Products of blocks run in float32, where they are exact as long as no column's sum of squares passes 2^24: by
-Cauchy-Schwarz no partial sum of a block is larger.
+Cauchy-Schwarz no partial sum of a block is larger. Those of a few large columns run in float64.
 """
 
 from __future__ import annotations
@@ -24,8 +24,19 @@ if TYPE_CHECKING:
 
 _EXACT = float(2**24)  # float32 holds every integer up to here
 _BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
-_WIDE = 1 << 22  # values of one product, at most: 16 MB
+_WIDE = 1 << 23  # values of one product, at most: 32 MB
+_LONG = 2  # and how many rows for each column
+_LARGE_SHARE = 16  # one column of so many may be larger: its products run in float64
 _SMALL = 64  # columns up to which float64 is as fast, and needs no blocks
+
+
+def _waiting_rows(groups: int, size: int) -> int:
+    return 0 if size <= _SMALL else max(min(_LONG * size, _WIDE // (groups * size)), _BLOCK)
+
+
+def moments_bytes(groups: int, size: int) -> int:
+    """Return what a `MomentSums` holds at most: sums, and rows that wait."""
+    return groups * size * (8 * size + 4 * _waiting_rows(groups, size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +70,10 @@ class MomentSums:
         self._gram = np.zeros((groups, size, size))
         self._total = np.zeros((groups, size))
         self._count = 0
-        self._waiting: list[Float32] = []
         self._energy = np.zeros((groups, size))
+        # a product of few rows is quick beside its sum with those before
+        self._waiting = np.empty((groups, _waiting_rows(groups, size), size), np.float32)
+        self._rows = 0
 
     def add(self, rows: Float32) -> None:
         """Add rows: (groups, positions, K), integers of magnitude 255 at most."""
@@ -70,18 +83,17 @@ class MomentSums:
             exact = rows.astype(np.float64)
             self._gram += exact.transpose(0, 2, 1) @ exact
             return
-        energy = np.einsum("grk,grk->gk", rows, rows, dtype=np.float64)
-        wide = max(_WIDE // max(rows.shape[0] * rows.shape[2], 1), _BLOCK)
-        fits = rows.shape[1] <= wide and energy.max(initial=0.0) <= _EXACT
-        step = max(rows.shape[1], 1) if fits else _BLOCK
+        wide = self._waiting.shape[1]
+        few = _few_large(np.einsum("grk,grk->gk", rows, rows, dtype=np.float64))
+        step = wide if few else _BLOCK
         for start in range(0, rows.shape[1], step):
             part = rows[:, start : start + step]
-            new = energy if fits else np.einsum("grk,grk->gk", part, part, dtype=np.float64)
-            waiting = sum(each.shape[1] for each in self._waiting)
-            if (self._energy + new).max(initial=0.0) > _EXACT or waiting + part.shape[1] > wide:
+            energy = np.einsum("grk,grk->gk", part, part, dtype=np.float64)
+            if self._rows + part.shape[1] > wide or not _few_large(self._energy + energy):
                 self._flush()
-            self._waiting.append(part)
-            self._energy += new
+            self._waiting[:, self._rows : self._rows + part.shape[1]] = part
+            self._rows += part.shape[1]
+            self._energy += energy
 
     def result(self) -> Moments:
         """Return the sums."""
@@ -89,13 +101,23 @@ class MomentSums:
         return Moments(self._gram, self._total, self._count)
 
     def _flush(self) -> None:
-        if not self._waiting:
+        if not self._rows:
             return
-        block = np.concatenate(self._waiting, axis=1)
-        for group, rows in enumerate(block):
-            self._gram[group] += rows.T @ rows
-        self._waiting = []
+        for rows, energy, gram in zip(self._waiting[:, : self._rows], self._energy, self._gram, strict=True):
+            large = np.flatnonzero(energy > _EXACT)
+            exact = gram[large]
+            for start in range(0, self._rows if large.size else 0, _BLOCK):
+                part = rows[start : start + _BLOCK].astype(np.float64)
+                exact += part[:, large].T @ part
+            np.add(gram, rows.T @ rows, out=gram)
+            gram[large], gram[:, large] = exact, exact.T
+        self._rows = 0
         self._energy[:] = 0.0
+
+
+def _few_large(energy: Float64) -> bool:
+    """Say whether few columns of sums of squares, (groups, K), are beyond what float32 adds up exactly."""
+    return int((energy > _EXACT).sum()) * _LARGE_SHARE <= energy.size
 
 
 def some_of(count: int, limit: int) -> Int64:

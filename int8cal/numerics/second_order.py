@@ -106,7 +106,15 @@ def ungrouped(values: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[A
     return np.ascontiguousarray(values.transpose(1, 0, 2))
 
 
-def round_second_order(rows: Rows, scales: Float64, dtype: QType, links: Links, moments: Float64, start: Int8) -> Int8:
+def round_second_order(
+    rows: Rows,
+    scales: Float64,
+    dtype: QType,
+    links: Links,
+    moments: Float64,
+    start: Int8,
+    lower: Float64 | None = None,
+) -> Int8:
     """Round weights to codes with a small error on given inputs.
 
     Args:
@@ -116,6 +124,7 @@ def round_second_order(rows: Rows, scales: Float64, dtype: QType, links: Links, 
         links: Neighbours that must stay safe, (K - 1,).
         moments: (groups, K, K), positive definite; see `mixed`.
         start: Codes in range and safe, shaped as rows.values.
+        lower: The Cholesky factor of the moments, where it is at hand.
 
     Returns:
         int8 codes, in range and safe. Where a weight is 0, so is its code. (q - w)^T moments (q - w) is for no row
@@ -125,7 +134,8 @@ def round_second_order(rows: Rows, scales: Float64, dtype: QType, links: Links, 
     exact = grouped(rows.values / scales[:, None, None], groups).astype(np.float64)
     first = np.ascontiguousarray(grouped(start, groups), np.float64)
     low, high = float(dtype.qmin), float(dtype.qmax)
-    codes, sums = _descend(exact, columnwise(exact, moments, links, low, high), moments, links, low, high)
+    lower = np.asarray(np.linalg.cholesky(moments), np.float64) if lower is None else lower
+    codes, sums = _descend(exact, columnwise(exact, lower, links, low, high), moments, links, low, high)
     # to seven digits at first, which nearly always tell
     worse = sums >= (1.0 - _ROUGH) * _sums(exact, first, moments.astype(np.float32))
     if worse.any():
@@ -142,18 +152,17 @@ def _sums(exact: Float64, codes: Float64, moments: npt.NDArray[Any]) -> Float64:
     return sums
 
 
-def columnwise(exact: Float64, moments: Float64, links: Links, low: float, high: float) -> Float64:
+def columnwise(exact: Float64, lower: Float64, links: Links, low: float, high: float) -> Float64:
     """Round column by column from the last, each making up for those behind it; safe and in range.
 
     Args:
         exact: (groups, rows, K), weights in units of their scales.
-        moments: (groups, K, K).
+        lower: (groups, K, K), the Cholesky factor L of the moments: its column k holds how the errors behind k weigh
+            against its own.
         links: (K - 1,).
         low, high: Range of the codes.
     """
     size = exact.shape[2]
-    # column k of L holds how the errors behind k weigh against its own
-    lower = np.linalg.cholesky(moments)
     codes, errors = np.empty_like(exact), np.zeros_like(exact)
     for stop in range(size, 0, -_COLUMNS):
         begin = max(stop - _COLUMNS, 0)

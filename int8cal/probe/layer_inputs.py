@@ -21,6 +21,7 @@ from int8cal.numerics.gram import (
     convolution_reads,
     convolution_rows,
     matrix_rows,
+    moments_bytes,
     some_of,
     transposed_reads,
 )
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-# The Grams of one pass take up to this; a single larger one has a pass of its own.
-PASS_BYTES = 200_000_000
+# The moments of one pass take up to this; those of a single larger input have a pass of their own.
+PASS_BYTES = 300_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples for moments: 8192, and more as long as products stay cheap.
@@ -72,9 +73,15 @@ class LayerInput:
     _known: dict[tuple[int, ...], Int64] = field(default_factory=dict, repr=False)
 
     @property
-    def gram_bytes(self) -> int:
-        """Size of its Gram."""
-        return 8 * self.groups * self.size * self.size
+    def read(self) -> tuple[object, ...]:
+        """What is the same for layers whose rows are."""
+        return self.tensor, self.zero_point, self.groups, self.size, self.kernel, self._window
+
+    @property
+    def _window(self) -> tuple[bytes, ...]:
+        if not self.kernel:
+            return ()
+        return self.proto.op_type.encode(), *sorted(each.SerializeToString() for each in self.proto.attribute)
 
     def rows(self, values: npt.NDArray[Any], samples: int, limit: int) -> Float32:
         """Cut out what the layer reads: (groups, positions, K), minus the zero point.
@@ -158,8 +165,8 @@ def take_moments(
     splits: Sequence[Sequence[SampleLike]],
     *,
     threads: int = 0,
-) -> Iterator[tuple[LayerInput, tuple[Moments, ...]]]:
-    """Run splits of samples through an int8 model and give the moments of each layer's input, one per split.
+) -> Iterator[tuple[list[LayerInput], tuple[Moments, ...]]]:
+    """Run splits of samples through an int8 model and give the moments of what its layers read, one per split.
 
     Args:
         model: The int8 model.
@@ -168,24 +175,32 @@ def take_moments(
         threads: Threads of the runtime; 0 for all CPUs.
 
     Yields:
-        Layers in order; no more than PASS_BYTES of Grams are held, or one layer's.
+        Layers that read the same rows, with the moments of these, in the order of the first ones; no more than
+        PASS_BYTES of moments are held, or those of one read.
 
     Raises:
         DataError: A kernel failed.
     """
-    for chunk in in_chunks(inputs, lambda each: each.gram_bytes * len(splits), PASS_BYTES):
-        tapped = tapped_model(model, [each.tensor for each in chunk])
+    alike: dict[tuple[object, ...], list[LayerInput]] = {}
+    for each in inputs:
+        alike.setdefault(each.read, []).append(each)
+
+    def held(layers: Sequence[LayerInput]) -> int:
+        return moments_bytes(layers[0].groups, layers[0].size) * len(splits)
+
+    for chunk in in_chunks(alike.values(), held, PASS_BYTES):
+        firsts = [layers[0] for layers in chunk]
+        tapped = tapped_model(model, [each.tensor for each in firsts])
         session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
-        sums = {each.node: [MomentSums(each.groups, each.size) for _ in splits] for each in chunk}
+        sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
-            limits = {each.node: each.limit(len(samples)) for each in chunk}
+            limits = [each.limit(len(samples)) for each in firsts]
             for count, values in _runs(session, model, samples):
-                for each in chunk:
-                    rows = each.rows(values[each.tensor], count, limits[each.node])
-                    sums[each.node][number].add(rows)
+                for each, limit, own in zip(firsts, limits, sums, strict=True):
+                    own[number].add(each.rows(values[each.tensor], count, limit))
         del session
-        for each in chunk:
-            yield each, tuple(part.result() for part in sums.pop(each.node))
+        for layers in chunk:
+            yield layers, tuple(part.result() for part in sums.pop(0))
 
 
 def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike]) -> Iterator[tuple[int, Arrays]]:

@@ -22,9 +22,11 @@ from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from int8cal.graph.layers import Layer
     from int8cal.numerics.gram import Moments
+    from int8cal.probe.layer_inputs import LayerInput
     from int8cal.quantization.build import BuiltModel
     from int8cal.quantization.layers import LayerWeights
     from int8cal.quantization.table import CalibrationTable
@@ -125,35 +127,63 @@ def refine_layers(
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
-    index = built.draft.index
-    found: dict[str, Refined] = {}
-    moments_of = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
-    for entry, moments in track(moments_of, len(inputs), "second-order rounding"):
-        layer, integers = layers[entry.node], built.layers[entry.node]
-        source = layer_weights(index, layer, built.draft)
-        before = source.reduction.rows(integers.weight).values
-        if not all(each.count for each in moments):
-            found[entry.node] = Refined(None, None, 0.0)
-            continue
-        codes, gain = _rounded(source, integers.scales, before, *moments)
-        delta = None
-        if layer.bias is not None:
-            bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
-            final = before if codes is None else codes
-            errors = final * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
-            delta = _bias_delta(errors, integers.scales, bias, table.tensors[layer.input].scale, *moments)
-        found[entry.node] = Refined(None if codes is None else codes_to_text(before, codes), delta, gain)
+    moments = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
+    refined = _refined_each(built, table, layers, moments)
+    by_node = dict(track(refined, len(inputs), "second-order rounding"))
+    found = {node: by_node[node] for node in inputs}
     return _with(table, found), _lines(found, without)
 
 
+def _refined_each(
+    built: BuiltModel,
+    table: CalibrationTable,
+    layers: Mapping[str, Layer],
+    moments: Iterable[tuple[list[LayerInput], tuple[Moments, ...]]],
+) -> Iterator[tuple[str, Refined]]:
+    """Refine layers, those that read the same together; the first moments are to fit on, the second unseen ones."""
+    index = built.draft.index
+    for entries, (fit, unseen) in moments:
+        lower: Float64 | None = None
+        for entry in entries:
+            layer, integers = layers[entry.node], built.layers[entry.node]
+            if not (fit.count and unseen.count):
+                yield entry.node, Refined(None, None, 0.0)
+                continue
+            source = layer_weights(index, layer, built.draft)
+            before = source.reduction.rows(integers.weight).values
+            if lower is None:
+                mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
+                lower = np.asarray(np.linalg.cholesky(fit.gram), np.float64)
+            codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram)
+            delta = None
+            if layer.bias is not None:
+                bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
+                final = before if codes is None else codes
+                errors = final * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
+                delta = _bias_delta(errors, integers.scales, bias, table.tensors[layer.input].scale, fit, unseen)
+            yield entry.node, Refined(None if codes is None else codes_to_text(before, codes), delta, gain)
+        del fit, unseen, lower  # while the next ones are summed up
+
+
 def _rounded(
-    source: LayerWeights, scales: Float64, before: Int8, fit: Moments, validation: Moments
+    source: LayerWeights, scales: Float64, before: Int8, moments: Float64, lower: Float64, unseen: Float64
 ) -> tuple[Int8 | None, float]:
-    """Return the codes, None where those before make less error on the validation samples, and what they gain in dB."""
+    """Round anew.
+
+    Args:
+        source: Weights.
+        scales: (scales,).
+        before: Codes without data.
+        moments: `mixed`, with its Cholesky factor `lower`.
+        lower: Likewise (groups, K, K).
+        unseen: The Gram of the validation samples.
+
+    Returns:
+        Codes, None where those before make less error on the validation samples, and what they gain in dB.
+    """
     rows = source.rows
-    moments = mixed(fit.gram, fit.count, rows.channels, overwrite=True)
-    codes = round_second_order(rows, scales, source.dtype, source.links, moments, before)
-    old, new = (error_power(rows, scales, each, validation.gram) for each in (before, codes))
+    codes = round_second_order(rows, scales, source.dtype, source.links, moments, before, lower)
+    old, new = (error_power(rows, scales, each, unseen) for each in (before, codes))
     gain = 10.0 * float(np.log10(old / new)) if old > 0.0 and new > 0.0 else 0.0
     return codes if new < old else None, gain
 

@@ -70,6 +70,15 @@ def test_moments_are_exact_where_float32_sums_would_not_be():
     np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
 
 
+def test_moments_are_exact_with_a_few_columns_that_are_larger_than_the_others():
+    rng = np.random.default_rng(4)
+    rows = rng.integers(-20, 21, (2, 3000, 160)).astype(np.int64)
+    rows[0, :, [3, 90]] = rng.integers(-255, 256, (2, 3000))
+    rows[1, :, 159] = 255
+    found = moments(rows)
+    np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
+
+
 def test_neither_order_nor_cuts_nor_sums_of_sums_change_moments():
     rng = np.random.default_rng(3)
     rows = rng.integers(-128, 256, (2, 900, 70)).astype(np.float32)

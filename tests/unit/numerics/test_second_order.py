@@ -69,7 +69,7 @@ def test_the_rows_of_a_transposed_convolution_belong_to_one_group_each():
 
 def test_without_correlation_columnwise_rounds_to_the_nearest():
     exact = np.random.default_rng(1).normal(scale=20, size=(1, 4, 300))
-    codes = columnwise(exact, np.eye(300)[None] * 3.0, link((), 300, 1), -127.0, 127.0)
+    codes = columnwise(exact, np.eye(300)[None] * np.sqrt(3.0), link((), 300, 1), -127.0, 127.0)
     np.testing.assert_array_equal(codes, np.rint(exact))
 
 

@@ -41,7 +41,11 @@ def test_moments_are_the_same_whatever_the_order_of_samples(refined):
     inputs, without = layer_inputs(built.model, [layer.node for layer in plan.layers])
     assert not without
     first, second = (
-        {entry.node: found for entry, (found,) in take_moments(built.model, list(inputs.values()), [order])}
+        {
+            entry.node: found
+            for entries, (found,) in take_moments(built.model, list(inputs.values()), [order])
+            for entry in entries
+        }
         for order in (samples, samples[::-1])
     )
     for node, found in first.items():
