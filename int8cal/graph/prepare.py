@@ -23,6 +23,7 @@ from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
+from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
@@ -242,7 +243,8 @@ def fold(model: onnx.ModelProto) -> bool:
     """Fold scale-shift chains and futile clips, over and over until nothing is found: the outputs stay, up to rounding.
 
     Tensors whose values change get another name, ending in "_folded"; all others keep theirs, and so do the nodes that
-    are left. Every rewrite takes a node away, or a factor out of one, so the rounds come to an end.
+    are left, but for masks, which keep their names. Every rewrite takes a node, a factor or a mask away, so the rounds
+    come to an end.
 
     Args:
         model: Node names are unique, shapes inferred; changed in place.
@@ -253,7 +255,7 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (pool_means, fold_clips, fold_affine):
+        for each in (pool_means, fold_clips, deep_masks, fold_affine):
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:
