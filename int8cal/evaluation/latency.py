@@ -5,6 +5,7 @@ A layer's time is that of a profile's kernels, summed up by the layers of the Pl
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -30,9 +31,14 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Runs
     from int8cal.runtime.profile import Profile
 
-# After a run, a session's threads wait for work in a busy loop and would take a core from the next session's; they give
-# up after a few milliseconds. What is measured in that time is not the model.
-_SETTLE_S = 0.015
+# After a run, a session's threads wait for work in a busy loop and would take a core from the next session's. They give
+# up after some milliseconds on AMD's CPUs and after fifty on Intel's, where the loop's pause instruction takes longer.
+_QUIET_S, _LOOK_S = 0.2, 0.002  # the longest wait for that, and between looks
+_BUSY = 0.2  # of one CPU
+# Then its own threads have to wake up, and to find a core each, which takes up to fifty milliseconds where several
+# runtimes' threads share two. What is measured in that time is not the model.
+_SETTLE_S, _MOST_SETTLE_S = 0.015, 0.1
+_SETTLED = 1.1  # times the fastest run so far
 _ROUNDS = 8
 # Of all turns of a pair. Longer ones change a median by less than rounds differ.
 _TURNS_S = 1.2
@@ -68,25 +74,50 @@ def measure_interleaved(
         Per round the median microseconds of each session.
     """
     share = turn_s or budget_s / (rounds * len(sessions))
+    settle = min(_SETTLE_S, share / 2)
     stop = time.perf_counter() + budget_s
+    fastest = [0.0] * len(sessions)
     result: list[tuple[float, ...]] = []
     while not result or (len(result) < rounds and time.perf_counter() < stop):
         medians = []
-        for session, feed in zip(sessions, feeds, strict=True):
+        for number, (session, feed) in enumerate(zip(sessions, feeds, strict=True)):
+            wait_until_quiet()
+            _settle(session, feed, settle, fastest[number])
             start = time.perf_counter()
-            session.run(feed)
-            while time.perf_counter() - start < min(_SETTLE_S, share / 2):
-                session.run(feed)
             times: list[float] = []
-            while not times or (time.perf_counter() - start < share and len(times) != runs):
+            while not times or (time.perf_counter() - start < share - settle and len(times) != runs):
                 begin = time.perf_counter()
                 session.run(feed)
                 times.append(1e6 * (time.perf_counter() - begin))
             medians.append(statistics.median(times))
+            fastest[number] = min(fastest[number] or math.inf, *times)
         result.append(tuple(medians))
         if enough is not None and enough(result):
             break
     return tuple(result)
+
+
+def _settle(session: Runs, feed: dict[str, npt.NDArray[Any]], least_s: float, fastest_us: float) -> None:
+    """Run a session until it is about as fast as it has been, but not for long; in its first turn for all that time."""
+    start = time.perf_counter()
+    while True:
+        begin = time.perf_counter()
+        session.run(feed)
+        now = time.perf_counter()
+        settled = 1e6 * (now - begin) <= _SETTLED * fastest_us
+        if now - start >= (least_s if settled else _MOST_SETTLE_S):
+            return
+
+
+def wait_until_quiet() -> None:
+    """Wait until no thread of this process is busy any more, but not for long."""
+    end = time.perf_counter() + _QUIET_S
+    while True:
+        began, cpu = time.perf_counter(), time.process_time()
+        time.sleep(_LOOK_S)
+        now = time.perf_counter()
+        if time.process_time() - cpu < _BUSY * (now - began) or now > end:
+            return
 
 
 def measure_latencies(
