@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,7 +29,10 @@ def run(request: Request) -> Measured:
     Raises:
         BenchmarkError: The tool failed; the message is its own first line.
     """
-    done, process = _timed([sys.executable, "-m", "benchmarks.worker"], request.threads, json.dumps(asdict(request)))
+    # it runs elsewhere: some tools leave files where they run
+    request = replace(request, folder=str(Path(request.folder).absolute()), zoo=str(Path(request.zoo).absolute()))
+    text = json.dumps(asdict(request))
+    done, process = _timed([sys.executable, "-m", "benchmarks.worker"], request.threads, text, str(ROOT))
     try:
         answer = json.loads(done.out)
     except json.JSONDecodeError:
@@ -54,24 +56,38 @@ def run_command(tool: str, command: Sequence[str], threads: int) -> Measured:
     return replace(process, seconds=process.process_seconds)
 
 
-def _timed(command: Sequence[str], threads: int, text: str = "") -> tuple[_Ended, Measured]:
-    """Run a process to its end: what it said, and its seconds, CPU seconds and peak memory."""
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+def _timed(command: Sequence[str], threads: int, text: str = "", imports: str = "") -> tuple[_Ended, Measured]:
+    """Run a process to its end, in a folder of its own: what it said, and its seconds, CPU seconds and peak memory."""
+    paths = os.pathsep.join(filter(None, [imports, os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "PYTHONPATH": paths}
     with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         given, out, err = (stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in range(3))
         given.write(text)
         given.seek(0)
-        started = time.perf_counter()
-        process = subprocess.Popen(command, stdin=given, stdout=out, stderr=err, cwd=ROOT, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)  # no other call tells the usage of this process alone
-        seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
+        usage = scratch / "usage.json"
+        launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(usage), *command]
+        subprocess.run(launch, stdin=given, stdout=out, stderr=err, cwd=scratch, env=environment, check=True)
+        status, seconds, cpu, peak = json.loads(usage.read_text(encoding="utf-8"))
         told = []
         for stream in (out, err):
             stream.seek(0)
             told.append(stream.read())
-    cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
-    return _Ended(process.returncode, *told), Measured(peak_mb=peak, process_seconds=seconds, cpu_seconds=cpu)
+    status = os.waitstatus_to_exitcode(status)
+    return _Ended(status, *told), Measured(peak_mb=peak / 1e6, process_seconds=seconds, cpu_seconds=cpu)
+
+
+# A process's peak memory begins at that of the one that started it, which here holds models: a small one stands
+# between. No other call than wait4 tells the usage of one process alone.
+_LAUNCH = """
+import json, os, sys, time
+started = time.perf_counter()
+process = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(process, 0)
+seconds = time.perf_counter() - started
+with open(sys.argv[1], "w") as file:
+    json.dump([status, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024], file)
+"""
 
 
 class _Ended(NamedTuple):
