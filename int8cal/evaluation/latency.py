@@ -39,7 +39,7 @@ _BUSY = 0.2  # of one CPU
 # runtimes' threads share two. What is measured in that time is not the model.
 _SETTLE_S, _MOST_SETTLE_S = 0.015, 0.1
 _SETTLED = 1.1  # times the fastest run so far
-_ROUNDS = 8
+_ROUNDS = 6
 # Of all turns of a pair. Longer ones change a median by less than rounds differ.
 _TURNS_S = 1.2
 # Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
