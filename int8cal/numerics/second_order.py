@@ -9,6 +9,9 @@ without data, so that few samples do not decide alone.
 
 from __future__ import annotations
 
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 LEAST_SHARE, SHARE_PER_INPUT, MOST_SHARE = 0.05, 0.25, 0.6
 PASSES = 20  # of single steps over a row, at most
 _ROUGH = 1e-4  # far above the error of sums in float32
+_WORTH_THREADS = 1 << 17  # weights
+_PARTS = 4  # for each thread: some rows take more steps than others
 _COLUMNS = 128  # whose errors reach the columns before them in one product
 
 
@@ -114,6 +119,7 @@ def round_second_order(
     moments: Float64,
     start: Int8,
     lower: Float64 | None = None,
+    threads: int = 1,
 ) -> Int8:
     """Round weights to codes with a small error on given inputs.
 
@@ -125,6 +131,7 @@ def round_second_order(
         moments: (groups, K, K), positive definite; see `mixed`.
         start: Codes in range and safe, shaped as rows.values.
         lower: The Cholesky factor of the moments, where it is at hand.
+        threads: For single steps of many rows.
 
     Returns:
         int8 codes, in range and safe. Where a weight is 0, so is its code. (q - w)^T moments (q - w) is for no row
@@ -135,13 +142,13 @@ def round_second_order(
     first = np.ascontiguousarray(grouped(start, groups), np.float64)
     low, high = float(dtype.qmin), float(dtype.qmax)
     lower = np.asarray(np.linalg.cholesky(moments), np.float64) if lower is None else lower
-    codes, sums = _descend(exact, columnwise(exact, lower, links, low, high), moments, links, low, high)
+    codes, sums = _descend(exact, columnwise(exact, lower, links, low, high), moments, links, low, high, threads)
     # to seven digits at first, which nearly always tell
     worse = sums >= (1.0 - _ROUGH) * _sums(exact, first, moments.astype(np.float32))
     if worse.any():
         worse &= sums >= _sums(exact, first, moments)
     if worse.any():
-        codes = np.where(worse[:, :, None], _descend(exact, first, moments, links, low, high)[0], codes)
+        codes = np.where(worse[:, :, None], _descend(exact, first, moments, links, low, high, threads)[0], codes)
     return ungrouped(codes.astype(np.int8), rows.values.shape)
 
 
@@ -244,13 +251,34 @@ def _beside(code: Float64, fixed: Float64) -> Float64:
 
 
 def _descend(
-    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float
+    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float, threads: int
 ) -> tuple[Float64, Float64]:
     """Step down from codes (groups, rows, K); returns the codes and their sums, (groups, rows)."""
     codes = np.array(start)
     slopes = (codes - exact) @ moments
-    _step(exact, moments, links, low, high, slopes, codes)
+
+    def step(part: tuple[slice, slice]) -> None:
+        groups, _ = part
+        _step(exact[part], moments[groups], links, low, high, slopes[part], codes[part])
+
+    parts = _parts(exact.shape, threads)
+    if len(parts) == 1:
+        step(parts[0])
+    else:
+        with ThreadPoolExecutor(threads, "int8cal-step") as pool:
+            for _ in pool.map(step, parts):
+                pass
     return codes, np.einsum("gok,gok->go", slopes, codes - exact)
+
+
+def _parts(shape: tuple[int, ...], threads: int) -> list[tuple[slice, slice]]:
+    """Cut (groups, rows, K) for threads; a part is contiguous, and rows have nothing to do with each other."""
+    groups, rows, _ = shape
+    whole, long = slice(None), rows if groups == 1 else groups
+    count = min(threads * _PARTS, long) if threads > 1 and math.prod(shape) >= _WORTH_THREADS else 1
+    ends = [long * number // count for number in range(count + 1)]
+    cuts = [slice(*each) for each in itertools.pairwise(ends)]
+    return [(whole, each) if groups == 1 else (each, whole) for each in cuts]
 
 
 def _step_loop(exact: Any, moments: Any, links: Any, low: Any, high: Any, slopes: Any, codes: Any) -> None:

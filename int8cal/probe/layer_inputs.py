@@ -45,8 +45,10 @@ Int64 = npt.NDArray[np.int64]
 PASS_BYTES = 300_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
-# Rows per layer over all samples for moments: 8192, and more as long as products stay cheap.
-_ROWS, _PRODUCTS = 8192, 2**34
+# Rows per layer over all samples for moments, and more as long as products stay cheap. To say which of two roundings is
+# better, a quarter of them is enough.
+ROWS, UNSEEN_ROWS = 8192, 2048
+_CHEAP = 2**21  # products per row
 _VALUES = 1 << 20  # of one layer of the float model, over all samples
 _FEWEST, _MOST = 64, 512  # and how many rows they may be
 
@@ -96,9 +98,9 @@ class LayerInput:
             return matrix_rows(split, self.zero_point, some_of(split.shape[1], limit))
         return convolution_rows(values, self.zero_point, self._reads(values.shape[2:], limit), self.groups)
 
-    def limit(self, samples: int) -> int:
-        """Return how many positions to take of each of so many samples."""
-        most = max(_ROWS, _PRODUCTS // (self.groups * self.size * self.size))
+    def limit(self, samples: int, rows: int) -> int:
+        """Return how many positions to take of each of so many samples, for so many rows at least where there are."""
+        most = max(rows, rows * _CHEAP // (self.groups * self.size * self.size))
         return max(-(-most // max(samples, 1)), 1)
 
     def _reads(self, sizes: tuple[int, ...], limit: int) -> Int64:
@@ -164,6 +166,7 @@ def take_moments(
     inputs: Sequence[LayerInput],
     splits: Sequence[Sequence[SampleLike]],
     *,
+    rows: Sequence[int] = (ROWS, UNSEEN_ROWS),
     threads: int = 0,
 ) -> Iterator[tuple[list[LayerInput], tuple[Moments, ...]]]:
     """Run splits of samples through an int8 model and give the moments of what its layers read, one per split.
@@ -172,6 +175,7 @@ def take_moments(
         model: The int8 model.
         inputs: Of its layers, in graph order.
         splits: Samples as the int8 model takes them.
+        rows: Of each split.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Yields:
@@ -193,8 +197,8 @@ def take_moments(
         tapped = tapped_model(model, [each.tensor for each in firsts])
         session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
         sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
-        for number, samples in enumerate(splits):
-            limits = [each.limit(len(samples)) for each in firsts]
+        for number, (samples, most) in enumerate(zip(splits, rows, strict=False)):
+            limits = [each.limit(len(samples), most) for each in firsts]
             for count, values in _runs(session, model, samples):
                 for each, limit, own in zip(firsts, limits, sums, strict=True):
                     own[number].add(each.rows(values[each.tensor], count, limit))

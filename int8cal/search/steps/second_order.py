@@ -18,6 +18,7 @@ from int8cal.progress import track
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
+from int8cal.runtime.sessions import cpu_count
 from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
 
@@ -128,7 +129,7 @@ def refine_layers(
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
     moments = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
-    refined = _refined_each(built, table, layers, moments)
+    refined = _refined_each(built, table, layers, moments, threads or cpu_count())
     by_node = dict(track(refined, len(inputs), "second-order rounding"))
     found = {node: by_node[node] for node in inputs}
     return _with(table, found), _lines(found, without)
@@ -139,6 +140,7 @@ def _refined_each(
     table: CalibrationTable,
     layers: Mapping[str, Layer],
     moments: Iterable[tuple[list[LayerInput], tuple[Moments, ...]]],
+    threads: int,
 ) -> Iterator[tuple[str, Refined]]:
     """Refine layers, those that read the same together; the first moments are to fit on, the second unseen ones."""
     index = built.draft.index
@@ -154,7 +156,7 @@ def _refined_each(
             if lower is None:
                 mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
                 lower = np.asarray(np.linalg.cholesky(fit.gram), np.float64)
-            codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram)
+            codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram, threads)
             delta = None
             if layer.bias is not None:
                 bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
@@ -166,7 +168,13 @@ def _refined_each(
 
 
 def _rounded(
-    source: LayerWeights, scales: Float64, before: Int8, moments: Float64, lower: Float64, unseen: Float64
+    source: LayerWeights,
+    scales: Float64,
+    before: Int8,
+    moments: Float64,
+    lower: Float64,
+    unseen: Float64,
+    threads: int,
 ) -> tuple[Int8 | None, float]:
     """Round anew.
 
@@ -177,12 +185,13 @@ def _rounded(
         moments: `mixed`, with its Cholesky factor `lower`.
         lower: Likewise (groups, K, K).
         unseen: The Gram of the validation samples.
+        threads: To use.
 
     Returns:
         Codes, None where those before make less error on the validation samples, and what they gain in dB.
     """
     rows = source.rows
-    codes = round_second_order(rows, scales, source.dtype, source.links, moments, before, lower)
+    codes = round_second_order(rows, scales, source.dtype, source.links, moments, before, lower, threads)
     old, new = (error_power(rows, scales, each, unseen) for each in (before, codes))
     gain = 10.0 * float(np.log10(old / new)) if old > 0.0 and new > 0.0 else 0.0
     return codes if new < old else None, gain
