@@ -30,7 +30,7 @@ def run(request: Request) -> Measured:
         BenchmarkError: The tool failed; the message is its own first line.
     """
     # it runs elsewhere: some tools leave files where they run
-    request = replace(request, folder=str(Path(request.folder).absolute()), zoo=str(Path(request.zoo).absolute()))
+    request = replace(request, zoo=str(Path(request.zoo).absolute()))
     text = json.dumps(asdict(request))
     done, process = _timed([sys.executable, "-m", "benchmarks.worker"], request.threads, text, str(ROOT))
     try:

@@ -84,11 +84,12 @@ class MomentSums:
             self._gram += exact.transpose(0, 2, 1) @ exact
             return
         wide = self._waiting.shape[1]
-        few = _few_large(np.einsum("grk,grk->gk", rows, rows, dtype=np.float64))
-        step = wide if few else _BLOCK
+        whole = np.einsum("grk,grk->gk", rows, rows, dtype=np.float64)
+        step = wide if _few_large(whole) else _BLOCK
         for start in range(0, rows.shape[1], step):
             part = rows[:, start : start + step]
-            energy = np.einsum("grk,grk->gk", part, part, dtype=np.float64)
+            alone = part.shape[1] == rows.shape[1]
+            energy = whole if alone else np.einsum("grk,grk->gk", part, part, dtype=np.float64)
             if self._rows + part.shape[1] > wide or not _few_large(self._energy + energy):
                 self._flush()
             self._waiting[:, self._rows : self._rows + part.shape[1]] = part

@@ -166,7 +166,6 @@ def take_moments(
     inputs: Sequence[LayerInput],
     splits: Sequence[Sequence[SampleLike]],
     *,
-    rows: Sequence[int] = (ROWS, UNSEEN_ROWS),
     threads: int = 0,
 ) -> Iterator[tuple[list[LayerInput], tuple[Moments, ...]]]:
     """Run splits of samples through an int8 model and give the moments of what its layers read, one per split.
@@ -174,8 +173,7 @@ def take_moments(
     Args:
         model: The int8 model.
         inputs: Of its layers, in graph order.
-        splits: Samples as the int8 model takes them.
-        rows: Of each split.
+        splits: Samples as the int8 model takes them: those to fit on, and unseen ones, of which fewer rows are taken.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Yields:
@@ -197,8 +195,8 @@ def take_moments(
         tapped = tapped_model(model, [each.tensor for each in firsts])
         session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
         sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
-        for number, (samples, most) in enumerate(zip(splits, rows, strict=False)):
-            limits = [each.limit(len(samples), most) for each in firsts]
+        for number, samples in enumerate(splits):
+            limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
             for count, values in _runs(session, model, samples):
                 for each, limit, own in zip(firsts, limits, sums, strict=True):
                     own[number].add(each.rows(values[each.tensor], count, limit))

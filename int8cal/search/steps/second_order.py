@@ -154,6 +154,7 @@ def _refined_each(
             source = layer_weights(index, layer, built.draft)
             before = source.reduction.rows(integers.weight).values
             if lower is None:
+                # in the place of the sums, which nothing reads any more
                 mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
                 lower = np.asarray(np.linalg.cholesky(fit.gram), np.float64)
             codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram, threads)
