@@ -40,6 +40,8 @@ _BUSY = 0.2  # of one CPU
 _SETTLE_S, _MOST_SETTLE_S = 0.015, 0.1
 _SETTLED = 1.1  # times the fastest run so far
 _ROUNDS = 6
+# Rounds end where the ends of every interval differ by no more than this factor: nobody decides by less.
+_LEAST_ROUNDS, _PRECISE = 4, 1.1
 # Of all turns of a pair. Longer ones change a median by less than rounds differ.
 _TURNS_S = 1.2
 # Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
@@ -61,6 +63,9 @@ def measure_interleaved(
 ) -> tuple[tuple[float, ...], ...]:
     """Time sessions in turns of many runs each: single runs in turn would measure how their threads disturb each other.
 
+    Every second round goes backwards, so that a machine that grows slower does so for all alike. The session between
+    two rounds has two turns on end, and the second one begins at once.
+
     Args:
         sessions: Open sessions.
         feeds: The feed of each.
@@ -78,18 +83,22 @@ def measure_interleaved(
     stop = time.perf_counter() + budget_s
     fastest = [0.0] * len(sessions)
     result: list[tuple[float, ...]] = []
+    last: int | None = None  # whose turn it was
     while not result or (len(result) < rounds and time.perf_counter() < stop):
-        medians = []
-        for number, (session, feed) in enumerate(zip(sessions, feeds, strict=True)):
-            wait_until_quiet()
-            _settle(session, feed, settle, fastest[number])
+        medians = [0.0] * len(sessions)
+        for number in range(len(sessions))[:: -1 if len(result) % 2 else 1]:
+            session, feed = sessions[number], feeds[number]
+            if number != last:
+                wait_until_quiet()
+                _settle(session, feed, settle, fastest[number])
+            last = number
             start = time.perf_counter()
             times: list[float] = []
             while not times or (time.perf_counter() - start < share - settle and len(times) != runs):
                 begin = time.perf_counter()
                 session.run(feed)
                 times.append(1e6 * (time.perf_counter() - begin))
-            medians.append(statistics.median(times))
+            medians[number] = statistics.median(times)
             fastest[number] = min(fastest[number] or math.inf, *times)
         result.append(tuple(medians))
         if enough is not None and enough(result):
@@ -153,6 +162,7 @@ def measure_latencies(
         budget_s=budget_s * len(pairs),
         turn_s=min(budget_s, _TURNS_S) * asked / (_ROUNDS * len(sessions)),
         runs=_ENOUGH_RUNS,
+        enough=_is_precise,
     )
     found, taken = {}, {}
     for number, name in enumerate(pairs):
@@ -164,6 +174,16 @@ def measure_latencies(
         found[name] = Latency(first, second, speedup, interval, rounds=len(rounds), threads=threads)
         taken[name] = times[1]
     return found, _fastest(taken)
+
+
+def _is_precise(rounds: Sequence[tuple[float, ...]]) -> bool:
+    """Say whether the intervals of the ratios of all pairs of neighbouring times are narrow."""
+    if len(rounds) < _LEAST_ROUNDS:
+        return False
+    times = list(zip(*rounds, strict=True))
+    pairs = zip(times[::2], times[1::2], strict=True)
+    intervals = (ratio_interval(first, second, first[0] / second[0]) for first, second in pairs)
+    return all(each is not None and each[1] <= _PRECISE * each[0] for each in intervals)
 
 
 def _fastest(taken: Mapping[str, Sequence[float]]) -> Fastest | None:

@@ -115,15 +115,39 @@ def test_each_model_has_its_turn_of_many_runs_in_every_round(clock):
 def test_a_turn_of_a_fast_model_ends_after_enough_runs(clock):
     sessions = [FakeSession(clock, 2.0**-13) for _ in range(2)]
     measure_latency(*sessions, FEEDS)
-    assert [session.runs for session in sessions] == [820 + 5 * 123 + 6 * 300] * 2
+    # a second turn on end begins at once: of the first session between rounds 2 and 3, of the other behind 1 and 3
+    assert [session.runs for session in sessions] == [820 + 2 * 123 + 4 * 300, 820 + 123 + 4 * 300]
+
+
+def test_every_second_round_goes_backwards_so_that_drift_hits_all_alike(clock):
+    order = []
+
+    class Named(FakeSession):
+        def run(self, feed):
+            super().run(feed)
+            if order[-1:] != [self]:
+                order.append(self)
+
+    sessions = [Named(clock, 0.01) for _ in range(3)]
+    measure_interleaved(sessions, FEEDS[:1] * 3, rounds=3, budget_s=3.0)
+    assert [sessions.index(each) for each in order] == [0, 1, 2, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(1.01, 4), (1.2, 6)])
+def test_rounds_end_when_every_interval_is_narrow(clock, noise, rounds):
+    uneven = np.random.default_rng(1).choice([0.5, 0.5 * noise], size=100)
+    pairs = {name: (FakeSession(clock, 0.5), FakeSession(clock, *each)) for name, each in (("a", [0.3]), ("b", uneven))}
+    found, _ = measure_latencies(pairs, FEEDS, budget_s=90.0)
+    assert {each.rounds for each in found.values()} == {rounds}
 
 
 def test_short_turns_are_enough_and_slow_models_have_longer_ones(clock):
     measure_latency(FakeSession(clock, 0.002), FakeSession(clock, 0.001), FEEDS)
-    assert 1.1 < clock.now < 1.5
+    assert 0.7 < clock.now < 1.1
     clock.now = 0.0
-    result = measure_latency(FakeSession(clock, 0.2), FakeSession(clock, 0.1), FEEDS)
-    assert result.rounds == 5  # of 0.6 s: after 3 s no further one starts
+    uneven = FakeSession(clock, *([0.2, 0.3] * 9))
+    result = measure_latency(uneven, FakeSession(clock, 0.1), FEEDS)
+    assert result.rounds == 5  # of 0.7 s and less: after 3 s no further one starts
 
 
 def test_a_model_slower_than_the_budget_is_measured_once(clock):
@@ -157,12 +181,12 @@ def test_a_gain_is_held_against_the_first_runtime_or_the_next_best_where_that_is
     assert timed(("a", 3.0))[1] is None
 
 
-@pytest.mark.parametrize(("asked", "least", "most"), [(1, 1.1, 1.7), (2, 2.3, 2.9)])
+@pytest.mark.parametrize(("asked", "least", "most"), [(1, 0.8, 1.4), (2, 1.6, 2.2)])
 def test_a_runtime_that_nobody_asked_for_shortens_all_turns(clock, asked, least, most):
     pairs = {name: (FakeSession(clock, 0.004), FakeSession(clock, 0.002)) for name in ("here", "there")}
     found, _ = measure_latencies(pairs, FEEDS, asked=asked)
     assert least < clock.now < most
-    assert found["there"].rounds == 6
+    assert found["there"].rounds == 4
 
 
 # A profile's kernel times, summed up per layer.
