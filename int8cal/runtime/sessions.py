@@ -27,6 +27,7 @@ from int8cal.graph.load import load_model, load_weights
 from int8cal.io.locks import new_folder, sweep
 from int8cal.numerics.bfloat16 import from_bits, to_bits
 from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, with_values, write_split
+from int8cal.runtime.memory import give_back
 from int8cal.runtime.segments import join, segments_of
 from int8cal.stored import unwritable
 
@@ -316,12 +317,21 @@ def _advice(error: Exception, said: str) -> str:
 @contextmanager
 def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
     """Give what a runtime opens: a file's name, or bytes; a model too large for these becomes a file meanwhile."""
+    with _source(model) as source:
+        if isinstance(source, bytes):
+            yield source
+            return
+        give_back()  # of sessions before
+        yield source
+        give_back()  # weights as they were before the runtime laid them out
+
+
+@contextmanager
+def _source(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | bytes]:
+    if isinstance(model, (str, Path)) and str(model).encode("utf-8", "replace").decode() != str(model):
+        model = load_model(Path(model))  # a name that is no UTF-8, which the runtime does not take
     if isinstance(model, (str, Path)):
-        if str(model).encode("utf-8", "replace").decode() == str(model):
-            yield str(model)
-        else:  # a name that is no UTF-8, which the runtime does not take
-            with loadable(load_model(Path(model))) as source:
-                yield source
+        yield str(model)
     elif weight_bytes(model.weights if isinstance(model, ModelView) else model) < MAPPED:
         yield (model.assemble() if isinstance(model, ModelView) else with_values(model)).SerializeToString()
     elif (place := stored.folder()) is not None:  # beside the weights that are stored, which the runtime maps there
@@ -339,9 +349,8 @@ def loadable(model: onnx.ModelProto | ModelView | Path | str) -> Iterator[str | 
                 data.unlink(missing_ok=True)
     else:
         with scratch_folder() as folder:
-            path = folder / "model.onnx"
-            write_split(model, path, folder / "model.data", "model.data")
-            yield str(path)
+            write_split(model, folder / "model.onnx", folder / "model.data", "model.data")
+            yield str(folder / "model.onnx")
 
 
 def simplify(model: onnx.ModelProto) -> onnx.ModelProto:

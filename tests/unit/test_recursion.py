@@ -72,10 +72,7 @@ ALLOWED = {
     "report/reading.py": ({"flat"}, "nesting of a report"),
     "report/screen.py": ({"aligned"}, "the function of this name in wording"),
     "runtime/batching.py": ({"run"}, "the session's method"),
-    "runtime/sessions.py": (
-        {"_run_parts", "end_profiling", "loadable", "run"},
-        "the runtime's methods; a file becomes a model once",
-    ),
+    "runtime/sessions.py": ({"_run_parts", "end_profiling", "run"}, "the runtime's methods"),
 }
 
 
