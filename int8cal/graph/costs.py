@@ -37,6 +37,7 @@ FLOAT_EXTRA_US: dict[str, float] = {
     "Mul": 0.3e-3,
     "Concat": 0.3e-3,
     "Sigmoid": 1.0e-3,
+    "HardSigmoid": 0.4e-3,
     "LeakyRelu": 0.4e-3,
     "Softmax": 1.0e-3,
     "AveragePool": 0.3e-3,

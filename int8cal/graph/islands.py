@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.graph.index import connected
-from int8cal.graph.plan import data_slots
+from int8cal.graph.ops import data_slots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -156,6 +156,7 @@ class OpRule:
         float_output: The integer kernel can write float (MatMulIntegerToFloat, QGemm), so no Q is needed behind it, or
             takes what follows into itself, up to the next Q.
         shares_inputs: Inputs that nothing else reads share the output's scale, which saves a second rounding.
+        for_codes: It stays float where nothing on integers reads it: that takes no longer, and rounds less.
         no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
         grouped: A convolution with groups has the integer kernel too.
         float_groups: Groups of at most so many channels, one included, make a convolution slower than in float where
@@ -177,6 +178,7 @@ class OpRule:
     inputs: tuple[int, ...] | None = (0,)
     float_output: bool = False
     shares_inputs: bool = False
+    for_codes: bool = False
     no_kernel: bool = False
     grouped: bool = True
     float_groups: int = 0
@@ -191,6 +193,13 @@ class OpRule:
     bias: int | None = None
 
 
+def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
+    """Return the positions of a node's data inputs under its rule."""
+    if rule.inputs is None:
+        return tuple(slot for slot, name in enumerate(node.input) if name)
+    return tuple(slot for slot in rule.inputs if slot < len(node.input) and node.input[slot])
+
+
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Conv": OpRule("linear", bias=2, float_groups=8, float_image=3, float_taps=64, float_products=48),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
@@ -200,6 +209,7 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Mul": OpRule("compute", inputs=(0, 1)),
     "Concat": OpRule("compute", inputs=None, shares_inputs=True),
     "Sigmoid": OpRule("compute"),
+    "HardSigmoid": OpRule("compute", for_codes=True),  # as an Add, see quantization.emit
     "LeakyRelu": OpRule("compute"),
     "Softmax": OpRule("compute"),
     "AveragePool": OpRule("compute"),

@@ -27,7 +27,7 @@ from int8cal.graph.layers import (
     recurrent_of,
     unranged_layer_of,
 )
-from int8cal.graph.ops import Kind, OpRule, OpTable, is_standard, op_of, op_table
+from int8cal.graph.ops import Kind, OpRule, OpTable, data_slots, is_standard, op_of, op_table
 from int8cal.graph.select import EXCLUDED
 from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
@@ -166,13 +166,6 @@ class PlannedBody:
     plan: Plan
 
 
-def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
-    """Return the positions of a node's data inputs under its rule."""
-    if rule.inputs is None:
-        return tuple(slot for slot, name in enumerate(node.input) if name)
-    return tuple(slot for slot in rule.inputs if slot < len(node.input) and node.input[slot])
-
-
 def make_plan(model: onnx.ModelProto | Index, selection: Selection) -> Plan:
     """Decide what is quantized.
 
@@ -236,6 +229,9 @@ class _Planner:
         names = (node.input[slot] for slot in data_slots(node, rule))
         return [name for name in names if not self.index.is_constant(name)]
 
+    def _has_constant(self, node: onnx.NodeProto, rule: OpRule) -> bool:
+        return len(self._variable(node, rule)) != len(data_slots(node, rule))
+
     def _ends(self, node: onnx.NodeProto) -> tuple[str, ...]:
         """Return the tensors behind a node's kernel, more than one behind a Split alone."""
         rule = self.rules[node.op_type]
@@ -274,7 +270,7 @@ class _Planner:
         """Go backwards: tensors that somebody would take quantized if they could be had so."""
         wanted = set(self.hard)
         for node, rule in reversed([*self._ruled("compute", "pass")]):
-            if node.name not in self.allowed or self._may_mask(node):
+            if node.name not in self.allowed or self._may_mask(node) or self._has_constant(node, rule):
                 continue
             if wanted.issuperset(self._ends(node)) or (not rule.splits and node.output[0] in wanted):
                 wanted.update(self._variable(node, rule))
@@ -303,10 +299,18 @@ class _Planner:
                     self.shared.unite(self._variable(node, rule)[0], output)
             elif rule.shares_inputs and outputs[0] == node.output[0]:
                 joins.append((node, outputs[0]))
+        for node, rule in self._ruled("compute"):
+            if rule.for_codes and node.name in self.integer and not self._is_for_codes(node.output[0]):
+                self.integer.remove(node.name)
+                quantized.difference_update(self._ends(node))
         self._join_inputs(joins, quantized)
         for name, output in entered:
             self.shared.unite(name, output)
         return quantized
+
+    def _is_for_codes(self, tensor: str) -> bool:
+        readers = self._readers(tensor)
+        return tensor in self.hard or any(each is not None and each.name in self.integer for each in readers)
 
     def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
         """Name float inputs that are rounded once if they take the scale of the output, which was rounded before.
@@ -352,7 +356,7 @@ class _Planner:
         if not rule.splits and any(name in self.index.uses for name in node.output[1:]):
             return "its second output is used"
         variable = self._variable(node, rule)
-        if len(variable) != len(data_slots(node, rule)):
+        if self._has_constant(node, rule):
             return "an operand is constant"
         if self._may_mask(node):
             return "it may mask scores that Softmax reads"

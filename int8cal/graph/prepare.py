@@ -29,6 +29,7 @@ from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
+from int8cal.graph.passes.swish import hard_sigmoids
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, with_values, without_weights
@@ -255,7 +256,7 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (pool_means, fold_clips, deep_masks, fold_affine):
+        for each in (hard_sigmoids, pool_means, fold_clips, deep_masks, fold_affine):
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:

@@ -121,7 +121,7 @@ def excitations(parts: Sequence[Part], planned: Planned) -> str:
 
 
 def swishes(parts: Sequence[Part], planned: Planned) -> str:
-    """Tell of swishes: Sigmoid and Mul have integer kernels, HardSwish has none."""
+    """Tell of swishes: gate and Mul have integer kernels (a HardSigmoid is written as an Add)."""
     told = _split(
         parts,
         planned,

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from int8cal.graph.plan import data_slots
+from int8cal.graph.ops import data_slots
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import copied, graphs_within
 

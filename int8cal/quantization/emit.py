@@ -132,12 +132,50 @@ class _Emitter:
             self._float_bias(copy, owner)
         for slot, name in enumerate(node.output):
             copy.output[slot] = self.renamed.get(name, name)
-        self.nodes.append(copy)
+        if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] and self._is_line(node):
+            self._line(copy, node)
+        else:
+            self.nodes.append(copy)
         if layer is not None:
             self._keep_kernel(copy, node.output[0])
         for name in node.output:
             if name:
                 self._quantize(name)
+
+    def _is_line(self, node: onnx.NodeProto) -> bool:
+        """Whether a HardSigmoid of codes rises, and the Q behind it clips it at 0."""
+        behind = self.activations.get(node.output[0])
+        return behind is not None and behind.low == 0.0 and min(_line_of(node)) > 0.0
+
+    def _line(self, gate: onnx.NodeProto, node: onnx.NodeProto) -> None:
+        """Write a HardSigmoid as the Add that it is between 0 and 1: the runtime has an integer kernel for that alone.
+
+        The DQ in front multiplies by alpha, which is in its scale. The Q behind clips, so that the runtime drops the
+        Clip.
+        """
+        alpha, beta = _line_of(node)
+        before, behind = self.activations[node.input[0]], self.activations[node.output[0]]
+        # 0.5 may lie between two codes: which of them a CPU takes for zero, the most frequent value, must not depend on
+        # the order of its float operations
+        beta -= behind.scale / 32
+        most = before.dtype.qmax
+        self.nodes[-1].input[1] = self.built.constant(f"{node.input[0]}_slope", np.float32(before.scale * alpha))
+        codes, scale, zero_point = (
+            self.built.constant(f"{gate.output[0]}_shift_{part}", value)
+            for part, value in (
+                ("quantized", np.array(most, before.dtype.name)),
+                ("scale", np.float32(beta / most)),
+                ("zero_point", np.array(0, before.dtype.name)),
+            )
+        )
+        shift, line = (self.names.tensor(f"{gate.output[0]}_{part}") for part in ("shift", "line"))
+        self.built.node("DequantizeLinear", [codes, scale, zero_point], shift)
+        self.nodes.append(instead(gate, "Add", [gate.input[0], shift], line))
+        least = self.built.constant(f"{line}_min", np.float32(0.0))
+        # the runtime drops it where no code stands for more, and 255 codes of 1/255 as float32 may stand for 1 + 1e-7
+        most_clipped = behind.high if 1.0 < behind.high < 1.0 + 1e-6 else 1.0
+        greatest = self.built.constant(f"{line}_max", np.float32(most_clipped))
+        self.built.node("Clip", [line, least, greatest], gate.output[0])
 
     def _product(self, node: onnx.NodeProto, layer: Layer) -> None:
         """Write a MatMul and the Add behind it as one Gemm: its integer kernel adds the bias as well."""
@@ -348,6 +386,11 @@ class _Emitter:
         alive = {name for node in graph.node for name in node.output} - self.rows.restored
         alive -= {value.name for value in graph.output}  # these say their types as the user declared them
         refill(graph.value_info, [value for value in graph.value_info if value.name in alive])
+
+
+def _line_of(node: onnx.NodeProto) -> tuple[float, float]:
+    """Return alpha and beta of a HardSigmoid."""
+    return float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
 
 
 def float_channels(index: Index, node: onnx.NodeProto) -> int:

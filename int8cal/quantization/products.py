@@ -17,8 +17,7 @@ import numpy as np
 
 from int8cal.graph.dims import named_dims
 from int8cal.graph.layers import clip_bounds
-from int8cal.graph.ops import OPS, STANDARD, op_of
-from int8cal.graph.plan import data_slots
+from int8cal.graph.ops import OPS, STANDARD, data_slots, op_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

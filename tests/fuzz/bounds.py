@@ -77,6 +77,7 @@ class _Bounds:
         self.added: list[onnx.TensorProto] = []
         self.ranks: dict[str, int] = {}  # of dequantized constants
         self.exact: set[str] = set(self.constants)  # tensors without an error
+        self.scales: dict[str, np.ndarray] = {}  # of codes
         self.count = 0
 
     def made(self) -> onnx.ModelProto:
@@ -138,11 +139,11 @@ class _Bounds:
                 else:
                     self.exact.add(node.output[0])
             case "DequantizeLinear":
-                self._put("Identity", [node.input[0]], node.output[0])
-                if node.input[0] in self.exact:
-                    self.exact.add(node.output[0])
-                else:
-                    self._put("Identity", [f"{node.input[0]}!"], f"{node.output[0]}!")
+                self._dequantize(node)
+            case "Pad" if len(node.input) > 2 and self.constants[node.input[2]].dtype.kind in "iu":
+                # of codes, by the zero point, which stands for 0
+                self._like(node, [*node.input[:2]], [*node.output])
+                self._bound(node)
             case "Constant":
                 self.nodes.append(node)
                 self.exact |= set(node.output)
@@ -153,8 +154,20 @@ class _Bounds:
                 else:
                     self._bound(node)
 
+    def _dequantize(self, node: onnx.NodeProto) -> None:
+        codes, output, scale = node.input[0], node.output[0], self.constants[node.input[1]]
+        # a DQ of another scale than its Q multiplies by a constant
+        ratio = scale / self.scales.get(codes, scale)
+        times = self._constant(ratio) if ratio.ndim == 0 and abs(ratio - 1) > 1e-6 else ""
+        pairs = [(codes, output)] if codes in self.exact else [(codes, output), (f"{codes}!", f"{output}!")]
+        for name, made in pairs:
+            self._put("Mul" if times else "Identity", [name, times] if times else [name], made)
+        if codes in self.exact:
+            self.exact.add(output)
+
     def _quantize(self, node: onnx.NodeProto) -> None:
         source, target = node.input[0], node.output[0]
+        self.scales[target] = self.constants[node.input[1]]
         if self.of == "weights":
             self._put("Identity", [source], target)
             if source in self.exact:

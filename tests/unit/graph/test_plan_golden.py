@@ -189,6 +189,21 @@ RULES = {
         "c = Conv(x, W, B) s = Sigmoid(c) m = Mul(c, s) y = Conv(m, V)",
         {**CONV, "V": (3, 8, 1, 1)},
     ),
+    "hard_swish": (
+        HEAD,
+        "c = Conv(x, W, B) s = HardSigmoid(c) m = Mul(c, s) y = Conv(m, V)",
+        {**CONV, "V": (3, 8, 1, 1)},
+    ),
+    "hard_sigmoid_for_no_codes_stays_float": (
+        HEAD,
+        "c = Conv(x, W, B) s = HardSigmoid(c) e = Exp(c) m = Mul(e, s) y = Conv(m, V)",
+        {**CONV, "V": (3, 8, 1, 1)},
+    ),
+    "what_only_a_product_with_a_constant_reads_stays_float": (
+        HEAD,
+        "c = Conv(x, W, B) s = Sigmoid(c) m = Mul(c, s) k = Mul(m, M) e = Exp(k) y = Conv(e, V)",
+        {**CONV, "V": (3, 8, 1, 1), "M": (1,)},
+    ),
     "leaky_relu": (
         HEAD,
         "c = Conv(x, W, B) l = LeakyRelu <alpha = 0.1> (c) y = Conv(l, V)",

@@ -18,6 +18,7 @@ BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels 
     "Mul": ("d = Conv(x, U) m = Mul(c, d)", {"U": (8, 4, 3, 3)}, 8),
     "Concat": ("d = Conv(x, U) m = Concat <axis = 1> (c, d)", {"U": (8, 4, 3, 3)}, 16),
     "Sigmoid": ("m = Sigmoid(c)", {}, 8),
+    "HardSigmoid": ("m = HardSigmoid <alpha = 0.3> (c)", {}, 8),
     "LeakyRelu": ("m = LeakyRelu <alpha = 0.1> (c)", {}, 8),
     "Softmax": ("m = Softmax <axis = 1> (c)", {}, 8),
     "AveragePool": ("m = AveragePool <kernel_shape = [2, 2]> (c)", {}, 8),

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from affine_codes import quantize
 
+from int8cal.graph.taps import tapped_model
+
 
 def dense_conv(x, w, group, *, strides, dilations, pads):
     """Integer convolution, any rank: x (N, C, ...), w (O, C / group, ...), int64."""
@@ -145,3 +147,27 @@ def test_a_matmul_is_the_integer_product_times_the_scales(bench, dims, weight):
     assert len(layer.scales) == (6 if len(weight) == 2 else 1)
     acc = np.matmul(codes, layer.weight.astype(np.int64))
     np.testing.assert_allclose(actual, acc * (source.scale * layer.scales), rtol=2e-6, atol=1e-7)
+
+
+HARD_SWISH = "c = Conv(x, W) g = HardSigmoid <alpha = {}, beta = {}> (c) m = Mul(c, g) y = Conv(m, V)"
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1 / 6, 0.5), (0.2, 0.5), (0.4, 0.1), (0.05, 0.9)])
+@pytest.mark.parametrize("activations", ["u8", "s8", "u16"])
+def test_a_hard_sigmoid_of_codes_gives_the_codes_of_its_values(bench, alpha, beta, activations):
+    model = bench.text(
+        f"g (float[N,4,8,8] x) => (float[A,B,C,D] y) {{ {HARD_SWISH.format(alpha, beta)} }}",
+        W=np.random.default_rng(2).normal(0, 0.5, (8, 4, 3, 3)).astype(np.float32),
+        V=(3, 8, 1, 1),
+        opset=21,
+    )
+    _, plan, table, built = bench.quantized(model, activations=activations)
+    assert "HardSigmoid_g" in plan.integer_nodes
+    before, after = table.tensors["c"].affine, table.tensors["g"].affine
+    feed = {"x": np.concatenate([sample.feed["x"] for sample in bench.samples(model, 4, seed=11)])}
+    found = bench.run(tapped_model(built.model, ("c_quantized", "g_quantized")), feed, "all")
+    values = (found["c_quantized"].astype(np.float64) - before.zero_point) * before.scale
+    exact = np.clip(alpha * values + beta, 0.0, 1.0) / after.scale + after.zero_point
+    errors = np.abs(found["g_quantized"] - np.clip(exact, after.dtype.qmin, after.dtype.qmax))
+    assert errors.max() <= (0.5 + 1 / 32 + 1e-3 if activations != "u16" else 0.6)
+    assert len(np.unique(found["g_quantized"])) > 16

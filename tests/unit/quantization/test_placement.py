@@ -60,7 +60,7 @@ IMAGE_PLACES = {
     "in front of a ConvTranspose": (FROM_IMAGE, "i = Conv(x, W, B) {op} y = ConvTranspose(m, T)"),
     "behind a ConvTranspose": (FROM_IMAGE, "i = ConvTranspose(x, U) {op} y = Conv(m, V)"),
 }
-NO_KERNEL = ("HardSigmoid", "Pad", "Resize")
+NO_KERNEL = ("Pad", "Resize")
 # (op, place) -> what stays, and why
 STAYS = {
     # both neighbours need codes, and a Conv cannot write anything else: the op in the middle costs a DQ
