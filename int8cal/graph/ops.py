@@ -165,6 +165,8 @@ class OpRule:
             swish follows, because its kernel gathers every patch byte by byte.
         float_products: A convolution of at most so many products per value gains less than a swish behind it costs, or
             than Q and DQ cost between floats.
+        padded_taps: A convolution of three channels and at most so many taps reads a fourth one of zeros, see
+            quantization.image_channels.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
         behind: Of "residual": the layers whose kernel it joins; none for any.
@@ -185,6 +187,7 @@ class OpRule:
     float_image: int = 0
     float_taps: int = 0
     float_products: int = 0
+    padded_taps: int = 0
     mode: str = ""
     behind: tuple[str, ...] = ()
     delays: bool = False
@@ -201,7 +204,7 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, float_groups=8, float_image=3, float_taps=64, float_products=48),
+    "Conv": OpRule("linear", bias=2, float_groups=8, float_image=3, float_taps=64, float_products=48, padded_taps=25),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -253,7 +256,9 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(rule, float_output=True, no_kernel=False, float_groups=0, float_image=0, float_products=0)
+    op: replace(
+        rule, float_output=True, no_kernel=False, float_groups=0, float_image=0, float_products=0, padded_taps=0
+    )
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }

@@ -87,8 +87,9 @@ def _chosen(stored: npt.NDArray[Any], positions: int, dtype: QType, links: Links
     sums = np.maximum(pairs.max(axis=(1, 2), initial=0.0), -pairs.min(axis=(1, 2), initial=0.0))
     safe = np.maximum(sums / SAFE_SUM * unit, widest)
     low, high = LEAST_SCALE * widest[:, None], np.maximum(1.25 * widest, 1.05 * safe)[:, None]
-    rough = values.shape[2] < ROUGH
-    finalists = FINALISTS if values.shape[2] < LONG else OF_LONG
+    weights = int(np.count_nonzero(values.any(axis=(0, 1))))  # a channel of zeros has no error at any scale
+    rough = weights < ROUGH
+    finalists = FINALISTS if weights < LONG else OF_LONG
     spaced = low + (_TO_ONE_OF_ROUGH if rough else _TO_ONE) * (high - low)
 
     def look(candidates: Float64) -> tuple[Float64, Float64]:

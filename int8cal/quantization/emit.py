@@ -17,6 +17,7 @@ from int8cal.numerics.affine import U16
 from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
+from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
@@ -81,6 +82,8 @@ class _Emitter:
         self.remainders: dict[tuple[str, tuple[int, ...]], str] = {}  # tensor, channels -> what first codes leave
         self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
+        self.draft = draft
+        self.padded: dict[str, str] = {}  # codes -> these with a channel of zeros
         self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
         self.flattened = kept_from_codes(self.index, plan) if plan.ops.looks_behind else frozenset[str]()
@@ -238,6 +241,8 @@ class _Emitter:
         copies, parts = self.copies.get(layer.node, ()), [self.parameters[tensor].codes]
         if layer.node in self.planes:
             parts.append(self._remainder(tensor))
+        if is_padded(self.draft, layer):
+            parts = [self._padded(part, self.parameters[tensor].zero_point) for part in parts]
         if copies:
             parts = [part for codes in parts for part in (codes, self._pick(codes, axis, copies))]
         if layer.node in self.fine:
@@ -251,6 +256,14 @@ class _Emitter:
             )
             self.built.node("Concat", parts, self.joined[key], axis=axis)
         return self.joined[key]
+
+    def _padded(self, codes: str, zero_point: str) -> str:
+        """Return the codes of an image with a channel of zeros behind them."""
+        if codes not in self.padded:
+            self.padded[codes] = output = self.names.tensor(f"{codes}_padded")
+            behind = self.built.constant(f"{codes}_padding", np.array([0, 0, 0, 0, 0, 1, 0, 0]))
+            self.built.node("Pad", [codes, behind, zero_point], output)
+        return self.padded[codes]
 
     def _remainder(self, tensor: str, axis: int = 0, channels: tuple[int, ...] = ()) -> str:
         """Return the codes of what a tensor's first codes leave; of some channels, or of all."""

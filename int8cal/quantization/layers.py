@@ -18,6 +18,7 @@ from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, g
 from int8cal.quantization.corrections.channel_copies import with_copies
 from int8cal.quantization.corrections.integers import codes_from_text
 from int8cal.quantization.corrections.residual_codes import choose_plane_scales, fine_weights, round_planes, widened
+from int8cal.quantization.image_channels import is_padded, with_zeros
 from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
@@ -77,7 +78,8 @@ def quantize_layers(
         draft: Its table names the range of the codes, and the target, which decides what weights meet in one
             instruction. Scales of the table's weights win over computed ones where they are for the range that the
             codes have now; codes that the table does not have are rounded without data. With residual codes, weights'
-            codes have twice the channels, with copies of channels or residual codes of some as many more.
+            codes have twice the channels, with copies of channels or residual codes of some as many more; images of
+            three channels have a fourth one.
         activations: Affine per planned tensor: a bias has scale input scale x weight scale.
         known: Integers of an earlier draft by node name: codes are taken from there where they would be the same.
         searched: Scales that were found before, by the digest of what they were searched for; gets those found now.
@@ -239,6 +241,8 @@ def layer_weights(index: Index, layer: Layer, draft: Draft) -> LayerWeights:
     given = weight = finite_weight(index, layer.weight, layer.node)
     if layer.node in draft.copies:
         weight = with_copies(weight, draft.copies[layer.node], layer.reduction)
+    if is_padded(draft, layer):
+        weight = with_zeros(weight)
     if layer.node in draft.residual:
         weight = widened(weight, layer.reduction)
     if layer.node in draft.fine:

@@ -87,7 +87,10 @@ def twin_codes(x, affine, axis):
 
     first = rounded(x, scale)
     left = x - (first - zero).astype(np.float32) * scale
-    return np.concatenate([first, rounded(left, scale / np.float32(FACTOR))], axis=axis)
+    planes = [first, rounded(left, scale / np.float32(FACTOR))]
+    if x.ndim == 4 and x.shape[1] == 3:  # an image has a channel of zeros behind its own
+        planes = [np.pad(each, [(0, 0), (0, 1), (0, 0), (0, 0)], constant_values=zero) for each in planes]
+    return np.concatenate(planes, axis=axis)
 
 
 def product(node, weight, codes):

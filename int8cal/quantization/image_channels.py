@@ -1,0 +1,50 @@
+"""A fourth channel of zeros for convolutions of images: the runtime gathers their patches faster.
+
+Its integer convolution copies what a window reads pixel by pixel, and four bytes are one copy where three are three.
+The channel holds the zero point, and its weights are zero: every sum stays the same. The figures:
+docs/decisions/what-is-quantized.md.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from int8cal.numerics.affine import U16
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from int8cal.graph.layers import Layer
+    from int8cal.quantization.corrections.correction import Draft
+
+_COLORS = 3
+
+
+def is_padded(draft: Draft, layer: Layer) -> bool:
+    """Whether a layer reads its input with a channel of zeros behind it.
+
+    Args:
+        draft: Its plan has the layer. Raw pixels are the model's input, which stays as it is.
+        layer: The layer. Where its input comes in two planes, each gets a channel of zeros.
+    """
+    entry = draft.table.tensors.get(layer.input)
+    return (
+        layer.op_type == "Conv"
+        and layer.form is None
+        and layer.group == 1
+        and layer.channels == _COLORS
+        and len(layer.dims) == 4
+        and math.prod(layer.dims[2:]) <= draft.plan.ops.rules["Conv"].padded_taps
+        and layer.node not in draft.pixel_nodes
+        and (entry is None or entry.affine.dtype is not U16)
+    )
+
+
+def with_zeros(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the weights of a Conv, (outputs, channels, taps...), for an input with a channel of zeros behind it."""
+    return np.concatenate([weight, np.zeros_like(weight[:, :1])], axis=1)
