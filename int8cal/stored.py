@@ -128,14 +128,18 @@ def values_of(tensor: onnx.TensorProto) -> npt.NDArray[Any]:
     """Return a tensor's values, read-only.
 
     Raises:
-        ModelError: The file of a stored one is gone, or shorter than it was.
+        ModelError: The file of a stored one is gone, or shorter than it was; the shape is none for these values.
     """
     if not is_stored(tensor):
         dtype = _PLAIN.get(tensor.data_type)
         here = tensor.HasField("raw_data") and tensor.data_location != onnx.TensorProto.EXTERNAL
         if dtype is None or not here or tensor.HasField("segment"):
             return numpy_helper.to_array(tensor)
-        return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))  # as to_array does it, in less time
+        try:
+            return np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))  # as to_array does it, sooner
+        except ValueError as error:  # sizes of which one is 0, and the others beyond any address
+            what = f"tensor {tensor.name!r} of shape {[*tensor.dims]} does not fit its {len(tensor.raw_data)} bytes"
+            raise ModelError(what, do="export the model again", tensor=tensor.name) from error
     path, offset, length = place_of(tensor)
     dtype, shape = helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
     if path.suffix == SUFFIX:

@@ -156,7 +156,7 @@ def audit_file(
     if model.functions:  # their nodes multiply too; inside functions nobody would see them
         try:
             source = model = inline_local_functions(model)
-        except onnx.checker.ValidationError as error:
+        except (onnx.checker.ValidationError, RuntimeError) as error:  # the latter of a call with too many inputs
             what = f"its functions cannot be inlined ({str(error).splitlines()[0]})"
             raise ModelError(what, where=str(path), do="export it again") from error
     if not is_quantized(model):

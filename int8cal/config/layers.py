@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import re
 import reprlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -21,11 +20,13 @@ from int8cal.data.hub import dataset_below, is_dataset
 from int8cal.data.labels import labels_file
 from int8cal.data.remote import is_url
 from int8cal.declared import all_declared, declared
+from int8cal.io.paths import from_home
 from int8cal.job import Job
 from int8cal.preprocess import Preprocess, with_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
@@ -103,7 +104,7 @@ def _below(base: Path, text: str, form: str) -> str:
         return text
     if (form == "labels" and labels_file(text) is None) or (form == "source" and is_callable_path(text, base)):
         return text
-    return str(base / Path(text).expanduser())
+    return str(base / from_home(text))
 
 
 def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool], SettingPlace]) -> SectionT:

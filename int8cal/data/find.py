@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from int8cal.data.remote import files_at, is_url
 from int8cal.errors import DataError
+from int8cal.io.paths import from_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +99,7 @@ def find(text: str) -> Found:
 
 def _files_here(text: str) -> tuple[Path, list[Path], bool]:
     """List what a path of this machine means: the root, the files, and whether it is one file."""
-    literal = Path(text).expanduser()
+    literal = from_home(text)
     try:
         folder, file, exists = literal.is_dir(), literal.is_file(), literal.exists()
     except OSError as error:  # no permission, a link that leads back to itself, a name that is too long
@@ -143,7 +144,7 @@ def _kind(path: Path) -> Kind | None:
 
 
 def _match(text: str) -> tuple[Path, list[Path]]:
-    pattern = Path(text).expanduser()
+    pattern = from_home(text)
     fixed: list[str] = []
     for part in pattern.parts:
         if glob.has_magic(part):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from int8cal.errors import DataError
 from int8cal.extras import extra_hint
+from int8cal.io.paths import from_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ def is_dataset(text: str) -> bool:
 def dataset_below(text: str, base: Path) -> str:
     """Return the name of a dataset, one that is a path told from `base`."""
     found = _SPELLING.fullmatch(text.removeprefix(PREFIX))
-    path = base / Path(found["name"]).expanduser() if found is not None else base
+    path = base / from_home(found["name"]) if found is not None else base
     if found is None or not path.exists():
         return text
     return f"{PREFIX}{path}" + (f":{found['split']}" if found["split"] else "")
@@ -42,7 +43,7 @@ def dataset_below(text: str, base: Path) -> str:
 def dataset_path(text: str) -> Path | None:
     """Return where a dataset of this disk is; None for one of the Hub."""
     found = _SPELLING.fullmatch(text.removeprefix(PREFIX))
-    path = None if found is None else Path(found["name"]).expanduser()
+    path = None if found is None else from_home(found["name"])
     return path if path is not None and path.exists() else None
 
 
@@ -173,7 +174,7 @@ def open_dataset(text: str) -> Dataset:
 
 def _load(datasets: Any, name: str, split: str | None) -> Any:
     """Load what a name stands for: a path if there is one, else NAME or OWNER/NAME, with a config behind it."""
-    path = Path(name).expanduser()
+    path = from_home(name)
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
         saved = datasets.load_from_disk(str(path))
         return saved if split is None else saved[split]

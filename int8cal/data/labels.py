@@ -17,6 +17,7 @@ from int8cal.data.fit import label_values
 from int8cal.data.remote import is_url
 from int8cal.data.sample import row_name
 from int8cal.errors import DataError
+from int8cal.io.paths import from_home
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ class NoClasses:
 def labels_file(setting: str | None) -> Path | None:
     """Return the file that a setting names; None for "folders", "none", a column, or nothing."""
     named = setting is None or setting in ("folders", NONE) or setting.startswith(COLUMN)
-    return None if named else Path(str(setting)).expanduser()
+    return None if named else from_home(str(setting))
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def find_labels(
             )
         return own_labels(own, declared=True)
     if setting is not None:
-        path = Path(setting).expanduser()
+        path = from_home(setting)
         listed = _list_in(path, parts)
         return _from_csv(path, found, parts) if listed is None else listed
     own = [part for _, part in parts if part.labels is not None]
@@ -181,7 +182,8 @@ def own_labels(parts: Sequence[Part], *, declared: bool) -> Labels | None:
 def _number(value: object) -> int | None:
     """Read a class index; None for what is none."""
     if isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value):
-        return int(value) if len(value.strip()) <= _DIGITS else None
+        # stripped: int takes fewer characters for white space than regular expressions do
+        return int(value.strip()) if len(value.strip()) <= _DIGITS else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from int8cal.data.text import identified, meaning
 from int8cal.errors import ConfigError
+from int8cal.io.paths import from_home
 from int8cal.preprocess import AudioPreprocess, Preprocess, TextPreprocess
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def recorded(preprocess: Preprocess, model: Path) -> dict[str, Any]:
 
 def _beside(tokenizer: str, model: Path) -> str:
     try:
-        return Path(os.path.relpath(Path(tokenizer).expanduser(), model.parent)).as_posix()
+        return Path(os.path.relpath(from_home(tokenizer), model.parent)).as_posix()
     except ValueError:  # another drive
         return Path(tokenizer).absolute().as_posix()
 

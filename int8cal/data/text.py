@@ -6,7 +6,6 @@ import hashlib
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +14,11 @@ from int8cal.data.fit import shape_text
 from int8cal.data.sample import Fitted
 from int8cal.errors import ConfigError, DataError
 from int8cal.extras import extra_hint
+from int8cal.io.paths import from_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from int8cal.data.sample import Array, Sample
     from int8cal.graph.signature import Signature, TensorSpec
@@ -211,7 +212,7 @@ def tokenizer_file(tokenizer: str) -> Path:
     Raises:
         DataError: It is not there.
     """
-    path = Path(tokenizer).expanduser()
+    path = from_home(tokenizer)
     file = path / _FILE if path.is_dir() else path
     if file.is_file():
         return file

@@ -18,6 +18,11 @@ _LONGEST_NAME = 255  # bytes, on the file systems in use
 _OTHER = "give another output path"
 
 
+def from_home(text: str | Path) -> Path:
+    """Return a path with "~" and "~user" replaced; a user who has no home here stays as it is written."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for such a user
+
+
 def require_readable(path: Path, error: type[Int8calError], do: str) -> None:
     """Refuse a path that is no regular file, or that may not be read.
 
