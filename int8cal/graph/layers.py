@@ -31,6 +31,7 @@ BESIDE_FLOATS = "beside floats, where its float kernel is faster"
 SLOWER = frozenset({NO_KERNEL, BESIDE_FLOATS})  # int8 would only cost
 # How far below the others a masked score is, at least: exp of it is 0 in float32. Scores have no unit of their own.
 MASKED = 104.0
+STEEPEST = 1024.0  # line; the terms of an integer sum have to fit s32
 
 # kernel: products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
 KernelForm = Literal["kernel", "weights"]
@@ -295,6 +296,12 @@ def clip_bounds(index: Index, node: onnx.NodeProto) -> tuple[float, float]:
     if len(node.input) > 2 and node.input[2]:
         high = _scalar(index, node.input[2])
     return float(low), float(high)
+
+
+def line_of(node: onnx.NodeProto) -> tuple[float, float] | None:
+    """Return alpha and beta of a HardSigmoid that is a line between 0 and 1; None for one that is as good as a step."""
+    alpha, beta = float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
+    return (alpha, beta) if 1.0 / STEEPEST <= alpha <= STEEPEST and 0.0 < beta <= STEEPEST else None
 
 
 def _scalar(index: Index, name: str) -> float:

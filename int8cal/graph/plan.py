@@ -24,6 +24,7 @@ from int8cal.graph.layers import (
     activated,
     are_scores,
     layer_of,
+    line_of,
     recurrent_of,
     unranged_layer_of,
 )
@@ -222,6 +223,8 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind not in kinds or not is_standard(node) or node.name in self.taken_in:
                 continue
+            if rule.for_codes and not (self.selection.of_u8 and line_of(node)):
+                continue
             if not rule.mode or attribute(node, "mode", rule.mode.encode()) == rule.mode.encode():
                 yield node, rule
 
@@ -300,17 +303,14 @@ class _Planner:
             elif rule.shares_inputs and outputs[0] == node.output[0]:
                 joins.append((node, outputs[0]))
         for node, rule in self._ruled("compute"):
-            if rule.for_codes and node.name in self.integer and not self._is_for_codes(node.output[0]):
+            readers = {each.name for each in self._readers(node.output[0]) if each is not None}
+            if rule.for_codes and node.name in self.integer and readers.isdisjoint(self.integer):
                 self.integer.remove(node.name)
                 quantized.difference_update(self._ends(node))
         self._join_inputs(joins, quantized)
         for name, output in entered:
             self.shared.unite(name, output)
         return quantized
-
-    def _is_for_codes(self, tensor: str) -> bool:
-        readers = self._readers(tensor)
-        return tensor in self.hard or any(each is not None and each.name in self.integer for each in readers)
 
     def _beside_codes(self, node: onnx.NodeProto, rule: OpRule, quantized: set[str]) -> set[str]:
         """Name float inputs that are rounded once if they take the scale of the output, which was rounded before.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 EXCLUDED = "excluded by the user"
+OF_U8 = frozenset({"u8", "auto"})  # types of activations whose codes are u8
 
 
 def patterns_of(weights_only: bool | Sequence[str] | None) -> tuple[str, ...]:
@@ -40,6 +41,7 @@ class Selection:
         forms: Exact names of layers without a calibrated range, and the form of each (see graph.layers); they win over
             `weights_only`.
         pixels: The int8 model takes raw pixels, so that the layers which read the image take codes.
+        of_u8: Codes of activations are u8, the one type that every integer kernel takes.
         partial: The nodes are those of one body of a model, so that a pattern may match none of them.
     """
 
@@ -50,6 +52,7 @@ class Selection:
     weights_only: tuple[str, ...] = ()
     forms: tuple[tuple[str, LayerForm], ...] = ()
     pixels: bool = False
+    of_u8: bool = True
     partial: bool = False
 
     @staticmethod
@@ -62,6 +65,7 @@ class Selection:
             target=settings.target,
             weights_only=weights_only,
             pixels=settings.uint8_input,
+            of_u8=settings.activations in OF_U8,
         )
 
     def resolve(self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()) -> frozenset[str]:

@@ -13,6 +13,7 @@ from onnx import helper
 
 from int8cal.graph.edit import Builder, Names, instead, refill
 from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.graph.layers import line_of
 from int8cal.numerics.affine import U16
 from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
 
+_LARGEST_TERM = 2.0**24  # in steps of the sum, where a kernel's float32 still tells one from the next
 _WORTH_SHARING = 1024  # bytes of a constant that several nodes read alike
 
 
@@ -146,9 +148,11 @@ class _Emitter:
                 self._quantize(name)
 
     def _is_line(self, node: onnx.NodeProto) -> bool:
-        """Whether a HardSigmoid of codes rises, and the Q behind it clips it at 0."""
-        behind = self.activations.get(node.output[0])
-        return behind is not None and behind.low == 0.0 and min(_line_of(node)) > 0.0
+        """Whether an Add gives what a HardSigmoid of codes does: the Q behind clips at 0, and no term is large."""
+        line, before, behind = line_of(node), self.activations[node.input[0]], self.activations.get(node.output[0])
+        if line is None or behind is None or behind.low != 0.0:
+            return False
+        return line[0] * max(-before.low, before.high) + line[1] < _LARGEST_TERM * behind.scale
 
     def _line(self, gate: onnx.NodeProto, node: onnx.NodeProto) -> None:
         """Write a HardSigmoid as the Add that it is between 0 and 1: the runtime has an integer kernel for that alone.
@@ -156,7 +160,7 @@ class _Emitter:
         The DQ in front multiplies by alpha, which is in its scale. The Q behind clips, so that the runtime drops the
         Clip.
         """
-        alpha, beta = _line_of(node)
+        alpha, beta = line_of(node) or (0.0, 0.0)
         before, behind = self.activations[node.input[0]], self.activations[node.output[0]]
         # 0.5 may lie between two codes: which of them a CPU takes for zero, the most frequent value, must not depend on
         # the order of its float operations
@@ -399,11 +403,6 @@ class _Emitter:
         alive = {name for node in graph.node for name in node.output} - self.rows.restored
         alive -= {value.name for value in graph.output}  # these say their types as the user declared them
         refill(graph.value_info, [value for value in graph.value_info if value.name in alive])
-
-
-def _line_of(node: onnx.NodeProto) -> tuple[float, float]:
-    """Return alpha and beta of a HardSigmoid."""
-    return float(attribute(node, "alpha", 0.2)), float(attribute(node, "beta", 0.5))
 
 
 def float_channels(index: Index, node: onnx.NodeProto) -> int:

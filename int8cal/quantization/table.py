@@ -15,7 +15,7 @@ from int8cal.data.preprocessing import recorded
 from int8cal.declared import declared
 from int8cal.errors import TableError
 from int8cal.graph.bodies import full_name
-from int8cal.graph.select import Selection, patterns_of
+from int8cal.graph.select import OF_U8, Selection, patterns_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.preprocess import Preprocess
 from int8cal.runtime.targets import TARGETS, weight_range
@@ -175,7 +175,8 @@ class TableSettings:
         include, exclude = (tuple(self.recorded.get(key, ())) for key in ("include", "exclude"))
         weights_only = tuple(patterns_of(self.recorded.get("weights_only")))
         pixels = bool(self.recorded.get("uint8_input", False))
-        return Selection(include, exclude, left, self.target, weights_only, tuple(self.forms.items()), pixels)
+        forms, of_u8 = tuple(self.forms.items()), self.activations in OF_U8
+        return Selection(include, exclude, left, self.target, weights_only, forms, pixels, of_u8)
 
     def left(self, key: LeftKey) -> dict[str, str]:
         """Return nodes that stay float, each with the reason."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from int8cal.graph.edit import Rewrite, instead
-from int8cal.graph.layers import clip_bounds
+from int8cal.graph.layers import STEEPEST, clip_bounds
 from int8cal.graph.ops import is_standard
 from int8cal.graph.passes.steps import step_of
 
@@ -78,7 +78,9 @@ def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
     low, high = clip_bounds(index, clip)
     node = index.producer.get(clip.input[0])
     step = None if node is None or index.only_reader(clip.input[0]) is None else step_of(index, node)
-    if step is None or low != 0.0 or not 0.0 < high < np.inf or not _is_scalar(step) or step.factor.item() != 1.0:
+    if step is None or low != 0.0 or not _is_scalar(step) or step.factor.item() != 1.0:
+        return None
+    if not 1.0 / STEEPEST <= high <= STEEPEST:
         return None
     return step if 0.0 < step.shift.item() < high else None
 

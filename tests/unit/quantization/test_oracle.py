@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from affine_codes import quantize
 
+from int8cal.graph.plan import make_plan
+from int8cal.graph.select import Selection
 from int8cal.graph.taps import tapped_model
+from int8cal.quantization.build import build_model
 
 
 def dense_conv(x, w, group, *, strides, dilations, pads):
@@ -152,22 +155,52 @@ def test_a_matmul_is_the_integer_product_times_the_scales(bench, dims, weight):
 HARD_SWISH = "c = Conv(x, W) g = HardSigmoid <alpha = {}, beta = {}> (c) m = Mul(c, g) y = Conv(m, V)"
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(1 / 6, 0.5), (0.2, 0.5), (0.4, 0.1), (0.05, 0.9)])
-@pytest.mark.parametrize("activations", ["u8", "s8", "u16"])
-def test_a_hard_sigmoid_of_codes_gives_the_codes_of_its_values(bench, alpha, beta, activations):
-    model = bench.text(
+def hard_swish(bench, alpha, beta, spread=0.5):
+    return bench.text(
         f"g (float[N,4,8,8] x) => (float[A,B,C,D] y) {{ {HARD_SWISH.format(alpha, beta)} }}",
-        W=np.random.default_rng(2).normal(0, 0.5, (8, 4, 3, 3)).astype(np.float32),
+        W=np.random.default_rng(2).normal(0, spread, (8, 4, 3, 3)).astype(np.float32),
         V=(3, 8, 1, 1),
         opset=21,
     )
-    _, plan, table, built = bench.quantized(model, activations=activations)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1 / 6, 0.5), (0.2, 0.5), (0.4, 0.1), (0.05, 0.9), (8.0, 1e-5)])
+def test_a_hard_sigmoid_of_codes_gives_the_codes_of_its_values(bench, alpha, beta):
+    model = hard_swish(bench, alpha, beta)
+    _, plan, table, built = bench.quantized(model)
     assert "HardSigmoid_g" in plan.integer_nodes
+    assert "HardSigmoid" not in {node.op_type for node in built.model.graph.node}
     before, after = table.tensors["c"].affine, table.tensors["g"].affine
     feed = {"x": np.concatenate([sample.feed["x"] for sample in bench.samples(model, 4, seed=11)])}
     found = bench.run(tapped_model(built.model, ("c_quantized", "g_quantized")), feed, "all")
     values = (found["c_quantized"].astype(np.float64) - before.zero_point) * before.scale
     exact = np.clip(alpha * values + beta, 0.0, 1.0) / after.scale + after.zero_point
     errors = np.abs(found["g_quantized"] - np.clip(exact, after.dtype.qmin, after.dtype.qmax))
-    assert errors.max() <= (0.5 + 1 / 32 + 1e-3 if activations != "u16" else 0.6)
-    assert len(np.unique(found["g_quantized"])) > 16
+    assert errors.max() <= 0.5 + 1 / 32 + 1e-3
+    assert len(np.unique(found["g_quantized"])) > (16 if alpha < 1 else 2)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "spread", "activations", "planned"),
+    [
+        (-0.2, 0.5, 0.5, "u8", False),
+        (0.2, -0.3, 0.5, "u8", False),
+        (1e7, 0.5, 0.5, "u8", False),
+        (0.2, 1e30, 0.5, "u8", False),
+        (1e-40, 0.5, 0.5, "u8", False),
+        (1000.0, 0.5, 1e6, "u8", True),
+        (0.2, 0.5, 0.5, "s8", False),
+        (0.2, 0.5, 0.5, "u16", False),
+    ],
+    ids=["falls", "begins above 0", "steep", "far off", "flat", "steep for its input", "signed codes", "16 bits"],
+)
+def test_a_hard_sigmoid_that_has_no_integer_add_stays_one(bench, alpha, beta, spread, activations, planned):
+    model = hard_swish(bench, alpha, beta, spread)
+    prepared = bench.prepared(model)
+    plan = make_plan(prepared.model, Selection(of_u8=activations == "u8"))
+    assert ("HardSigmoid_g" in plan.integer_nodes) == planned
+    built = build_model(prepared.model, plan, bench.table(prepared, plan, activations=activations))
+    assert "HardSigmoid" in {node.op_type for node in built.model.graph.node}
+    feed = {"x": np.concatenate([sample.feed["x"] for sample in bench.samples(model, 4, seed=11)])}
+    plain, fast = (bench.run(built.model, feed, each)["y"] for each in ("none", "all"))
+    np.testing.assert_allclose(fast, plain, atol=0.02 * np.abs(plain).max())

@@ -14,6 +14,8 @@ THREE, SIX, ZERO = np.float32(3), np.float32(6), np.float32(0)
 VALUES = {"c3": THREE, "c6": SIX, "c0": ZERO, "sixth": np.float32(1 / 6), "W": (4, 4, 1, 1)}
 LINE = "c = Conv(x, W) a = Add(c, c3) k = Clip(a, c0, c6)"
 
+BOUNDS = {"far": np.float32(3e30), "tiny": np.float32(1e-8), "small": np.float32(2e-8)}
+
 # name -> (body, other constants, ops behind the Conv)
 BECOME = {
     "swish, divided at last": (f"{LINE} m = Mul(c, k) y = Div(m, c6)", {}, "HardSigmoid Mul"),
@@ -44,6 +46,8 @@ STAY = {
     "times another tensor": f"{LINE} m = Mul(x, k) y = Div(m, c6)",
     "two lower bounds": "c = Conv(x, W) a = Add(c, c3) k = Clip(a, c3, c6) m = Mul(c, k) y = Div(m, c6)",
     "a constant per channel": "c = Conv(x, W) a = Add(c, R) k = Clip(a, c0, c6) m = Mul(c, k) y = Div(m, c6)",
+    "a bound beyond any sum": "c = Conv(x, W) a = Add(c, c3) k = Clip(a, c0, far) m = Mul(c, k) y = Div(m, far)",
+    "a bound that makes a step": "c = Conv(x, W) a = Add(c, tiny) k = Clip(a, c0, small) m = Mul(c, k) y = Div(m, small)",
     "divided by less": f"{LINE} d = Div(k, c3) e = Exp(d) y = Mul(e, c)",
 }
 
@@ -71,4 +75,4 @@ def test_it_becomes_a_hard_sigmoid(bench, name):
 @pytest.mark.parametrize("name", STAY)
 def test_what_is_something_else_stays(bench, name):
     row = np.arange(1, 5, dtype=np.float32).reshape(4, 1, 1)
-    assert "HardSigmoid" not in {node.op_type for node in folded(bench, STAY[name], {"R": row})}
+    assert "HardSigmoid" not in {node.op_type for node in folded(bench, STAY[name], {"R": row, **BOUNDS})}
