@@ -45,21 +45,21 @@ def convolutions_faster_in_float(
     found: set[str] = set()
     small: dict[str, str] = {}  # what a swish makes of a convolution with few products -> its name
     for layer in layers:
-        swish = _swished(index, layer.output)
+        swished = _swished(index, layer.output)
         readers = {use.node.name for use in index.uses.get(layer.output, ())}
         floats = bool(readers) and layer.output not in index.outputs and readers.isdisjoint(integer)
-        if layer.op_type != "Conv" or not (floats or swish):
+        if layer.op_type != "Conv" or not (floats or swished):
             continue
         taps = math.prod(layer.dims[2:])
         between = floats and layer.input in index.producer and layer.input not in written
         if layer.group == 1 and not layer.channels == layer.dims[0] == 1:
             few = layer.channels * taps <= rule.float_products
             narrow = layer.channels <= rule.float_image and taps <= rule.float_taps
-            image = bool(swish) and narrow and layer.input not in written and not pixels
+            image = bool(swished) and narrow and layer.input not in written and not pixels
             if image or (between and few):
                 found.add(layer.node)
-            if swish and (image or few):
-                small[swish] = layer.node
+            if swished and (image or few):
+                small[swished] = layer.node
         elif layer.dims[1] <= rule.float_groups:
             if layer.input in small and index.only_reader(layer.input) is not None:
                 found |= {small[layer.input], layer.node}

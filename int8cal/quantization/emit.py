@@ -137,46 +137,47 @@ class _Emitter:
             self._float_bias(copy, owner)
         for slot, name in enumerate(node.output):
             copy.output[slot] = self.renamed.get(name, name)
-        if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] and self._is_line(node):
-            self._line(copy, node)
-        else:
+        line = self._line_of(node) if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] else None
+        if line is None:
             self.nodes.append(copy)
+        else:
+            self._line(copy, node, *line)
         if layer is not None:
             self._keep_kernel(copy, node.output[0])
         for name in node.output:
             if name:
                 self._quantize(name)
 
-    def _is_line(self, node: onnx.NodeProto) -> bool:
-        """Whether an Add gives what a HardSigmoid of codes does: the Q behind clips at 0, and no term is large."""
+    def _line_of(self, node: onnx.NodeProto) -> tuple[float, float] | None:
+        """Return alpha and beta of a HardSigmoid that an Add gives: the Q behind clips at 0, and no term is large."""
         line, before, behind = line_of(node), self.activations[node.input[0]], self.activations.get(node.output[0])
         if line is None or behind is None or behind.low != 0.0:
-            return False
-        return line[0] * max(-before.low, before.high) + line[1] < _LARGEST_TERM * behind.scale
+            return None
+        largest = line[0] * max(-before.low, before.high) + line[1]
+        return line if largest < _LARGEST_TERM * behind.scale else None
 
-    def _line(self, gate: onnx.NodeProto, node: onnx.NodeProto) -> None:
+    def _line(self, gate: onnx.NodeProto, node: onnx.NodeProto, alpha: float, beta: float) -> None:
         """Write a HardSigmoid as the Add that it is between 0 and 1: the runtime has an integer kernel for that alone.
 
         The DQ in front multiplies by alpha, which is in its scale. The Q behind clips, so that the runtime drops the
         Clip.
         """
-        alpha, beta = line_of(node) or (0.0, 0.0)
         before, behind = self.activations[node.input[0]], self.activations[node.output[0]]
         # 0.5 may lie between two codes: which of them a CPU takes for zero, the most frequent value, must not depend on
         # the order of its float operations
         beta -= behind.scale / 32
         most = before.dtype.qmax
         self.nodes[-1].input[1] = self.built.constant(f"{node.input[0]}_slope", np.float32(before.scale * alpha))
-        codes, scale, zero_point = (
-            self.built.constant(f"{gate.output[0]}_shift_{part}", value)
-            for part, value in (
-                ("quantized", np.array(most, before.dtype.name)),
-                ("scale", np.float32(beta / most)),
-                ("zero_point", np.array(0, before.dtype.name)),
-            )
+        kind = before.dtype.name
+        shift = self._integer_constant(
+            f"{gate.output[0]}_shift",
+            np.array(most, kind),
+            np.array(beta / most, np.float32),
+            np.array(0, kind),
+            None,
+            self.names.tensor(f"{gate.output[0]}_shift"),
         )
-        shift, line = (self.names.tensor(f"{gate.output[0]}_{part}") for part in ("shift", "line"))
-        self.built.node("DequantizeLinear", [codes, scale, zero_point], shift)
+        line = self.names.tensor(f"{gate.output[0]}_line")
         self.nodes.append(instead(gate, "Add", [gate.input[0], shift], line))
         least = self.built.constant(f"{line}_min", np.float32(0.0))
         # the runtime drops it where no code stands for more, and 255 codes of 1/255 as float32 may stand for 1 + 1e-7
@@ -360,9 +361,15 @@ class _Emitter:
         node.input[rule.bias] = self._integer_constant(stem, integers.bias, scale, zero, bias_axis)
 
     def _integer_constant(
-        self, stem: str, codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, axis: int | None
+        self,
+        stem: str,
+        codes: np.ndarray,
+        scale: np.ndarray,
+        zero_point: np.ndarray,
+        axis: int | None,
+        output: str = "",
     ) -> str:
-        output = self.names.tensor(f"{stem}_dequantized")
+        output = output or self.names.tensor(f"{stem}_dequantized")
         parts = {"quantized": codes, "scale": scale, "zero_point": zero_point}
         names = [self._constant(f"{stem}_{part}", value) for part, value in parts.items()]
         # an attribute of None is left out

@@ -24,7 +24,7 @@ def made(bench, body=BODY, head=IMAGE, constants=None, **settings):
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_the_outputs_are_the_same_bits_with_it_and_without(bench, monkeypatch, residual):
+def test_the_outputs_are_the_same_bits_with_it_and_without(bench, residual):
     model, prepared, plan, table, built = made(bench)
     plain_plan = replace(
         plan, ops=replace(plan.ops, rules=plan.ops.rules | {"Conv": replace(plan.ops.rules["Conv"], padded_taps=0)})
