@@ -122,7 +122,7 @@ def _formals(index: Index, node: onnx.NodeProto, body: onnx.GraphProto) -> Itera
     """Give a body's own inputs a type.
 
     Of a tensor that a Loop or Scan carries only the rank that the body declares counts: the sizes that it declares are
-    often those of the first round.
+    often those of the first round. Where what is carried starts with another rank, not even that is known.
     """
     for position, value in enumerate(body.input):
         if node.op_type == "Loop" and position < 2:
@@ -136,6 +136,8 @@ def _formals(index: Index, node: onnx.NodeProto, body: onnx.GraphProto) -> Itera
             yield onnx.ValueInfoProto(name=value.name)
             continue
         rank = len(declared.shape.dim) if declared.HasField("shape") and declared.shape.dim else None
+        if node.op_type == "Loop" and index.rank(given) not in (None, rank):
+            rank = None
         yield helper.make_tensor_value_info(value.name, kind, None if rank is None else [None] * rank)
 
 

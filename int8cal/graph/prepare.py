@@ -23,6 +23,7 @@ from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
+from int8cal.graph.passes.invariants import outside_invariants
 from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
@@ -185,6 +186,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     elif opset > MAX_OPSET:
         copy = lower_opset(copy, opset, where)
     plain_casts(copy)
+    outside_invariants(copy)
     for graph in graphs_within(copy.graph):
         _name_nodes(graph)
     return copy
