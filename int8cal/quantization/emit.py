@@ -212,7 +212,7 @@ class _Emitter:
         rank = self.index.rank(result)
         if not self.plan.ops.looks_behind or product.op_type not in ("MatMul", "Gemm") or not rank:
             return
-        if not loses_kernel(self.index, self.plan, self.activations, result, product.op_type):
+        if not loses_kernel(self.draft, self.activations, result, product.op_type):
             return
         output, product.output[0] = product.output[0], self.names.tensor(f"{result}_product")
         same = self.built.constant(f"{result}_shape", np.zeros(rank, np.int64))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from int8cal.graph.index import Dims, Index
     from int8cal.graph.plan import Plan
     from int8cal.numerics.affine import Affine
+    from int8cal.quantization.corrections.correction import Draft
 
 QUANTIZE = "QuantizeLinear"
 
@@ -46,23 +47,22 @@ def reads_codes(plan: Plan, node: onnx.NodeProto, slot: int, name: str) -> bool:
     return slot == 0 if rule.kind == "linear" else slot in data_slots(node, rule)
 
 
-def loses_kernel(index: Index, plan: Plan, activations: Mapping[str, Affine], result: str, written: str) -> bool:
+def loses_kernel(draft: Draft, activations: Mapping[str, Affine], result: str, written: str) -> bool:
     """Whether the runtime would compute a product in float for the sake of what reads it.
 
     Args:
-        index: Of the float model.
-        plan: Its plan.
+        draft: The int8 model that is made.
         activations: Affine of every planned tensor.
         result: What the product gives, in float.
         written: As what it is written, "MatMul" or "Gemm".
     """
-    readers = list(_readers(index, plan, result))
-    met = [_met(index, plan, activations, node, op_type) for node, op_type in readers]
+    readers = list(_readers(draft, result))
+    met = [_met(draft, activations, node, op_type) for node, op_type in readers]
     if len(met) > 1:
         return QUANTIZE in met
     (node, _) = readers[0] if readers else (None, "")
     if node is not None and node.op_type == "Add":
-        return written == "MatMul" and _becomes_gemm(index, node, result)
+        return written == "MatMul" and _becomes_gemm(draft.index, node, result)
     return bool(met) and met[0] in OPS and OPS[met[0]].clips
 
 
@@ -74,25 +74,28 @@ def _becomes_gemm(index: Index, add: onnx.NodeProto, product: str) -> bool:
     return index.is_constant(other) and index.rank(other) == 1
 
 
-def _met(index: Index, plan: Plan, activations: Mapping[str, Affine], node: onnx.NodeProto | None, op_type: str) -> str:
+def _met(draft: Draft, activations: Mapping[str, Affine], node: onnx.NodeProto | None, op_type: str) -> str:
     """Return the op that the runtime sees: a Q where it drops the Relu in front, nothing where several read a Relu."""
     if node is None or not op_of(node).clips:
         return op_type
     output = str(node.output[0])
-    behind = [each for _, each in _readers(index, plan, output)]
+    behind = [each for _, each in _readers(draft, output)]
     if len(behind) != 1:
         return ""
-    return QUANTIZE if behind == [QUANTIZE] and _absorbs(activations[output], clip_bounds(index, node)) else op_type
+    bounds = clip_bounds(draft.index, node)
+    return QUANTIZE if behind == [QUANTIZE] and _absorbs(activations[output], bounds) else op_type
 
 
-def _readers(index: Index, plan: Plan, tensor: str) -> Iterator[tuple[onnx.NodeProto | None, str]]:
-    """Iterate over what reads a float tensor in the int8 model: nodes, a Q, the caller of the model."""
-    for use in index.uses.get(tensor, []):
-        if not reads_codes(plan, use.node, use.slot, tensor):
+def _readers(draft: Draft, tensor: str) -> Iterator[tuple[onnx.NodeProto | None, str]]:
+    """Iterate over what reads a float tensor in the int8 model: nodes, a Q, a remainder's Sub, the model's caller."""
+    for use in draft.index.uses.get(tensor, []):
+        if not reads_codes(draft.plan, use.node, use.slot, tensor):
             yield use.node, use.node.op_type
-    if plan.tensor(tensor) is not None:
+    if draft.plan.tensor(tensor) is not None:
         yield None, QUANTIZE
-    if tensor in index.outputs:
+    if tensor in draft.with_remainder:
+        yield None, "Sub"
+    if tensor in draft.index.outputs:
         yield None, ""
 
 

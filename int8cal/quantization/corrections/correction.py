@@ -112,6 +112,12 @@ class Draft:
         """The float model that the integers stand for."""
         return self.index.model
 
+    @cached_property
+    def with_remainder(self) -> frozenset[str]:
+        """Tensors that come with residual codes, of some channels at least."""
+        nodes = self.residual | set(self.fine)
+        return frozenset(layer.input for layer in self.plan.layers if layer.node in nodes)
+
     @property
     def pixel_nodes(self) -> frozenset[str]:
         """Layers that read raw pixels; they stay int8, and one code leaves nothing of a pixel."""

@@ -170,6 +170,17 @@ def test_the_layer_stays_on_integers_and_the_difference_alone_is_float(bench, na
     onnx.checker.check_model(built.model, full_check=True)
 
 
+@pytest.mark.parametrize("first", ["m = MatMul (x, V)", "m = Gemm (x, V, B)", "p = MatMul (x, V) m = Add (p, B)"])
+def test_a_product_in_front_of_residual_codes_stays_on_integers_too(bench, first):
+    """Its result has a Q and the remainder's Sub behind it, which the runtime's fusion does not take together."""
+    head, biased = "g (float[N,5] x) => (float[A,C] y)", {"B": (5,)} if "B" in first else {}
+    model = bench.text(f"{head} {{ {first} y = MatMul (m, W) }}", V=(5, 5), W=(5, 8), **biased)
+    prepared, plan, table, _ = bench.quantized(model)
+    (layer,) = [each for each in plan.layers if each.input == "m"]
+    built = build_model(prepared.model, plan, with_residual_codes(table, plan, [layer.node]))
+    assert {node.op_type for node in audit_fusion(built.model).nodes} == {"Reshape", "Sub"}
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["portable", "x86-avx2"])
 def test_no_pair_can_saturate(bench, name, target):
