@@ -25,6 +25,7 @@ from int8cal.numerics.gram import (
     some_of,
     transposed_reads,
 )
+from int8cal.progress import track
 from int8cal.runtime.batching import batch_size, fed, run_samples
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
@@ -45,10 +46,11 @@ Int64 = npt.NDArray[np.int64]
 PASS_BYTES = 300_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
-# Rows per layer over all samples for moments, and more as long as products stay cheap. To say which of two roundings is
-# better, a quarter of them is enough.
+# Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
+# say which of two roundings is better, a quarter of them is enough.
 ROWS, UNSEEN_ROWS = 8192, 2048
 _CHEAP = 2**21  # products per row
+_CUT_OUT = 2**12  # values per row, likewise
 _VALUES = 1 << 20  # of one layer of the float model, over all samples
 _FEWEST, _MOST = 64, 512  # and how many rows they may be
 
@@ -100,7 +102,8 @@ class LayerInput:
 
     def limit(self, samples: int, rows: int) -> int:
         """Return how many positions to take of each of so many samples, for so many rows at least where there are."""
-        most = max(rows, rows * _CHEAP // (self.groups * self.size * self.size))
+        row = self.groups * self.size
+        most = max(rows, min(rows * _CHEAP // (row * self.size), rows * _CUT_OUT // row))
         return max(-(-most // max(samples, 1)), 1)
 
     def _reads(self, sizes: tuple[int, ...], limit: int) -> Int64:
@@ -197,7 +200,8 @@ def take_moments(
         sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
             limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
-            for count, values in _runs(session, model, samples):
+            runs = -(-len(samples) // batch_size(signature_of(model)))
+            for count, values in track(_runs(session, model, samples), runs, "what layers read"):
                 for each, limit, own in zip(firsts, limits, sums, strict=True):
                     own[number].add(each.rows(values[each.tensor], count, limit))
         del session
