@@ -1,4 +1,7 @@
-"""Islands: layers on integers, with the nodes that they exchange codes with. What surrounds one is float."""
+"""Islands: layers on integers, with the nodes that they exchange codes with. What surrounds one is float.
+
+Layers that share a weight are on one island: only together do they need it in another form.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Island:
-    """Nodes on integers that write or read codes of the same scales, at least one of them a layer.
+    """Nodes on integers that write or read codes of the same scales, or share a weight, at least one of them a layer.
 
     Attributes:
         layers: Its layers, in graph order.
@@ -49,8 +52,9 @@ def find_islands(index: Index, plan: Plan) -> tuple[Island, ...]:
             nodes.append(owner)
         nodes += _readers(index, plan, each.tensor)
     names = [node.name for node in index.graph.node if node.name in plan.integer_nodes]
-    pairs = ((nodes[0], node) for nodes in touched.values() for node in nodes[1:])
     layers = {layer.node: layer for layer in plan.layers}
+    together = [*touched.values(), *_by_weight(plan).values()]
+    pairs = ((nodes[0], node) for nodes in together for node in nodes[1:])
     found = []
     for region in connected(names, pairs):
         inside = set(region)
@@ -86,6 +90,13 @@ def owner_of(index: Index, plan: Plan, tensor: str) -> str:
         return str(producer.name)
     before = index.producer.get(producer.input[0]) if producer.input else None
     return str(before.name) if before is not None and before.name in plan.integer_nodes else ""
+
+
+def _by_weight(plan: Plan) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for layer in plan.layers:
+        found.setdefault(layer.weight, []).append(layer.node)
+    return found
 
 
 def _readers(index: Index, plan: Plan, tensor: str) -> Iterator[str]:

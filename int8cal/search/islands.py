@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from int8cal.graph.costs import float_us, inference_us, layer_float_us
 from int8cal.graph.index import Index
 from int8cal.graph.islands import ends_in_codes, find_islands
+from int8cal.graph.passes.computed import noted_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -24,12 +25,33 @@ if TYPE_CHECKING:
 
 LEAST_NOISE = 0.5  # of the noise: what the chosen islands have to hold together
 LEAST_PART = 0.05  # of the noise: what each of them has to hold, or else half of what those before it leave
-LEAST_DB = 3.0  # by which the score has to rise
-MOST_BYTES = 0.25  # of the layers' weights in float: more than this is not added, whatever the allowance
+LEAST_DB, WORTH_BYTES = 3.0, 0.1  # by how much the score has to rise, and for each such part of the float model's bytes
+MOST_BYTES = 0.3  # of the float model's: more than this is not added, whatever that gains
 MORE_BYTES = 3  # per weight that is float32 and not int8
+COMPUTED_BYTES = -1  # per weight that nodes compute from little where it is float32
 
 # What became of something that takes time: verdicts in the lines about it.
-TRIED, BEYOND = "tried", "more than --latency-allowance leaves"
+TRIED, BEYOND, TOO_LARGE = "tried", "more than --latency-allowance leaves", "too many bytes"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Layers that are left in float together.
+
+    Attributes:
+        left: Their names, each with the reason.
+        lines: One for each island that was looked at.
+        bytes: Fraction of the float model's bytes that they take more than in int8.
+    """
+
+    left: Mapping[str, str]
+    lines: tuple[str, ...]
+    bytes: float = 0.0
+
+    @property
+    def least_db(self) -> float:
+        """By how much the score has to rise."""
+        return LEAST_DB * max(self.bytes / WORTH_BYTES, 1.0)
 
 
 def choose_islands(
@@ -38,56 +60,58 @@ def choose_islands(
     elements: Mapping[str, float],
     noise: Mapping[str, float],
     allowance: float,
+    most_bytes: float,
     *,
     others_us: float = 0.0,
     spent_us: float = 0.0,
     fixed: Collection[str] = (),
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Choose the islands that hold most of the noise, as long as the allowance of time, and as much of bytes, lasts.
+) -> Chosen:
+    """Choose the islands that hold most of the noise, as long as the allowances of time and bytes last.
 
     Args:
         model: The prepared model.
         plan: Its plan.
         elements: Values per inference of every planned tensor.
         noise: Share of the noise at the outputs, by group of tensors that share a scale.
-        allowance: Fraction of the int8 model's estimated time; likewise of the bytes of all layers' weights in float.
+        allowance: Fraction of the int8 model's estimated time.
+        most_bytes: Fraction of the float model's bytes, `MOST_BYTES` at the most.
         others_us: Estimated microseconds of the nodes that are in float whatever is chosen.
         spent_us: Estimated microseconds of the allowance that something else has taken.
         fixed: Layers and tensors that must not leave int8.
 
     Returns:
-        The layers that are left in float together, each with the reason, none where islands that fit hold too little
-        of the noise; and a line for each island that was looked at.
+        What was chosen: nothing where islands that fit hold too little of the noise.
     """
     index = Index(model)
     whole_us = inference_us(model, plan, elements) + others_us
-    whole_bytes = 4 * _weights(index, plan.weighted)
-    left_us, left_bytes = allowance * whole_us - spent_us, min(allowance, MOST_BYTES) * whole_bytes
+    whole_bytes = _whole_bytes(index, plan)
+    left_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole_bytes
     taken: list[_Offer] = []
     lines: list[str] = []
     seen, rest = 0.0, 1.0
     for each in _offers(index, plan, elements, noise, fixed):
-        if each.gain < min(LEAST_PART, LEAST_NOISE * rest):
+        # shares may add up to more than all, since they are measured one by one
+        if each.gain < LEAST_PART and not each.gain >= LEAST_NOISE * rest > 0.0:
             break
         seen += each.gain
-        fits = each.us <= left_us and each.bytes <= left_bytes
-        if fits:
+        verdict = BEYOND if each.us > left_us else TOO_LARGE if each.bytes > left_bytes else TRIED
+        if verdict == TRIED:
             taken.append(each)
             left_us, left_bytes, rest = left_us - each.us, left_bytes - each.bytes, rest - each.gain
+        time, size = each.us / whole_us, each.bytes / whole_bytes
         lines.append(
-            f"{each.what} would take away {100 * each.gain:.0f} % of the noise, for an estimated "
-            f"{100 * each.us / whole_us:.1f} % more time and {100 * each.bytes / whole_bytes:.1f} % more bytes: "
-            f"{TRIED if fits else BEYOND}"
+            f"{each.what} would take away {100 * each.gain:.0f} % of the noise, for an estimated {100 * time:.1f} % "
+            f"more time and {100 * size:.1f} % more bytes: {verdict}"
         )
     if math.fsum(each.gain for each in taken) < LEAST_NOISE:
         # in a deep network no few islands hold much: nothing is said of these
-        return {}, tuple(line for line in lines if seen >= LEAST_NOISE and not line.endswith(TRIED))
+        return Chosen({}, tuple(line for line in lines if seen >= LEAST_NOISE and not line.endswith(TRIED)))
     left = {
         layer.node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise"
         for each in taken
         for layer in each.island.layers
     }
-    return left, tuple(lines)
+    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole_bytes)
 
 
 def groups_of_islands(
@@ -117,7 +141,7 @@ def _offers(
     index: Index, plan: Plan, elements: Mapping[str, float], noise: Mapping[str, float], fixed: Collection[str]
 ) -> list[_Offer]:
     """Return the islands that may stay float, by their bytes too, those that hold most of the noise first."""
-    most = MOST_BYTES * 4 * _weights(index, plan.weighted)
+    most, computed = MOST_BYTES * _whole_bytes(index, plan), noted_names(index.model)
     found = []
     for each in find_islands(index, plan):
         names = {layer.node for layer in each.layers}
@@ -125,7 +149,8 @@ def _offers(
         # without a tensor of the plan its range is no question: the user's, or that of raw pixels
         if not names.isdisjoint(fixed) or any(plan.tensor(layer.input) is None for layer in each.layers):
             continue
-        more = MORE_BYTES * _weights(index, each.layers)
+        sizes = _weights(index, each.layers)
+        more = sum(size * (COMPUTED_BYTES if name in computed else MORE_BYTES) for name, size in sizes.items())
         if more > most:
             continue
         gain = math.fsum(noise.get(group, 0.0) for group in each.groups)
@@ -143,6 +168,12 @@ def _float_us(index: Index, plan: Plan, island: Island, elements: Mapping[str, f
     return us
 
 
-def _weights(index: Index, layers: Iterable[Layer]) -> int:
-    """Count the weights of layers; those that several read count once."""
-    return sum(math.prod(index.initializers[name].dims) for name in dict.fromkeys(layer.weight for layer in layers))
+def _whole_bytes(index: Index, plan: Plan) -> int:
+    """Return the bytes of a float model: of its layers' weights and of its nodes."""
+    nodes: int = sum(node.ByteSize() for node in index.graph.node)
+    return 4 * sum(_weights(index, plan.weighted).values()) + nodes
+
+
+def _weights(index: Index, layers: Iterable[Layer]) -> dict[str, int]:
+    """Count the values of each weight of layers."""
+    return {layer.weight: math.prod(index.initializers[layer.weight].dims) for layer in layers}

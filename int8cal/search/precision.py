@@ -60,6 +60,7 @@ SURE, LEAST_RATIO = 3.0, 0.1  # standard errors, and log ratio, by which another
 LEAST_MOVED = 0.02  # log ratio, by which moving an end must be better
 SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
+LEAST_GROUPS = 6  # that a sweep measures, whatever it takes: a few layers may make all the noise of a slow model
 PART_BYTES = 64_000_000  # of errors that are added in one inference
 
 
@@ -136,7 +137,7 @@ class Precision:
             wanted: Groups whose part is of interest; None for all.
             allowance: Fraction of the int8 model's estimated time beyond which a region is of no interest.
         """
-        most = max(int(self.seconds / max(self.run_s, 1e-9)), 1)
+        most = int(self.seconds / max(self.run_s, 1e-9))
         groups = list(self.plan.groups)
         asked = groups if wanted is None else [group for group in groups if group in wanted]
         left = allowance * self.whole_us
@@ -145,7 +146,7 @@ class Precision:
         if not asked and not avoidable:
             return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
         parts = [] if asked == groups and len(groups) <= most else self._parts(affines)
-        measured = self._promising(affines, asked, max(most - len(parts), 1))
+        measured = self._promising(affines, asked, max(most - len(parts), LEAST_GROUPS))
         floats = list(avoidable)[: max(most - len(parts) - len(measured), 0)]
         roundings = [self._rounding(group, affines[group]) for group in measured]
         roundings += [{site: affines[site.tensor] for site in avoidable[region]} for region in floats]
@@ -164,6 +165,11 @@ class Precision:
             signal,
             count,
         )
+
+    @property
+    def has_time_for_ranges(self) -> bool:
+        """Whether the ranges of one group at least can be compared on enough samples."""
+        return self._count(len(CANDIDATES) + 1, RANGE_SAMPLES) >= LEAST_SAMPLES
 
     def open_to_residual_codes(self, allowance: float = math.inf) -> set[str]:
         """Return the groups of tensors that may have residual codes, of some channels at least, within an allowance."""

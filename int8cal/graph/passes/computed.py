@@ -56,6 +56,12 @@ def folded(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.Mo
     return result
 
 
+def noted_names(model: onnx.ModelProto) -> frozenset[str]:
+    """Name the constants that take less as nodes which compute them, and are written so where they stay float."""
+    noted = (info.initialization for info in model.training_info if info.initialization.name == _NAME)
+    return frozenset(value.name for graph in noted for value in graph.output)
+
+
 def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
     """Let nodes compute the constants that folding made larger; the runtime folds them again when it loads the model.
 

@@ -11,7 +11,7 @@ from int8cal.quantization.corrections.equalization import Equalization, rescalin
 from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
-from int8cal.search.islands import LEAST_DB, choose_islands, groups_of_islands
+from int8cal.search.islands import MOST_BYTES, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
 from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable, LeftKey
     from int8cal.search.candidate import Inputs
+    from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
     from int8cal.search.search import Proposals, State
 
@@ -60,7 +61,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     wanted = precision.open_to_residual_codes(within) if unsigned else set()
     if _islands_may_be_float(inputs):
         wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
-    fit_ranges = holdout.can_fit and job.calibration.method == "auto"
+    fit_ranges = holdout.can_fit and job.calibration.method == "auto" and precision.has_time_for_ranges
     sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted, within)
     ranges = state.candidate.ranges
     better, lines = (
@@ -111,30 +112,44 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
         sweep: What the codes of each tensor do to the outputs.
         spent_us: Of the allowance of time, what more precision takes already.
     """
-    settings = inputs.job.quantization
+    allowance = inputs.job.quantization.latency_allowance / 100
     if not _islands_may_be_float(inputs):
         return
-    left, lines = choose_islands(
-        state.candidate.model,
-        inputs.ranged(state.plan),
-        elements,
-        sweep.groups,
-        settings.latency_allowance / 100,
-        others_us=inputs.others_us,
-        spent_us=spent_us,
-        fixed=_fixed(state, inputs),
-    )
-    state = yield Remark(lines)
-    if not left:
-        return
+    before = None
+    for most_bytes in (MOST_BYTES, min(allowance, MOST_BYTES)):
+        chosen = choose_islands(
+            state.candidate.model,
+            inputs.ranged(state.plan),
+            elements,
+            sweep.groups,
+            allowance,
+            most_bytes,
+            others_us=inputs.others_us,
+            spent_us=spent_us,
+            fixed=_fixed(state, inputs),
+        )
+        if chosen.left == before:
+            return
+        before = chosen.left
+        state = yield Remark(chosen.lines)
+        proposal = _left(state, inputs, chosen)
+        if proposal is not None:
+            state = yield proposal
+            if state.results[-1].kept:
+                return
+
+
+def _left(state: State, inputs: Inputs, chosen: Chosen) -> Proposal | None:
+    """Propose to leave layers between float nodes in float; None where the others would lose what they rely on."""
     key: LeftKey = "left_for_accuracy"
-    smaller = inputs.plan_for(state.table.settings.with_left(key, state.table.settings.left(key) | left))
+    smaller = inputs.plan_for(state.table.settings.with_left(key, {**state.table.settings.left(key), **chosen.left}))
     known, needed = (_tensors(plan) for plan in (state.plan, smaller))
-    table = without_noise_of(state.table, (state.plan, smaller), left, key)
+    table = without_noise_of(state.table, (state.plan, smaller), chosen.left, key)
     factors = _factors_left(state, inputs, table, smaller)
-    if smaller.layers and known >= needed and factors is not None:
-        table = table.corrected(factors)
-        yield Proposal("float for layers between float nodes", table, smaller, least_db=LEAST_DB)
+    if not (chosen.left and smaller.layers and known >= needed and factors is not None):
+        return None
+    name = "float for layers between float nodes"
+    return Proposal(name, table.corrected(factors), smaller, least_db=chosen.least_db)
 
 
 def _islands_may_be_float(inputs: Inputs) -> bool:

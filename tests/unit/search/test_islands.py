@@ -1,5 +1,7 @@
 """Islands of layers between floats: which are offered to stay float, and what becomes of a front end in front of a Log."""
 
+from dataclasses import replace
+
 import mel_networks
 import numpy as np
 import pytest
@@ -8,7 +10,14 @@ from onnx import numpy_helper
 import int8cal
 from int8cal.graph.costs import inference_us
 from int8cal.quantization.corrections.equalization import Equalization
-from int8cal.search.islands import MORE_BYTES, MOST_BYTES, choose_islands, groups_of_islands
+from int8cal.search.islands import (
+    LEAST_DB,
+    MORE_BYTES,
+    MOST_BYTES,
+    WORTH_BYTES,
+    choose_islands,
+    groups_of_islands,
+)
 
 QUIET, LOUD = 1e-6, 100.0  # in front of the logarithm: with the first it tells quiet sounds apart
 FRONT_END = {"MatMul_f", "MatMul_m"}
@@ -22,9 +31,9 @@ def planned(bench):
     return bench.prepared(model).model, bench.plan(model)
 
 
-def chosen(planned, noise=NOISE, allowance=0.1, **settings):
-    left, lines = choose_islands(*planned, ELEMENTS, noise, allowance, **settings)
-    return set(left), lines
+def chosen(planned, noise=NOISE, allowance=0.1, most_bytes=0.1, **settings):
+    found = choose_islands(*planned, ELEMENTS, noise, allowance, most_bytes, **settings)
+    return set(found.left), found.lines
 
 
 def test_those_that_hold_most_of_the_noise_are_taken_and_no_further_one(planned):
@@ -64,16 +73,52 @@ def test_the_allowance_of_time_is_not_exceeded(planned):
     assert chosen(planned, allowance=0.0)[0] == set()
 
 
-def test_bytes_are_bounded_by_the_allowance_and_however_large_that_is(planned):
-    _, plan = planned
+def test_bytes_are_bounded_too_and_more_of_them_have_to_gain_more(planned):
+    model, plan = planned
     noise = {"x": 0.1, "br": 0.9}
     # of all layers' weights this one has two fifths
-    assert chosen(planned, noise, 10.0) == (set(), ())
-    weights = {each.weight: np.prod(each.dims) for each in plan.layers}
-    share = MORE_BYTES * (weights["D"] + weights["M"]) / (4 * sum(weights.values()))
-    assert 0.01 < share < 0.1 < MOST_BYTES
-    assert chosen(planned, allowance=1.01 * share)[0] == FRONT_END
-    assert chosen(planned, allowance=0.99 * share)[0] != FRONT_END
+    assert chosen(planned, noise, 10.0, MOST_BYTES) == (set(), ())
+    weights = {each.weight: int(np.prod(each.dims)) for each in plan.layers}
+    whole = 4 * sum(weights.values()) + sum(node.ByteSize() for node in model.graph.node)
+    share = MORE_BYTES * (weights["D"] + weights["M"]) / whole
+    assert 0.01 < share < WORTH_BYTES < MOST_BYTES
+    assert chosen(planned, most_bytes=1.01 * share)[0] == FRONT_END
+    left, lines = chosen(planned, most_bytes=0.99 * share)
+    assert left != FRONT_END
+    assert lines[-1].endswith(" more bytes: too many bytes")
+    found = choose_islands(*planned, ELEMENTS, NOISE, 0.1, MOST_BYTES)
+    assert found.bytes == pytest.approx(share)
+    assert found.least_db == LEAST_DB
+    assert replace(found, bytes=2.5 * WORTH_BYTES).least_db == pytest.approx(2.5 * LEAST_DB)
+
+
+def test_shares_that_add_up_to_more_than_all_leave_nothing_for_the_next(planned):
+    noise = {"x": 0.5, "p": 2.0, "l": 0.049, "ar": 0.0, "br": 0.0, "cr": 0.0}
+    assert chosen(planned, noise)[0] == FRONT_END
+
+
+def test_layers_of_one_weight_are_one_island_whose_bytes_count_once(bench):
+    text = """g (float[N,8] x, float[N,8] z) => (float[N,M] y) {
+        a = MatMul (x, W) b = MatMul (z, W) c = Elu (a) d = Elu (b) e = Sub (c, d) y = MatMul (e, V) }"""
+    model = bench.text(text, W=(8, 300), V=(300, 32))
+    prepared, plan = bench.prepared(model).model, bench.plan(model)
+    noise, elements = {"x": 0.5, "z": 0.5}, {"x": 8.0, "z": 8.0, "e": 300.0}
+    found = choose_islands(prepared, plan, elements, noise, 10.0, MOST_BYTES)
+    assert set(found.left) == {"MatMul_a", "MatMul_b"}
+    assert found.bytes == pytest.approx(3 * 8 / (4 * (8 + 32)), rel=0.05)
+
+
+def test_a_weight_that_the_graph_computes_is_smaller_in_float(bench):
+    """A mostly empty matrix, written as its few values and where they go: the int8 model would hold all of it."""
+    rng = np.random.default_rng(5)
+    text = """g (float[N,64] x) => (float[N,M] y) {
+        nil = ConstantOfShape (shape) F = ScatterND (nil, where, few) f = MatMul (x, F) s = Abs (f) l = Log (s) y = MatMul (l, W) }"""
+    where = np.stack([np.arange(64), np.arange(64)], axis=1)
+    model = bench.text(text, shape=np.array([64, 256]), where=where, few=rng.random(64, np.float32), W=(256, 64))
+    elements, noise = {"x": 64.0, "l": 256.0}, {"x": 0.9, "l": 0.1}
+    found = choose_islands(bench.prepared(model).model, bench.plan(model), elements, noise, 10.0, 0.0)
+    assert set(found.left) == {"MatMul_f"}
+    assert found.bytes < 0
 
 
 @pytest.mark.parametrize("fixed", ["MatMul_m", "p"])

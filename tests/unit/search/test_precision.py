@@ -169,18 +169,21 @@ def test_nothing_runs_where_nothing_can_be_done(bench):
     assert precision.upgrades(nothing, math.inf)[0] == ()
 
 
-def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench):
+@pytest.mark.parametrize("least", [1, 3])
+def test_where_time_is_short_the_coarsest_tensors_alone_are_measured(bench, least, monkeypatch):
+    monkeypatch.setattr("int8cal.search.precision.LEAST_GROUPS", least)
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     known = affines(ranges)
     group = next(each.group for each in precision.plan.tensors if each.tensor == "r")
     for point in precision.plan.members(group):
         known[point.tensor] = replace(known[point.tensor], scale=known[point.tensor].scale * 16)
-    precision.seconds = 2.5 * precision.run_s
+    precision.seconds = 0.5 * precision.run_s
     sweep = precision.sweep(known)
     assert (set(sweep.groups), sweep.floats, sweep.samples) == (set(precision.plan.groups), {}, 1)
     # and what all do together
-    assert sum(share > 0 for share in sweep.groups.values()) == 1 < len(sweep.groups)
+    assert sum(share > 0 for share in sweep.groups.values()) == least < len(sweep.groups)
     assert sweep.groups[group] > 0.8
+    assert not precision.has_time_for_ranges
 
 
 def test_a_dominating_input_gets_a_second_plane_and_pays_for_it(bench):
