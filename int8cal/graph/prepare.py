@@ -31,6 +31,7 @@ from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.passes.swish import hard_sigmoids
+from int8cal.graph.passes.tiny import without_tiny_weights
 from int8cal.graph.plan import Plan, PlannedBody, Unquantized, make_plan
 from int8cal.graph.signature import Signature, signature_of
 from int8cal.protos import graphs_within, metadata_of, outline, set_metadata, with_values, without_weights
@@ -228,6 +229,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     products = [*biased_products(index)]
     if products:
         apply(simplified, index, products)
+    without_tiny_weights(simplified)
     return simplified
 
 
