@@ -18,7 +18,7 @@ from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
-from int8cal.graph.passes.clips import fold_clips
+from int8cal.graph.passes.clips import clips_before_moves, fold_clips
 from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
@@ -248,8 +248,8 @@ def fold(model: onnx.ModelProto) -> bool:
     """Fold scale-shift chains and futile clips, over and over until nothing is found: the outputs stay, up to rounding.
 
     Tensors whose values change get another name, ending in "_folded"; all others keep theirs, and so do the nodes that
-    are left, but for masks, which keep their names. Every rewrite takes a node, a factor or a mask away, so the rounds
-    come to an end.
+    are left, but for masks, which keep their names. Every rewrite takes a node, a factor or a mask away, or brings a
+    clip nearer to its layer, so the rounds come to an end.
 
     Args:
         model: Node names are unique, shapes inferred; changed in place.
@@ -260,7 +260,7 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (hard_sigmoids, pool_means, fold_clips, deep_masks, fold_affine):
+        for each in (hard_sigmoids, pool_means, fold_clips, clips_before_moves, deep_masks, fold_affine):
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:

@@ -18,6 +18,7 @@ from int8cal.numerics.affine import U16
 from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
+from int8cal.quantization.factors import Factors, absorbed_factors
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
@@ -88,6 +89,7 @@ class _Emitter:
         self.padded: dict[str, str] = {}  # codes -> these with a channel of zeros
         self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
+        self.factors = absorbed_factors(self.index, plan) if plan.ops.looks_behind else Factors()
         self.flattened = kept_from_codes(self.index, plan) if plan.ops.looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -112,7 +114,12 @@ class _Emitter:
 
     def _node(self, node: onnx.NodeProto) -> None:
         owner = self.adds.get(node.name)
-        if owner is not None and owner.node in self.products:
+        if (owner is not None and owner.node in self.products) or node.name in self.factors.gone:
+            return
+        if node.name in self.factors.dequantized:
+            (name,) = (name for name in node.input if self.plan.tensor(name) is not None)
+            self._dequantize(name, self.renamed.get(node.output[0], node.output[0]))
+            self._scale(name, self.factors.dequantized[node.name])
             return
         layer = self.layer_of.get(node.name)
         if layer is not None and node.name in self.products:
@@ -126,6 +133,8 @@ class _Emitter:
                 channels = 0 if layer is not None or slot else float_channels(self.index, node)
                 if channels > 1:
                     self._per_channel(name, channels)
+                if slot == self.factors.inputs.get(node.name, (None,))[0]:
+                    self._scale(name, self.factors.inputs[node.name][1])
                 copy.input[slot] = value
         if node.name in self.flattened:
             flat = self.names.tensor(f"{node.input[0]}_flat")
@@ -135,7 +144,8 @@ class _Emitter:
             self._weights(copy, layer)
         if owner is not None:
             self._float_bias(copy, owner)
-        for slot, name in enumerate(node.output):
+        outputs = [self.factors.outputs[node.name]] if node.name in self.factors.outputs else node.output
+        for slot, name in enumerate(outputs):
             copy.output[slot] = self.renamed.get(name, name)
         line = self._line_of(node) if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] else None
         if line is None:
@@ -144,7 +154,7 @@ class _Emitter:
             self._line(copy, node, *line)
         if layer is not None:
             self._keep_kernel(copy, node.output[0])
-        for name in node.output:
+        for name in outputs:
             if name:
                 self._quantize(name)
 
@@ -310,6 +320,11 @@ class _Emitter:
             "DequantizeLinear", [codes or parameters.codes, parameters.scale, parameters.zero_point], output
         )
         return output
+
+    def _scale(self, tensor: str, factor: float) -> None:
+        """Let the last DQ multiply what it gives."""
+        scale = np.float32(self.activations[tensor].scale * factor)
+        self.nodes[-1].input[1] = self.built.constant(f"{tensor}_scaled", scale)
 
     def _per_channel(self, tensor: str, channels: int) -> None:
         """Give the last DQ one scale per channel, all alike, so that the runtime leaves the layer behind it in float.

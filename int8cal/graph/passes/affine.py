@@ -169,7 +169,14 @@ class Absorber:
             return None
         if not change.scalar:
             rank = self._index.rank(node.input[0])
-            if passage.scalar or (passage.spatial and (rank is None or change.axis != 1 - rank)):
+            if rank is None and (passage.scalar or passage.spatial):
+                return None
+            if passage.scalar:
+                axis = _axis_before(self._index, node, rank or 0, change.axis)
+                if axis is None:
+                    return None
+                change = replace(change, axis=axis)
+            elif passage.spatial and change.axis != 1 - (rank or 0):
                 return None
         return self._rebuilt(node, output, {0: change})
 
@@ -234,6 +241,31 @@ class Absorber:
             return None
         found = self._rebuilt(node, output, {0: change})
         return found if found is not None else self._rebuilt(node, output, {1: change})
+
+
+def _axis_before(index: Index, node: onnx.NodeProto, rank: int, axis: int) -> int | None:
+    """Return where an axis of a node's output lies in its input, both counted from the right; None where that is moot.
+
+    Args:
+        index: Of the graph.
+        node: What moves axes: a Transpose, a Squeeze or an Unsqueeze. Anything else mixes them.
+        rank: Of its input.
+        axis: Of its output.
+    """
+    if node.op_type == "Transpose":
+        order: list[int] = list(attribute(node, "perm", None) or reversed(range(rank)))
+        return order[axis] - rank
+    if node.op_type not in ("Squeeze", "Unsqueeze"):
+        return None
+    if len(node.input) < 2 or not index.is_constant(node.input[1]):
+        return None
+    named = [int(each) for each in index.constant(node.input[1]).reshape(-1)]
+    whole = rank if node.op_type == "Squeeze" else rank + len(named)
+    alone = {each % whole for each in named}
+    kept = [place for place in range(whole) if place not in alone]
+    if node.op_type == "Squeeze":
+        return kept[axis] - rank
+    return kept.index(whole + axis) - rank if whole + axis in kept else None
 
 
 def _into_layer(index: Index, names: Names, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:

@@ -1,9 +1,13 @@
-"""Clips that clip nothing go, Max and Min with a constant become Clip, and a Clip behind a Clip takes both bounds."""
+"""Clips that clip nothing go, Max and Min with a constant become Clip, and a Clip behind a Clip takes both bounds.
+
+A Relu or Clip whose layer is in front of a Squeeze, Reshape or Transpose goes in front of these too: the layer's
+integer kernel takes it along. Keras writes a one-dimensional convolution as Conv, Squeeze, Add, Relu.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 import onnx
@@ -11,6 +15,7 @@ import onnx
 from int8cal.graph.edit import Rewrite, dropped, instead
 from int8cal.graph.ops import is_standard, op_of
 from int8cal.graph.passes.steps import fits
+from int8cal.protos import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +55,46 @@ def fold_clips(index: Index, names: Names) -> Iterator[Rewrite]:
             rewrite = _merged(index, names, node, bounds)
         if rewrite is not None:
             yield rewrite
+
+
+def clips_before_moves(index: Index, names: Names) -> Iterator[Rewrite]:
+    """Find clips that can go in front of what moves values between their layer and them.
+
+    Must not touch values that anything else reads, or that are given out, on the way.
+
+    Args:
+        index: Of the graph.
+        names: Of the model.
+    """
+    for node in index.graph.node:
+        bounded = all(not name or index.is_constant(name) for name in node.input[1:])
+        if not (op_of(node).clips and bounded):
+            continue
+        moves = list[onnx.NodeProto]()
+        data = str(node.input[0])
+        while index.only_reader(data) is not None and _moves(producer := index.producer.get(data)):
+            moves.insert(0, producer)
+            data = str(producer.input[0])
+        layer = index.producer.get(data)
+        if not moves or layer is None or index.only_reader(data) is None:
+            continue
+        if not (op_of(layer).channel_axis and index.is_constant(layer.input[1])):
+            continue
+        clip, first = copied(node), names.beside(data, "clipped")
+        clip.input[0], clip.output[0] = data, first
+        rewrite = Rewrite({moves[0].name: (clip,), node.name: ()}, {}, {first: data})
+        for move in moves:
+            rebuilt, output = copied(move), str(move.output[0])
+            rebuilt.input[0] = first
+            first = rebuilt.output[0] = str(node.output[0]) if move is moves[-1] else names.changed(output)
+            rewrite.like[first] = output
+            rewrite.nodes[move.name] = (*rewrite.nodes.get(move.name, ()), rebuilt)
+        yield rewrite
+
+
+def _moves(node: onnx.NodeProto | None) -> TypeGuard[onnx.NodeProto]:
+    """Whether a node hands on all values of its first input, and nothing else."""
+    return node is not None and is_standard(node) and (op_of(node).reshapes or node.op_type == "Transpose")
 
 
 def value_ranges(index: Index) -> dict[str, Bounds]:

@@ -224,6 +224,36 @@ FOLDED = {
         "Conv GlobalAveragePool Flatten",
     ),
     "a Clip without bounds": (IMAGE, "c = Conv(x, W, B) y = Clip(c)", CONV, "Conv"),
+    "a bias and a Relu behind a Squeeze, as Keras writes them": (
+        "g (float[N,4,8,1] x) => (float[A,C,D] y)",
+        "c = Conv(x, W) s = Squeeze(c, axes) a = Add(s, t) y = Relu(a)",
+        {"W": (6, 4, 3, 1), "axes": np.array([-1]), "t": T.reshape(1, 6, 1)},
+        "Conv Relu Squeeze",
+    ),
+    "a factor behind a Transpose": (
+        IMAGE,
+        "c = Conv(x, W, B) t = Transpose <perm = [2, 0, 1, 3]> (c) y = Mul(t, s)",
+        {**CONV, "s": S.reshape(6, 1)},
+        "Conv Transpose",
+    ),
+    "a factor behind a Transpose of everything": (
+        STEPS,
+        "c = MatMul(x, W) t = Transpose(c) y = Mul(t, s)",
+        {"W": (4, 6), "s": S.reshape(6, 1, 1)},
+        "MatMul Transpose",
+    ),
+    "a factor behind an Unsqueeze": (
+        STEPS,
+        "c = MatMul(x, W) u = Unsqueeze(c, axes) m = Mul(u, s) y = ReduceSum <keepdims = 0> (m, axes)",
+        {"W": (4, 6), "axes": np.array([1]), "s": S},
+        "MatMul Unsqueeze ReduceSum",
+    ),
+    "a Clip behind a change of shape": (
+        STEPS,
+        f"c = MatMul(x, W) {SPLIT_HEADS} q = Clip(t, lo, hi) y = ReduceSum <keepdims = 0> (q, axes)",
+        {"W": (4, 6), "shape": np.array([0, 0, 2, 3]), "lo": ZERO, "hi": SIX, "axes": np.array([3])},
+        "MatMul Clip Reshape Transpose ReduceSum",
+    ),
 }
 # name -> (head, body, constants); nothing may change
 KEPT = {
@@ -231,6 +261,26 @@ KEPT = {
         IMAGE,
         "c = Conv(x, W, B) r = Relu(c) y = Mul(r, S)",
         {**CONV, "S": -S.reshape(6, 1, 1)},
+    ),
+    "a factor per channel does not pass a change of shape": (
+        STEPS,
+        f"c = MatMul(x, W) {SPLIT_HEADS} q = Mul(t, s) y = ReduceSum <keepdims = 0> (q, axes)",
+        {"W": (4, 6), "shape": np.array([0, 0, 2, 3]), "s": S[:3], "axes": np.array([3])},
+    ),
+    "a factor of the elements that a Squeeze leaves apart from the channels": (
+        "g (float[N,4,6,1] x) => (float[A,C,D] y)",
+        "c = Conv(x, W) s = Squeeze(c, axes) y = Mul(s, t)",
+        {"W": (5, 4, 1, 1), "axes": np.array([3]), "t": S},
+    ),
+    "a Relu behind a Reshape that something else reads": (
+        STEPS,
+        f"c = MatMul(x, W) {SPLIT_HEADS} q = Relu(t) a = Add(t, q) y = ReduceSum <keepdims = 0> (a, axes)",
+        {"W": (4, 6), "shape": np.array([0, 0, 2, 3]), "axes": np.array([3])},
+    ),
+    "a Relu behind a Transpose of no layer": (
+        STEPS,
+        "c = Exp(x) t = Transpose <perm = [0, 2, 1]> (c) r = Sub(t, t) y = Relu(r)",
+        {},
     ),
     "a mean over channels": (IMAGE, "c = Conv(x, W, B) y = ReduceMean <axes = [1]> (c)", CONV),
     "a mean over rows": (STEPS, "y = ReduceMean <axes = [2]> (x)", {}),

@@ -66,7 +66,7 @@ def test_what_is_turned_twice_is_not_turned(bench):
         t = Transpose <perm = [0, 2, 1]> (x) m = MatMul (W, t) y = Relu (m)
     }"""
     model, plan = prepared(bench, text, W=(64, 64))
-    assert ops(model) == ["MatMul", "Transpose", "Relu"]
+    assert ops(model) == ["MatMul", "Relu", "Transpose"]
     assert plan.layers[0].input == "x"
 
 
