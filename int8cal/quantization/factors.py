@@ -57,9 +57,9 @@ def absorbed_factors(index: Index, plan: Plan) -> Factors:
             if plan.tensor(node.output[0]) is None:
                 found.dequantized[node.name] = factor
             continue
-        if product is None or product.op_type != "Mul" or product.name in plan.integer_nodes | found.inputs.keys():
+        if product is None or product.op_type != "Mul" or not is_standard(product):
             continue
-        if plan.tensor(data) is not None or index.only_reader(data) is None:
+        if product.name in plan.integer_nodes or plan.tensor(data) is not None or index.only_reader(data) is None:
             continue
         sides = [each for each in (0, 1) if reads_codes(plan, product, each, str(product.input[each]))]
         if sides:

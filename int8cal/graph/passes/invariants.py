@@ -27,8 +27,9 @@ def outside_invariants(model: onnx.ModelProto) -> None:
         nodes = list[onnx.NodeProto]()
         for node in graph.node:
             nodes.append(node)
-            if node.op_type in ("Loop", "Scan") and is_standard(node):
-                nodes += _taken_out(node, next(subgraphs(node)))
+            body = next(subgraphs(node), None) if node.op_type in ("Loop", "Scan") and is_standard(node) else None
+            if body is not None:
+                nodes += _taken_out(node, body)
         if len(nodes) > len(graph.node):
             refill(graph.node, nodes)
         graphs += [inner for node in graph.node for inner in subgraphs(node)]
@@ -43,6 +44,8 @@ def _taken_out(node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodePro
     # inputs of the node and of the body, and outputs of the body, in front of what is carried
     given, formals, results = (2, 2, 1) if node.op_type == "Loop" else (0, 0, 0)
     carried = len(node.input) - (given if node.op_type == "Loop" else attribute(node, "num_scan_inputs", 0))
+    if min(len(body.input) - formals, len(body.output) - results) < carried:
+        return []  # which is no model, as whoever runs it will say
     copies = {each.output[0]: each.input[0] for each in body.node if each.op_type == "Identity" and is_standard(each)}
     own = _own_names(body)
     returned = collections.Counter(value.name for graph in graphs_within(body) for value in graph.output)
@@ -60,7 +63,8 @@ def _taken_out(node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodePro
         if unchanged == formal and seen and not elsewhere:
             outside[formal] = source
             taken.append(number)
-    given_out = [(node.output[number], node.input[given + number]) for number in taken if node.output[number]]
+    named = [number for number in taken if number < len(node.output) and node.output[number]]
+    given_out = [(node.output[number], node.input[given + number]) for number in named]
     for values, first in ((node.input, given), (node.output, 0), (body.input, formals), (body.output, results)):
         gone = {first + number for number in taken}
         refill(values, [value for place, value in enumerate(values) if place not in gone])

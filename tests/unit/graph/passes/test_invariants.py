@@ -127,3 +127,11 @@ def test_what_starts_with_another_rank_than_the_body_declares_has_none():
     (body,) = prepare(model(text, w=weight(1), start=np.float32(0)), simplify).bodies
     shapes = {value.name: value.type.tensor_type.HasField("shape") for value in body.model.graph.input}
     assert shapes == {"number": True, "going": True, "h": True, "last": False}
+
+
+@pytest.mark.parametrize("field", ["input", "output"])
+def test_a_loop_that_fits_no_body_is_left_for_others_to_refuse(field):
+    net = carrying()
+    (body,) = bodies_of(net.graph).values()
+    del getattr(body, field)[-1]
+    assert taken_out(net) == net
