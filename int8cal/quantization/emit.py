@@ -18,7 +18,8 @@ from int8cal.numerics.affine import U16
 from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
-from int8cal.quantization.factors import Factors, absorbed_factors
+from int8cal.quantization.factors import absorbed_factors
+from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
@@ -89,8 +90,12 @@ class _Emitter:
         self.padded: dict[str, str] = {}  # codes -> these with a channel of zeros
         self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
-        self.factors = absorbed_factors(self.index, plan) if plan.ops.looks_behind else Factors()
-        self.flattened = kept_from_codes(self.index, plan) if plan.ops.looks_behind else frozenset[str]()
+        looks_behind = plan.ops.looks_behind
+        self.gelus = find_gelus(self.index, plan) if looks_behind else Gelus({}, frozenset(), "")
+        joined = self.gelus.others | self.gelus.inputs.keys()
+        self.factors = absorbed_factors(self.index, plan, joined) if looks_behind else {}
+        self.gone = self.gelus.others | {each.node for each in self.factors.values()}
+        self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -108,24 +113,26 @@ class _Emitter:
         refill(result.graph.node, self.nodes)
         result.graph.initializer.extend(self._used_initializers())
         self._drop_stale_types(result.graph)
+        if self.gelus.inputs and all(item.domain != self.gelus.domain for item in result.opset_import):
+            result.opset_import.append(helper.make_opsetid(self.gelus.domain, 1))
         for key, value in sorted(metadata.items()):
             set_metadata(result, key, value)
         return result
 
     def _node(self, node: onnx.NodeProto) -> None:
         owner = self.adds.get(node.name)
-        if (owner is not None and owner.node in self.products) or node.name in self.factors.gone:
+        if owner is not None and owner.node in self.products:
             return
-        if node.name in self.factors.dequantized:
-            (name,) = (name for name in node.input if self.plan.tensor(name) is not None)
-            self._dequantize(name, self.renamed.get(node.output[0], node.output[0]))
-            self._scale(name, self.factors.dequantized[node.name])
+        if node.name in self.gone:
+            return
+        if node.name in self.gelus.inputs:
+            self._gelu(node, self.gelus.inputs[node.name])
             return
         layer = self.layer_of.get(node.name)
         if layer is not None and node.name in self.products:
             self._product(node, layer)
             return
-        copy = copied(node)
+        copy, behind = copied(node), self.factors.get(node.name)
         for slot, name in enumerate(node.input):
             if name and reads_codes(self.plan, node, slot, name):
                 codes = self._codes(layer) if layer is not None else ""
@@ -133,8 +140,8 @@ class _Emitter:
                 channels = 0 if layer is not None or slot else float_channels(self.index, node)
                 if channels > 1:
                     self._per_channel(name, channels)
-                if slot == self.factors.inputs.get(node.name, (None,))[0]:
-                    self._scale(name, self.factors.inputs[node.name][1])
+                if behind is not None and slot == behind.slot:
+                    self._scale(name, behind.value)
                 copy.input[slot] = value
         if node.name in self.flattened:
             flat = self.names.tensor(f"{node.input[0]}_flat")
@@ -144,7 +151,7 @@ class _Emitter:
             self._weights(copy, layer)
         if owner is not None:
             self._float_bias(copy, owner)
-        outputs = [self.factors.outputs[node.name]] if node.name in self.factors.outputs else node.output
+        outputs = node.output if behind is None else [behind.output]
         for slot, name in enumerate(outputs):
             copy.output[slot] = self.renamed.get(name, name)
         line = self._line_of(node) if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] else None
@@ -157,6 +164,14 @@ class _Emitter:
         for name in outputs:
             if name:
                 self._quantize(name)
+
+    def _gelu(self, node: onnx.NodeProto, tensor: str) -> None:
+        """Write a GELU as one node in the place of its last one."""
+        value, output = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized")), str(node.output[0])
+        gelu = instead(node, "Gelu", [value], self.renamed.get(output, output))
+        gelu.domain = self.gelus.domain
+        self.nodes.append(gelu)
+        self._quantize(output)
 
     def _line_of(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return alpha and beta of a HardSigmoid that an Add gives: the Q behind clips at 0, and no term is large."""

@@ -1,67 +1,108 @@
-"""Factors behind a DQ are in its scale: what is left of a GELU, what it computes, and what must stay."""
+"""GELUs and factors behind a DQ: what is left of them, what it computes, and what must stay."""
 
 import numpy as np
 import onnx
 import pytest
 
 from int8cal.quantization import emit
-from int8cal.quantization.factors import Factors
+from int8cal.quantization.gelu import Gelus
 
 HEAD = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 CONV = {"W": (6, 4, 3, 3), "B": (6,), "V": (4, 6, 1, 1), "root": np.float32(np.sqrt(2)), "one": np.float32(1)}
-ERF = "e = Erf (d) a = Add (e, one) m = Mul (c, a)"
-CASES = {
+HALF, ERF = {"half": np.float32(0.5)}, "e = Erf (d) a = Add (e, one)"
+SWISH = "s = Tanh (c) m = Mul (s, c)"
+ONE_NODE = {
+    # name -> (between two convolutions, constants)
+    "as PyTorch writes it": (f"d = Div (c, root) {ERF} m = Mul (c, a) o = Mul (m, half)", HALF),
+    "with factors": (
+        f"d = Mul (inverse, c) {ERF} m = Mul (a, c) o = Div (m, two)",
+        {"inverse": np.full(1, 0.70710678), "two": np.float32(2)},
+    ),
+    "half of it first": (f"h = Mul (half, c) d = Div (c, root) {ERF} o = Mul (h, a)", HALF),
+    "a rounded root": (f"d = Div (c, r) {ERF} m = Mul (c, a) o = Mul (m, half)", {**HALF, "r": np.float32(1.4142)}),
+}
+OTHERS = {
     # name -> (between two convolutions, constants, nodes that are left of it)
-    "a GELU": (f"d = Div (c, root) {ERF} o = Mul (m, half)", {"half": np.float32(0.5)}, ["Erf", "Add", "Mul"]),
-    "a GELU that halves first": (
-        "h = Mul (half, c) d = Div (c, root) e = Erf (d) a = Add (one, e) o = Mul (h, a)",
-        {"half": np.full(1, 0.5)},
-        ["Erf", "Add", "Mul"],
-    ),
-    "one half for two": (
-        f"d = Div (c, root) {ERF} p = Mul (m, half) q = Mul (m, half) o = Add (p, q)",
-        {"half": np.float32(0.5)},
-        ["Erf", "Add", "Mul", "Mul", "Mul", "Add"],
-    ),
-    "a factor below zero": (
-        f"d = Div (c, minus) {ERF} o = Mul (m, minus)",
-        {"minus": np.float32(-2)},
-        ["Div", "Erf", "Add", "Mul", "Mul"],
-    ),
-    "a factor per channel": (
-        f"d = Mul (c, S) {ERF} o = Mul (m, S)",
-        {"S": (6, 1, 1)},
-        ["Mul", "Erf", "Add", "Mul", "Mul"],
-    ),
+    "a factor behind a product": (f"{SWISH} o = Mul (m, f)", {"f": np.float32(1.7)}, ["Tanh", "Mul"]),
+    "a quotient behind a product": (f"{SWISH} o = Div (m, f)", {"f": np.full(1, 6.0)}, ["Tanh", "Mul"]),
+    "a factor below zero": (f"{SWISH} o = Mul (m, f)", {"f": np.float32(-2)}, ["Tanh", "Mul", "Mul"]),
+    "a factor per channel": (f"{SWISH} o = Mul (m, S)", {"S": (6, 1, 1)}, ["Tanh", "Mul", "Mul"]),
     "a factor that adds an axis": (
-        "d = Mul (c, K) e = Erf (d) o = Squeeze (e, zero)",
-        {"K": np.full((1, 1, 1, 1, 1), 0.5), "zero": np.array([0])},
-        ["Mul", "Erf", "Squeeze"],
+        f"{SWISH} k = Mul (m, f) o = Squeeze (k, zero)",
+        {"f": np.full((1, 1, 1, 1, 1), 0.5), "zero": np.array([0])},
+        ["Tanh", "Mul", "Mul", "Squeeze"],
+    ),
+    "one product for two factors": (
+        f"{SWISH} p = Mul (m, f) q = Mul (m, g) o = Add (p, q)",
+        {"f": np.float32(3), "g": np.float32(4)},
+        ["Tanh", "Mul", "Mul", "Mul", "Add"],
+    ),
+    "a GELU of which a part is read": (
+        f"d = Div (c, root) {ERF} m = Mul (c, a) h = Mul (m, half) o = Add (h, e)",
+        HALF,
+        ["Div", "Erf", "Add", "Mul", "Add"],
+    ),
+    "a GELU of another root": (
+        f"d = Div (c, r) {ERF} m = Mul (c, a) o = Mul (m, half)",
+        {**HALF, "r": np.float32(1.5)},
+        ["Div", "Erf", "Add", "Mul"],
+    ),
+    "a GELU of two": (
+        f"n = Tanh (c) d = Div (n, root) {ERF} m = Mul (c, a) o = Mul (m, half)",
+        HALF,
+        ["Tanh", "Div", "Erf", "Add", "Mul"],
     ),
 }
+QUANTIZED = ("QuantizeLinear", "DequantizeLinear", "Conv", "Pad")
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_left_computes_the_same(bench, name, monkeypatch):
-    body, constants, left = CASES[name]
-    model = bench.text(f"{HEAD} {{ c = Conv (x, W, B) {body} y = Conv (o, V) }}", **CONV, **constants)
-    _, _, _, built = bench.quantized(model)
-    onnx.checker.check_model(built.model, full_check=True)
-    ops = [node.op_type for node in built.model.graph.node]
-    assert [each for each in ops if each not in ("QuantizeLinear", "DequantizeLinear", "Conv", "Pad")] == left
-    monkeypatch.setattr(emit, "absorbed_factors", lambda index, plan: Factors())
-    _, _, _, plain = bench.quantized(model)
-    assert (len(plain.model.graph.node) > len(ops)) == (
-        name in ("a GELU", "a GELU that halves first", "one half for two")
-    )
+def built(bench, body, constants, opset=17, **settings):
+    model = bench.text(f"{HEAD} {{ c = Conv (x, W, B) {body} y = Conv (o, V) }}", opset, **CONV, **constants)
+    _, _, _, result = bench.quantized(model, **settings)
+    onnx.checker.check_model(result.model, full_check=True)
+    return model, result
+
+
+def between(result):
+    return [node.op_type for node in result.model.graph.node if node.op_type not in QUANTIZED]
+
+
+def require_same_values(bench, monkeypatch, body, constants):
+    """Compare with the model whose nodes all stay."""
+    model, made = built(bench, body, constants)
+    monkeypatch.setattr(emit, "find_gelus", lambda index, plan: Gelus({}, frozenset(), ""))
+    monkeypatch.setattr(emit, "absorbed_factors", lambda index, plan, others: {})
+    _, plain = built(bench, body, constants)
     for sample in bench.samples(model, 3, seed=9):
-        expected, found = (bench.run(each.model, sample.feed)["y"] for each in (plain, built))
+        expected, found = (bench.run(each.model, sample.feed)["y"] for each in (plain, made))
         # a float that rounds otherwise may take the next code of the second convolution's input
-        assert (np.abs(expected - found) < 1e-6 * np.abs(expected).max()).mean() > 0.95
+        assert (np.abs(expected - found) < 1e-4 * np.abs(expected).max()).mean() > 0.95
+    return len(plain.model.graph.node) - len(made.model.graph.node)
 
 
-def test_another_runtime_gets_its_factors_as_nodes(bench):
-    body, constants, _ = CASES["a GELU"]
-    model = bench.text(f"{HEAD} {{ c = Conv (x, W, B) {body} y = Conv (o, V) }}", **CONV, **constants)
-    _, _, _, built = bench.quantized(model, target="openvino")
-    assert [node.op_type for node in built.model.graph.node].count("Div") == 1
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_a_gelu_is_one_node(bench, name, monkeypatch):
+    body, constants = ONE_NODE[name]
+    _, result = built(bench, body, constants)
+    assert between(result) == ["Gelu"]
+    assert ("com.microsoft", 1) in {(item.domain, item.version) for item in result.model.opset_import}
+    assert require_same_values(bench, monkeypatch, body, constants) == 5  # four nodes and a DQ
+
+
+def test_opset_20_has_a_gelu_of_its_own(bench):
+    _, result = built(bench, *ONE_NODE["as PyTorch writes it"], opset=20)
+    assert between(result) == ["Gelu"]
+    assert [item.domain for item in result.model.opset_import] == [""]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_left_computes_the_same(bench, name, monkeypatch):
+    body, constants, left = OTHERS[name]
+    assert between(built(bench, body, constants)[1]) == left
+    gone = body.count("Mul") + body.count("Div") - left.count("Mul") - left.count("Div")
+    assert require_same_values(bench, monkeypatch, body, constants) == gone
+
+
+def test_another_runtime_gets_all_nodes(bench):
+    _, result = built(bench, *ONE_NODE["as PyTorch writes it"], target="openvino")
+    assert between(result) == ["Div", "Erf", "Add", "Mul", "Mul"]
