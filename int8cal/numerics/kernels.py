@@ -384,7 +384,7 @@ def gather_twin(table: UInt32, bins: int, span: tuple[int, int]) -> tuple[Int64,
     first, last = span
     rows = np.arange(first, last + 1)
     both = np.concatenate([table[:, sign + first : sign + last + 1] for sign in (0, bins // 2)], axis=1)
-    counts = both.transpose(0, 2, 1).reshape(-1, 2 * rows.size)  # by channel
+    counts = both.transpose(0, 2, 1).reshape(both.shape[0] * both.shape[2], 2 * rows.size)  # by channel
     channel, place = np.nonzero(counts)
     return channel * bins + np.append(rows, rows + bins // 2)[place], counts[channel, place].astype(np.int64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +22,7 @@ from int8cal.quantization.factors import absorbed_factors
 from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
+from int8cal.quantization.moves import moves_into_bodies
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
 
@@ -95,6 +96,8 @@ class _Emitter:
         joined = self.gelus.others | self.gelus.inputs.keys()
         self.factors = absorbed_factors(self.index, plan, joined) if looks_behind else {}
         self.gone = self.gelus.others | {each.node for each in self.factors.values()}
+        self.into_bodies = moves_into_bodies(self.index, plan) if looks_behind else frozenset[str]()
+        self.moved: dict[str, _Parameters] = {}  # tensors whose codes were moved
         self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -128,6 +131,11 @@ class _Emitter:
         if node.name in self.gelus.inputs:
             self._gelu(node, self.gelus.inputs[node.name])
             return
+        if node.name in self.into_bodies:
+            data = str(node.input[0])
+            if data in self.moved or reads_codes(self.plan, node, 0, data):
+                self._move(node)
+                return
         layer = self.layer_of.get(node.name)
         if layer is not None and node.name in self.products:
             self._product(node, layer)
@@ -164,6 +172,16 @@ class _Emitter:
         for name in outputs:
             if name:
                 self._quantize(name)
+
+    def _move(self, node: onnx.NodeProto) -> None:
+        """Write a node that moves values as one that moves codes, and the DQ behind it."""
+        data, output = str(node.input[0]), str(node.output[0])
+        before = self.moved.get(data) or self.parameters[data]
+        self.moved[output] = after = replace(before, codes=self.names.tensor(f"{output}_quantized"))
+        copy = copied(node)
+        copy.input[0], copy.output[0] = before.codes, after.codes
+        self.nodes.append(copy)
+        self.built.node("DequantizeLinear", [after.codes, after.scale, after.zero_point], output)
 
     def _gelu(self, node: onnx.NodeProto, tensor: str) -> None:
         """Write a GELU as one node in the place of its last one."""

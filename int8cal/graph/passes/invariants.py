@@ -24,13 +24,13 @@ def outside_invariants(model: onnx.ModelProto) -> None:
     """
     graphs = [model.graph]
     for graph in graphs:  # which grows: a loop comes before those inside it
-        nodes = list[onnx.NodeProto]()
+        nodes, changed = list[onnx.NodeProto](), False
         for node in graph.node:
-            nodes.append(node)
             body = next(subgraphs(node), None) if node.op_type in ("Loop", "Scan") and is_standard(node) else None
-            if body is not None:
-                nodes += _taken_out(node, body)
-        if len(nodes) > len(graph.node):
+            given = [] if body is None else _taken_out(node, body)
+            nodes += given if given and not any(node.output) else [node, *given]
+            changed = changed or bool(given)
+        if changed:
             refill(graph.node, nodes)
         graphs += [inner for node in graph.node for inner in subgraphs(node)]
 
@@ -59,6 +59,7 @@ def _taken_out(node: onnx.NodeProto, body: onnx.GraphProto) -> list[onnx.NodePro
             unchanged = copies.get(unchanged, unchanged)
         # an outer name that means something else inside cannot be read there, and an outer tensor cannot be handed out
         seen = source and source not in own and (source == formal or source not in all_formals)
+        seen = seen and body.input[formals + number].type.HasField("tensor_type")  # an Identity takes it at any opset
         elsewhere = formal in own or returned[formal] > (result == formal)
         if unchanged == formal and seen and not elsewhere:
             outside[formal] = source

@@ -29,18 +29,18 @@ _SLOTS = {"Conv": (1, 2), "ConvTranspose": (1, 2), "Gemm": (1, 2), "MatMul": (0,
 
 
 def without_tiny_weights(model: onnx.ModelProto) -> None:
-    """Let tiny weights and biases of layers be 0; see `_tiny`.
+    """Let tiny weights and biases of layers be 0; see `_tiny`. Must not touch what anything else reads or gives out.
 
     Args:
         model: In float32; its initializers are replaced where they change, in bodies too.
     """
-    read = {
-        node.input[slot]
-        for node in walk(model.graph)
-        if node.op_type in _SLOTS and is_standard(node)
-        for slot in _SLOTS[node.op_type]
-        if slot < len(node.input)
-    }
+    read = set[str]()
+    others = {value.name for graph in graphs_within(model.graph) for value in graph.output}
+    for node in walk(model.graph):
+        slots = _SLOTS.get(node.op_type, ()) if is_standard(node) else ()
+        for slot, name in enumerate(node.input):
+            (read if slot in slots else others).add(name)
+    read -= others
     for graph in graphs_within(model.graph):
         for tensor in graph.initializer:
             if tensor.name in read and tensor.data_type == tensor.FLOAT:

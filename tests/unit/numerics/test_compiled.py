@@ -192,3 +192,9 @@ def test_a_damaged_cache_file_is_passed_over(tmp_path, suffix, damage):
         path.write_bytes(damage)
     assert files
     assert compiled(loops.double)(21) == 42
+
+
+def test_a_tensor_that_was_only_zero_has_no_counts():
+    table = np.zeros((2, 12, 4), np.uint32)
+    for gather in (kernels.gather, kernels.gather_twin):
+        assert [each.size for each in gather(table, 8, (3, 2))] == [0, 0]

@@ -135,3 +135,24 @@ def test_a_loop_that_fits_no_body_is_left_for_others_to_refuse(field):
     (body,) = bodies_of(net.graph).values()
     del getattr(body, field)[-1]
     assert taken_out(net) == net
+
+
+def test_a_loop_that_changes_nothing_goes():
+    text = f"""{HEAD} => ({ROW} y) {{
+        [walk] v = Loop (rounds, , w) <
+            body = step (int64 number, bool going, {SQUARE} k) => (bool on, {SQUARE} k2) {{
+                on = Identity (going) k2 = Identity (k) }}>
+        [layer] y = MatMul (x, v) }}"""
+    changed = taken_out(model(text, w=weight(1)))
+    assert [node.op_type for node in changed.graph.node] == ["Identity", "MatMul"]
+    assert len(prepare(changed, simplify).model.graph.node) == 1
+
+
+def test_what_is_no_tensor_stays_carried():
+    text = f"""{HEAD} => ({ROW} y) {{
+        s = SequenceConstruct (x)
+        [walk] y, t = Loop (rounds, , x, s) <
+            body = step (int64 number, bool going, {ROW} h, seq({ROW}) k) => (bool on, {ROW} g, seq({ROW}) k2) {{
+                on = Identity (going) [layer] m = MatMul (h, w) [squash] g = Tanh (m) k2 = Identity (k) }}> }}"""
+    net = model(text, w=weight(1))
+    assert taken_out(net) == net

@@ -47,6 +47,11 @@ def test_what_is_no_weight_stays(bench):
     np.testing.assert_array_equal(found["W"], WEIGHT)
 
 
+def test_a_weight_that_something_else_reads_stays(bench):
+    found = changed(bench, "a = MatMul (x, V) b = Mul (a, V) y = Add (b, b)", V=WEIGHT[:, :4])
+    np.testing.assert_array_equal(found["V"], WEIGHT[:, :4])
+
+
 def test_what_is_not_finite_stays_and_hinders_nothing(bench):
     weight = np.array([[np.inf, 1e-40, 1.0], [np.nan, 1e-40, 1.0]], np.float32)
     found = changed(bench, "a = MatMul (x, V) b = MatMul (x, W) y = Add (a, b)", V=weight[:1], W=weight[1:])
