@@ -200,8 +200,7 @@ def take_moments(
         sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
             limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
-            runs = -(-len(samples) // batch_size(signature_of(model)))
-            for count, values in track(_runs(session, model, samples), runs, "what layers read"):
+            for count, values in _runs(session, model, samples):
                 for each, limit, own in zip(firsts, limits, sums, strict=True):
                     own[number].add(each.rows(values[each.tensor], count, limit))
         del session
@@ -216,7 +215,8 @@ def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike
     """
     signature = signature_of(model)
     size = batch_size(signature)
-    for group, values in run_samples(session, signature, samples):
+    runs = run_samples(session, signature, samples)
+    for group, values in track(runs, -(-len(samples) // size), "what layers read"):
         count = len(group)
         if count < size:
             values = {  # noqa: PLW2901 - a short last batch

@@ -149,7 +149,7 @@ class _Emitter:
                 if channels > 1:
                     self._per_channel(name, channels)
                 if behind is not None and slot == behind.slot:
-                    self._scale(name, behind.value)
+                    self._scale(name, behind.value, "scaled")
                 copy.input[slot] = value
         if node.name in self.flattened:
             flat = self.names.tensor(f"{node.input[0]}_flat")
@@ -210,7 +210,7 @@ class _Emitter:
         # the order of its float operations
         beta -= behind.scale / 32
         most = before.dtype.qmax
-        self.nodes[-1].input[1] = self.built.constant(f"{node.input[0]}_slope", np.float32(before.scale * alpha))
+        self._scale(node.input[0], alpha, "slope")
         kind = before.dtype.name
         shift = self._integer_constant(
             f"{gate.output[0]}_shift",
@@ -354,10 +354,10 @@ class _Emitter:
         )
         return output
 
-    def _scale(self, tensor: str, factor: float) -> None:
-        """Let the last DQ multiply what it gives."""
+    def _scale(self, tensor: str, factor: float, what: str) -> None:
+        """Let the last DQ, of a tensor, multiply what it gives; the name of its scale ends in what that is."""
         scale = np.float32(self.activations[tensor].scale * factor)
-        self.nodes[-1].input[1] = self.built.constant(f"{tensor}_scaled", scale)
+        self.nodes[-1].input[1] = self.built.constant(f"{tensor}_{what}", scale)
 
     def _per_channel(self, tensor: str, channels: int) -> None:
         """Give the last DQ one scale per channel, all alike, so that the runtime leaves the layer behind it in float.

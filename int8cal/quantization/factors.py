@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.graph.ops import is_standard
+from int8cal.graph.passes.steps import step_of
 from int8cal.quantization.products import reads_codes
 
 if TYPE_CHECKING:
@@ -67,16 +68,7 @@ def absorbed_factors(index: Index, plan: Plan, others: Collection[str]) -> dict[
 
 def _factor(index: Index, node: onnx.NodeProto) -> tuple[str, float] | None:
     """Return what a Mul or Div multiplies by a positive constant, and that constant."""
-    if node.op_type not in ("Mul", "Div") or not is_standard(node):
+    step = step_of(index, node) if node.op_type in ("Mul", "Div") else None
+    if step is None or not step.scalar or not 2.0**-24 < step.factor.item() < 2.0**24:
         return None
-    for slot in (0, 1) if node.op_type == "Mul" else (0,):
-        data, name = str(node.input[slot]), str(node.input[1 - slot])
-        if not index.is_float_constant(name) or index.constant(name).size != 1 or index.is_constant(data):
-            continue
-        if index.constant(name).ndim > (index.rank(data) or 0):
-            continue
-        value = float(index.constant(name).reshape(-1)[0])
-        factor = value if node.op_type == "Mul" else 1.0 / value if value else 0.0
-        if 2.0**-24 < factor < 2.0**24:
-            return data, factor
-    return None
+    return step.data, step.factor.item()

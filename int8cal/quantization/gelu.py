@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from int8cal.graph.ops import STANDARD, is_standard
+from int8cal.graph.passes.steps import step_of
 from int8cal.quantization.products import reads_codes
 
 if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.index import Index
+    from int8cal.graph.passes.steps import AffineStep
     from int8cal.graph.plan import Plan
 
 DOMAIN, SINCE = "com.microsoft", 20  # where opsets before this one have it
@@ -61,49 +63,35 @@ def find_gelus(index: Index, plan: Plan) -> Gelus:
 
 def _gelu(index: Index, plan: Plan, erf: onnx.NodeProto) -> list[onnx.NodeProto]:
     """Return the nodes of the GELU that an Erf is in, the one that reads x first and the one that gives it last."""
-    root = _scaled(index, index.producer.get(erf.input[0]), math.sqrt(0.5))
-    add = index.only_reader(erf.output[0])
-    product = None if add is None else index.only_reader(add.output[0])
+    root = _scalar_step(index, index.producer.get(erf.input[0]), factor=math.sqrt(0.5))
+    add = _scalar_step(index, index.only_reader(erf.output[0]), shift=1.0)
+    product = None if add is None else index.only_reader(add.output)
     if root is None or add is None or product is None or product.op_type != "Mul" or not is_standard(product):
         return []
-    if add.op_type != "Add" or not is_standard(add) or not _is(index, _other(add, erf.output[0]), 1.0):
-        return []
-    x, side = _other(root, next(name for name in root.input if index.is_constant(name))), _other(product, add.output[0])
-    if side == x:
-        half = _scaled(index, index.only_reader(product.output[0]), 0.5)
-        nodes = [root, erf, add, product, *([half] if half is not None else [])]
+    side = str(product.input[1] if product.input[0] == add.output else product.input[0])
+    if side == root.data:
+        half = _scalar_step(index, index.only_reader(product.output[0]), factor=0.5)
+        nodes = [root.node, erf, add.node, product, *([half.node] if half is not None else [])]
     else:
-        half = _scaled(index, index.producer.get(side), 0.5)
-        if half is not None and x not in half.input:
+        half = _scalar_step(index, index.producer.get(side), factor=0.5)
+        if half is not None and half.data != root.data:
             half = None
-        nodes = [root, *([half] if half is not None else []), erf, add, product]
+        nodes = [root.node, *([half.node] if half is not None else []), erf, add.node, product]
     if half is None:
         return []
     inner = [each.output[0] for each in nodes[:-1]]
-    reading = [(each, slot) for each in nodes for slot, name in enumerate(each.input) if name == x]
+    reading = [(each, slot) for each in nodes for slot, name in enumerate(each.input) if name == root.data]
     held = all(plan.tensor(name) is None and index.only_reader(name) is not None for name in inner)
     floats = all(each.name not in plan.integer_nodes for each in nodes)
-    return nodes if held and floats and all(reads_codes(plan, each, slot, x) for each, slot in reading) else []
+    return nodes if held and floats and all(reads_codes(plan, *each, root.data) for each in reading) else []
 
 
-def _scaled(index: Index, node: onnx.NodeProto | None, factor: float) -> onnx.NodeProto | None:
-    """Return a node if all it does is to multiply by a constant."""
-    if node is None or not is_standard(node) or node.op_type not in ("Mul", "Div"):
+def _scalar_step(
+    index: Index, node: onnx.NodeProto | None, *, factor: float = 1.0, shift: float = 0.0
+) -> AffineStep | None:
+    """Return a node as the step x * factor + shift if that is about what it computes."""
+    step = None if node is None else step_of(index, node)
+    if step is None or not step.scalar:
         return None
-    constants = [slot for slot, name in enumerate(node.input) if index.is_constant(name)]
-    if len(constants) != 1 or (node.op_type == "Div" and constants != [1]):
-        return None
-    return node if _is(index, node.input[constants[0]], factor if node.op_type == "Mul" else 1 / factor) else None
-
-
-def _is(index: Index, name: str, value: float) -> bool:
-    """Whether a tensor is a constant of one float, about this one, that adds no axis to what it meets."""
-    if not index.is_float_constant(name):
-        return False
-    found = index.constant(name)
-    return found.size == 1 and found.ndim <= 1 and abs(float(found.reshape(-1)[0]) / value - 1) < _CLOSE
-
-
-def _other(node: onnx.NodeProto, name: str) -> str:
-    """Return the input of two that is not this one; the same where both are."""
-    return str(node.input[1] if node.input[0] == name else node.input[0])
+    near = math.isclose(step.factor.item(), factor, rel_tol=_CLOSE)
+    return step if near and math.isclose(step.shift.item(), shift, rel_tol=_CLOSE) else None

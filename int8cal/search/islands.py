@@ -55,7 +55,7 @@ class Chosen:
 
 
 def choose_islands(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | Index,
     plan: Plan,
     elements: Mapping[str, float],
     noise: Mapping[str, float],
@@ -82,8 +82,8 @@ def choose_islands(
     Returns:
         What was chosen: nothing where islands that fit hold too little of the noise.
     """
-    index = Index(model)
-    whole_us = inference_us(model, plan, elements) + others_us
+    index = Index.of(model)
+    whole_us = inference_us(index.model, plan, elements) + others_us
     whole_bytes = _whole_bytes(index, plan)
     left_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole_bytes
     taken: list[_Offer] = []

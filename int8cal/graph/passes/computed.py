@@ -58,8 +58,7 @@ def folded(model: onnx.ModelProto, simplify: Callable[[onnx.ModelProto], onnx.Mo
 
 def noted_names(model: onnx.ModelProto) -> frozenset[str]:
     """Name the constants that take less as nodes which compute them, and are written so where they stay float."""
-    noted = (info.initialization for info in model.training_info if info.initialization.name == _NAME)
-    return frozenset(value.name for graph in noted for value in graph.output)
+    return frozenset(value.name for graph in _noted(model) for value in graph.output)
 
 
 def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -70,7 +69,7 @@ def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
     Args:
         model: The int8 model of one graph, made of one that `folded` gave; changed in place.
     """
-    noted = [info.initialization for info in model.training_info if info.initialization.name == _NAME]
+    noted = _noted(model)
     refill(model.training_info, [info for info in model.training_info if info.initialization.name != _NAME])
     names = Names(model.graph) if noted else None
     for graph in noted:
@@ -95,6 +94,10 @@ def computed_again(model: onnx.ModelProto) -> onnx.ModelProto:
         refill(model.graph.initializer, [*kept, *bases])
         refill(model.graph.node, [*nodes, *model.graph.node])
     return model
+
+
+def _noted(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+    return [info.initialization for info in model.training_info if info.initialization.name == _NAME]
 
 
 def _digest(tensor: onnx.TensorProto) -> str:

@@ -39,6 +39,11 @@ class AffineStep:
         """The tensor it makes."""
         return str(self.node.output[0])
 
+    @property
+    def scalar(self) -> bool:
+        """Whether it does the same to all values."""
+        return self.factor.size == self.shift.size == 1
+
 
 def step_of(index: Index, node: onnx.NodeProto) -> AffineStep | None:
     """Read a node as a step.

@@ -78,7 +78,7 @@ def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
     low, high = clip_bounds(index, clip)
     node = index.producer.get(clip.input[0])
     step = None if node is None or index.only_reader(clip.input[0]) is None else step_of(index, node)
-    if step is None or low != 0.0 or not _is_scalar(step) or step.factor.item() != 1.0:
+    if step is None or low != 0.0 or not step.scalar or step.factor.item() != 1.0:
         return None
     if not 1.0 / STEEPEST <= high <= STEEPEST:
         return None
@@ -88,13 +88,9 @@ def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
 def _scaled(index: Index, node: onnx.NodeProto) -> float | None:
     """Return the factor of a node that multiplies by one constant, or divides by it."""
     step = step_of(index, node)
-    if step is None or not _is_scalar(step) or step.shift.item() != 0.0 or step.factor.item() <= 0.0:
+    if step is None or not step.scalar or step.shift.item() != 0.0 or step.factor.item() <= 0.0:
         return None
     return float(step.factor.item())
-
-
-def _is_scalar(step: AffineStep) -> bool:
-    return step.factor.size == step.shift.size == 1
 
 
 def _multiplies(node: onnx.NodeProto, tensor: str, line: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
+from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan
 from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
@@ -115,10 +116,10 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
     allowance = inputs.job.quantization.latency_allowance / 100
     if not _islands_may_be_float(inputs):
         return
-    before = None
+    index, before = Index(state.candidate.model), None
     for most_bytes in (MOST_BYTES, min(allowance, MOST_BYTES)):
         chosen = choose_islands(
-            state.candidate.model,
+            index,
             inputs.ranged(state.plan),
             elements,
             sweep.groups,
