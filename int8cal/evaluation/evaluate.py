@@ -170,6 +170,7 @@ def evaluate_pair(
                 asked=others,
                 unasked=unasked(runtimes, latency=True, target=target, providers=providers),
                 size=model_bytes(reference.given),
+                nodes=len(models[1].graph.node),
                 rows=(batch_size(signatures[0]), batch_size(signatures[1])),
                 providers=providers,
                 threads=every,

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     Feed = dict[str, npt.NDArray[Any]]
 
 _LARGEST = 400_000_000  # bytes of the FP32 model: it is held a second time, and compiled
+# nodes of the int8 model: OpenVINO takes 1.2 s to compile 1,000, 37 s for 15,000, and minutes for 60,000
+_MOST_NODES = 4000
 _LEAST_DB = 6.0  # between two runtimes on one sample: with less, one of them computes something else
 
 
@@ -60,6 +62,7 @@ def measure_speed(
     asked: Sequence[SecondRuntime] = (),
     unasked: Sequence[str] = (),
     size: int = 0,
+    nodes: int = 0,
     rows: tuple[int, int] = (1, 1),
     providers: Sequence[str],
     threads: int,
@@ -71,7 +74,8 @@ def measure_speed(
         feeds: One for each, of the same sample.
         asked: Further runtimes, each with its session of the int8 model.
         unasked: Names of further runtimes, see `runtimes.unasked`.
-        size: Bytes of the FP32 model, which decide whether a runtime is measured unasked.
+        size, nodes: Bytes of the FP32 model and nodes of the int8 model, which decide whether a runtime is measured
+            unasked.
         rows: Samples in each feed.
         providers: Execution providers of onnxruntime.
         threads: Of each runtime; 0 for all CPUs.
@@ -91,7 +95,9 @@ def measure_speed(
             found.reasons[f"runtimes.{each.name}.latency_ms"] = f"the FP32 model: {error.what}"
     for name in unasked:
         try:
-            sessions[name] = _open_unasked(name, models, feeds, sessions[FIRST][1], size=size, threads=threads)
+            sessions[name] = _open_unasked(
+                name, models, feeds, sessions[FIRST][1], size=size, nodes=nodes, threads=threads
+            )
         except Exception as error:  # noqa: BLE001 - nobody asked for it, so it ends nothing
             found.latencies[name] = None
             found.reasons[f"latencies_ms.{name}"] = _why(name, error)
@@ -113,21 +119,23 @@ def _open_unasked(
     here: Runs,
     *,
     size: int,
+    nodes: int,
     threads: int,
 ) -> tuple[Runs, Runs]:
     """Open both models in a runtime and run each once.
 
     Args:
         name: Of the runtime.
-        models, feeds, size, threads: As for `measure_speed`.
+        models, feeds, size, nodes, threads: As for `measure_speed`.
         here: The int8 model in onnxruntime.
 
     Raises:
         ModelError: A model is too large to be opened again unasked, or gives other outputs than in onnxruntime.
         Exception: Of the runtime: of its import, of a model that it cannot load, of a kernel that failed.
     """
-    if size > _LARGEST:
-        what = f"{TITLES[name]} is not timed unasked, since the model has {size / 1e6:.0f} MB"
+    if size > _LARGEST or nodes > _MOST_NODES:
+        much = f"the model has {size / 1e6:.0f} MB" if size > _LARGEST else f"the int8 model has {nodes:,} nodes"
+        what = f"{TITLES[name]} is not timed unasked, since {much}"
         raise ModelError(what, do=f"--runtime {name} measures it")
     first, second = (OTHERS[name](model, threads=threads) for model in models)
     first.run(feeds[0])

@@ -225,10 +225,16 @@ def test_what_goes_wrong_in_a_runtime_unasked_is_a_reason(other, fp32, int8, mak
     assert why in result.reasons["latencies_ms.openvino"]
 
 
-def test_a_large_model_is_not_opened_in_another_runtime_unasked(other, monkeypatch, fp32, int8, make_samples):
-    monkeypatch.setattr(speed, "_LARGEST", 100)
+@pytest.mark.parametrize(
+    ("limit", "said"), [({"_LARGEST": 100}, "the model has"), ({"_MOST_NODES": 5}, "the int8 model has")]
+)
+def test_a_large_model_is_not_opened_in_another_runtime_unasked(
+    other, monkeypatch, fp32, int8, make_samples, limit, said
+):
+    for name, value in limit.items():
+        monkeypatch.setattr(speed, name, value)
     other(refuses=(fp32, int8))
     result = evaluate_pair(fp32, int8, make_samples(3))
     why = result.reasons["latencies_ms.openvino"]
-    assert "not timed unasked, since the model has" in why
+    assert f"not timed unasked, since {said}" in why
     assert why.endswith("--runtime openvino measures it")
