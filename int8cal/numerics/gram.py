@@ -8,6 +8,8 @@ Cauchy-Schwarz no partial sum of a block is larger. Those of a few large columns
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ _BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
 _WIDE = 1 << 23  # values of one product, at most: 32 MB
 _LONG = 2  # and how many rows for each column
 _LARGE_SHARE = 16  # one column of so many may be larger: its products run in float64
+_SIDE = 1024  # of a block of a Gram
 _SMALL = 64  # columns up to which float64 is as fast, and needs no blocks
 
 
@@ -64,9 +67,11 @@ class MomentSums:
     Args:
         groups: Groups of the layer.
         size: K, columns of a row.
+        threads: That share a product of many columns.
     """
 
-    def __init__(self, groups: int, size: int) -> None:
+    def __init__(self, groups: int, size: int, threads: int = 1) -> None:
+        self._threads = threads
         self._gram = np.zeros((groups, size, size))
         self._total = np.zeros((groups, size))
         self._count = 0
@@ -110,10 +115,30 @@ class MomentSums:
             for start in range(0, self._rows if large.size else 0, _BLOCK):
                 part = rows[start : start + _BLOCK].astype(np.float64)
                 exact += part[:, large].T @ part
-            np.add(gram, rows.T @ rows, out=gram)
+            _add_products(gram, rows, self._threads)
             gram[large], gram[:, large] = exact, exact.T
         self._rows = 0
         self._energy[:] = 0.0
+
+
+def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
+    """Add rows^T rows, a block at a time: what is not yet float64 takes four megabytes, whatever the size."""
+    cuts = [slice(first, first + _SIDE) for first in range(0, len(gram), _SIDE)]
+
+    def add(pair: tuple[slice, slice]) -> None:
+        one, other = pair
+        product = rows[:, one].T @ rows[:, other]
+        gram[one, other] += product
+        if one != other:
+            gram[other, one] += product.T
+
+    pairs = list(itertools.combinations_with_replacement(cuts, 2))
+    if len(pairs) == 1 or threads == 1:
+        for pair in pairs:
+            add(pair)
+        return
+    with ThreadPoolExecutor(threads, "int8cal-gram") as pool:
+        list(pool.map(add, pairs))
 
 
 def _few_large(energy: Float64) -> bool:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 LEAST_SHARE, SHARE_PER_INPUT, MOST_SHARE = 0.05, 0.25, 0.6
 PASSES = 20  # of single steps over a row, at most
 _ROUGH = 1e-4  # far above the error of sums in float32
-_WORTH_THREADS = 1 << 17  # weights
-_PARTS = 4  # for each thread: some rows take more steps than others
+_PART, _MOST_PARTS = 1 << 16, 32  # weights that are rounded together, and how many times so many for one layer
 _COLUMNS = 128  # whose errors reach the columns before them in one product
 
 
@@ -131,7 +130,7 @@ def round_second_order(
         moments: (groups, K, K), positive definite; see `mixed`.
         start: Codes in range and safe, shaped as rows.values.
         lower: The Cholesky factor of the moments, where it is at hand.
-        threads: For single steps of many rows.
+        threads: Each takes some rows at a time; see `products.one_thread_each`.
 
     Returns:
         int8 codes, in range and safe. Where a weight is 0, so is its code. (q - w)^T moments (q - w) is for no row
@@ -142,14 +141,24 @@ def round_second_order(
     first = np.ascontiguousarray(grouped(start, groups), np.float64)
     low, high = float(dtype.qmin), float(dtype.qmax)
     lower = np.asarray(np.linalg.cholesky(moments), np.float64) if lower is None else lower
-    codes, sums = _descend(exact, columnwise(exact, lower, links, low, high), moments, links, low, high, threads)
-    # to seven digits at first, which nearly always tell
-    worse = sums >= (1.0 - _ROUGH) * _sums(exact, first, moments.astype(np.float32))
-    if worse.any():
-        worse &= sums >= _sums(exact, first, moments)
-    if worse.any():
-        codes = np.where(worse[:, :, None], _descend(exact, first, moments, links, low, high, threads)[0], codes)
-    return ungrouped(codes.astype(np.int8), rows.values.shape)
+    rough = moments.astype(np.float32)
+    codes = np.empty(exact.shape, np.int8)
+
+    def round_part(part: tuple[slice, slice]) -> None:
+        own, before = exact[part], first[part]
+        exactly, nearly, factor = moments[part[0]], rough[part[0]], lower[part[0]]
+        found, sums = _descend(own, columnwise(own, factor, links, low, high), exactly, links, low, high)
+        # to seven digits at first, which nearly always tell
+        worse = sums >= (1.0 - _ROUGH) * _sums(own, before, nearly)
+        if worse.any():
+            worse &= sums >= _sums(own, before, exactly)
+        if worse.any():
+            found = np.where(worse[:, :, None], _descend(own, before, exactly, links, low, high)[0], found)
+        codes[part] = found
+
+    with ThreadPoolExecutor(threads, "int8cal-round") as pool:
+        list(pool.map(round_part, _parts(exact.shape)))
+    return ungrouped(codes, rows.values.shape)
 
 
 def _sums(exact: Float64, codes: Float64, moments: npt.NDArray[Any]) -> Float64:
@@ -251,31 +260,20 @@ def _beside(code: Float64, fixed: Float64) -> Float64:
 
 
 def _descend(
-    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float, threads: int
+    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float
 ) -> tuple[Float64, Float64]:
     """Step down from codes (groups, rows, K); returns the codes and their sums, (groups, rows)."""
     codes = np.array(start)
     slopes = (codes - exact) @ moments
-
-    def step(part: tuple[slice, slice]) -> None:
-        groups, _ = part
-        _step(exact[part], moments[groups], links, low, high, slopes[part], codes[part])
-
-    parts = _parts(exact.shape, threads)
-    if len(parts) == 1:
-        step(parts[0])
-    else:
-        with ThreadPoolExecutor(threads, "int8cal-step") as pool:
-            for _ in pool.map(step, parts):
-                pass
+    _step(exact, moments, links, low, high, slopes, codes)
     return codes, np.einsum("gok,gok->go", slopes, codes - exact)
 
 
-def _parts(shape: tuple[int, ...], threads: int) -> list[tuple[slice, slice]]:
-    """Cut (groups, rows, K) for threads; a part is contiguous, and rows have nothing to do with each other."""
+def _parts(shape: tuple[int, ...]) -> list[tuple[slice, slice]]:
+    """Cut (groups, rows, K), for any number of threads alike: another cut may give other last bits of products."""
     groups, rows, _ = shape
     whole, long = slice(None), rows if groups == 1 else groups
-    count = min(threads * _PARTS, long) if threads > 1 and math.prod(shape) >= _WORTH_THREADS else 1
+    count = min(max(math.prod(shape) // _PART, 1), _MOST_PARTS, long)
     ends = [long * number // count for number in range(count + 1)]
     cuts = [slice(*each) for each in itertools.pairwise(ends)]
     return [(whole, each) if groups == 1 else (each, whole) for each in cuts]

@@ -26,8 +26,8 @@ from int8cal.numerics.gram import (
     transposed_reads,
 )
 from int8cal.progress import track
-from int8cal.runtime.batching import batch_size, fed, run_samples
-from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
+from int8cal.runtime.batching import batch_size, fed, in_parts, run_samples
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -186,6 +186,7 @@ def take_moments(
     Raises:
         DataError: A kernel failed.
     """
+    threads = threads or cpu_count()
     alike: dict[tuple[object, ...], list[LayerInput]] = {}
     for each in inputs:
         alike.setdefault(each.read, []).append(each)
@@ -197,12 +198,19 @@ def take_moments(
         firsts = [layers[0] for layers in chunk]
         tapped = tapped_model(model, [each.tensor for each in firsts])
         session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
-        sums = [[MomentSums(each.groups, each.size) for _ in splits] for each in firsts]
+        alone = threads if len(firsts) == 1 else 1
+        sums = [[MomentSums(each.groups, each.size, alone) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
             limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
             for count, values in _runs(session, model, samples):
-                for each, limit, own in zip(firsts, limits, sums, strict=True):
-                    own[number].add(each.rows(values[each.tensor], count, limit))
+
+                def add(part: tuple[LayerInput, int, MomentSums], count: int = count, values: Arrays = values) -> None:
+                    each, limit, own = part
+                    own.add(each.rows(values[each.tensor], count, limit))
+
+                own = (each[number] for each in sums)
+                for _ in in_parts(add, zip(firsts, limits, own, strict=True), threads):
+                    pass
         del session
         for layers in chunk:
             yield layers, tuple(part.result() for part in sums.pop(0))

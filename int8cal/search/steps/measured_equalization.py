@@ -24,6 +24,7 @@ from int8cal.graph.index import Index
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
+from int8cal.numerics.products import one_thread_each
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.probe.injection import ErrorSite
 from int8cal.probe.layer_inputs import read_rows
@@ -132,7 +133,7 @@ def measure_factors(
     behind = {chain.layer.node: chain for chain in chains if chain.layer is not None}
     search = _Search(Index(model), plan, statistics.tensors, behind, rows, calibration, quantization)
     chains = [chain for chain in chains if all(layer.node in rows for layer in chain.readers)]
-    with ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-equalize") as pool:
+    with one_thread_each(), ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-equalize") as pool:
         finalists = list(pool.map(search.finalists, chains))
     probe = Probe(
         model, plan, signature, calibration.threads, behind_layers=True, shown=[layer.input for layer in layers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,12 +13,14 @@ import numpy.typing as npt
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
+from int8cal.numerics.products import one_thread_each
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.progress import track
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
+from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
@@ -128,9 +131,10 @@ def refine_layers(
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
-    moments = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
-    refined = _refined_each(built, table, layers, moments, threads or cpu_count())
-    by_node = dict(track(refined, len(inputs), "second-order rounding"))
+    with one_thread_each():
+        moments = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
+        refined = _refined_each(built, table, layers, moments, threads or cpu_count())
+        by_node = dict(track(refined, len(inputs), "second-order rounding"))
     found = {node: by_node[node] for node in inputs}
     return _with(table, found), _lines(found, without)
 
@@ -193,7 +197,7 @@ def _rounded(
     """
     rows = source.rows
     codes = round_second_order(rows, scales, source.dtype, source.links, moments, before, lower, threads)
-    old, new = (error_power(rows, scales, each, unseen) for each in (before, codes))
+    old, new = in_parts(partial(error_power, rows, scales, gram=unseen), (before, codes), threads)
     gain = 10.0 * float(np.log10(old / new)) if old > 0.0 and new > 0.0 else 0.0
     return codes if new < old else None, gain
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from im2col import landings, patches, transposed_sizes
 
+from int8cal.numerics import gram
 from int8cal.numerics.gram import (
     MomentSums,
     Window,
@@ -68,6 +69,15 @@ def test_moments_are_exact_where_float32_sums_would_not_be():
     rows = rng.integers(200, 256, (1, 5000, 80)).astype(np.int64)
     found = moments(rows)
     np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_of_a_gram_make_the_whole(monkeypatch, threads):
+    monkeypatch.setattr(gram, "_SIDE", 32)
+    rows = np.random.default_rng(5).integers(-255, 256, (1, 300, 90)).astype(np.int64)
+    sums = MomentSums(1, 90, threads)
+    sums.add(rows.astype(np.float32))
+    np.testing.assert_array_equal(sums.result().gram, np.einsum("grk,grl->gkl", rows, rows))
 
 
 def test_moments_are_exact_with_a_few_columns_that_are_larger_than_the_others():
