@@ -34,7 +34,8 @@ MASKED = 104.0
 STEEPEST = 1024.0  # line; the terms of an integer sum have to fit s32
 
 # kernel: products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
-KernelForm = Literal["kernel", "weights"]
+# recurrence: so is R alone, and W stays float.
+KernelForm = Literal["kernel", "weights", "recurrence"]
 
 # How a layer is quantized whose input has no calibrated range. dynamic: codes from the range of the values at hand,
 # products of integers. weights: int8 in the file, which the runtime turns into float32 when it loads the model.
@@ -400,6 +401,10 @@ class Recurrent:
     def tensors(self) -> tuple[str, ...]:
         """The weights, each once."""
         return tuple(dict.fromkeys((self.weight, self.recurrence)))
+
+    def quantized(self, form: KernelForm) -> tuple[str, ...]:
+        """Return those that a form makes int8."""
+        return (self.recurrence,) if form == "recurrence" else self.tensors
 
 
 def recurrent_of(index: Index, node: onnx.NodeProto) -> Recurrent | str:

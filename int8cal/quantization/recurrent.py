@@ -1,9 +1,10 @@
 """Recurrent nodes in int8: the integers that a table asks for, and how they are written into the model.
 
-Two forms. "kernel": the op of com.microsoft that multiplies integers and quantizes its rows by itself. "weights": int8
-initializers behind Cast and Mul, and the float cell. The runtime folds Cast and Mul of constants when it loads the
-model, so the cell is as fast as before; behind DequantizeLinear, which it does not fold, it would convert all weights
-in every run. Mul also takes a scale per direction and row, where DequantizeLinear has one axis.
+Three forms. "kernel": the op of com.microsoft that multiplies integers and quantizes its rows by itself. "weights":
+int8 initializers behind Cast and Mul, and the float cell. "recurrence": R alone, and W in float. The runtime folds
+Cast and Mul of constants when it loads the model, so the cell is as fast as before; behind DequantizeLinear, which it
+does not fold, it would convert all weights in every run. Mul also takes a scale per direction and row, where
+DequantizeLinear has one axis.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def quantize_recurrent(
         form = forms[layer.node]
         span = _range(form, table)
         gates = {}
-        for name in layer.tensors:
+        for name in layer.quantized(form):
             weight = finite_weight(index, name, layer.node)
             given = _given_scales(table, plan.weight_key(layer.node, name), weight.shape[:2], span)
             scales = gate_scales(weight, WEIGHT_TYPES[span]) if given is None else given
@@ -163,7 +164,9 @@ class _Writer:
         """Put int8 weights, Cast and Mul in front of a node that stays in float."""
         result = copied(node)
         for slot, name in ((1, each.layer.weight), (2, each.layer.recurrence)):
-            gates = each.gates[name]
+            gates = each.gates.get(name)
+            if gates is None:  # it stays float
+                continue
             key = (each.form, name, gates.scales.tobytes(), each.range)
             if key not in self.written:
                 value = self.built.names.tensor(f"{name}_dequantized")
@@ -196,7 +199,7 @@ def _forms(index: Index, plan: Plan, table: CalibrationTable) -> dict[str, Kerne
         if node not in index.nodes:
             raise TableError(f"names the node {node!r}, which the model does not have", where=where, do="remove it")
         if form not in get_args(KernelForm):
-            raise TableError(f"is {form!r} for node {node!r}", where=where, do="give kernel or weights")
+            raise TableError(f"is {form!r} for node {node!r}", where=where, do="give kernel, weights or recurrence")
         reason = why_no_kernel(layers[node], target) if form == "kernel" and node in layers else ""
         if reason:
             raise TableError(f"is kernel for node {node!r}, but {reason}", where=where, do="give weights")
@@ -204,7 +207,7 @@ def _forms(index: Index, plan: Plan, table: CalibrationTable) -> dict[str, Kerne
 
 
 def _range(form: KernelForm, table: CalibrationTable) -> Literal["s8", "s7"]:
-    if form == "weights":
+    if form != "kernel":
         return "s8"  # nothing adds up integers, so nothing can saturate
     # the kernel adds neighbours along the inputs in s16 where the CPU lacks VNNI
     return "s8" if table.settings.weights == "s8" else "s7"

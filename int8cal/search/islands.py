@@ -84,8 +84,8 @@ def choose_islands(
     """
     index = Index.of(model)
     whole_us = inference_us(index.model, plan, elements) + others_us
-    whole_bytes = _whole_bytes(index, plan)
-    left_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole_bytes
+    whole = whole_bytes(index, plan)
+    left_us, left_bytes = allowance * whole_us - spent_us, most_bytes * whole
     taken: list[_Offer] = []
     lines: list[str] = []
     seen, rest = 0.0, 1.0
@@ -98,7 +98,7 @@ def choose_islands(
         if verdict == TRIED:
             taken.append(each)
             left_us, left_bytes, rest = left_us - each.us, left_bytes - each.bytes, rest - each.gain
-        time, size = each.us / whole_us, each.bytes / whole_bytes
+        time, size = each.us / whole_us, each.bytes / whole
         lines.append(
             f"{each.what} would take away {100 * each.gain:.0f} % of the noise, for an estimated {100 * time:.1f} % "
             f"more time and {100 * size:.1f} % more bytes: {verdict}"
@@ -111,7 +111,7 @@ def choose_islands(
         for each in taken
         for layer in each.island.layers
     }
-    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole_bytes)
+    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole)
 
 
 def groups_of_islands(
@@ -141,7 +141,7 @@ def _offers(
     index: Index, plan: Plan, elements: Mapping[str, float], noise: Mapping[str, float], fixed: Collection[str]
 ) -> list[_Offer]:
     """Return the islands that may stay float, by their bytes too, those that hold most of the noise first."""
-    most, computed = MOST_BYTES * _whole_bytes(index, plan), noted_names(index.model)
+    most, computed = MOST_BYTES * whole_bytes(index, plan), noted_names(index.model)
     found = []
     for each in find_islands(index, plan):
         names = {layer.node for layer in each.layers}
@@ -168,10 +168,17 @@ def _float_us(index: Index, plan: Plan, island: Island, elements: Mapping[str, f
     return us
 
 
-def _whole_bytes(index: Index, plan: Plan) -> int:
-    """Return the bytes of a float model: of its layers' weights and of its nodes."""
+def whole_bytes(index: Index, plan: Plan) -> int:
+    """Return the bytes of a float model: of the weights that the plan makes int8, and of its nodes."""
     nodes: int = sum(node.ByteSize() for node in index.graph.node)
-    return 4 * sum(_weights(index, plan.weighted).values()) + nodes
+    others = {each.weight for each in plan.embeddings} | {name for each in plan.recurrent for name in each.tensors}
+    sizes: dict[str, int] = {name: math.prod(index.initializers[name].dims) for name in others}
+    return nodes + 4 * sum((sizes | _weights(index, plan.weighted)).values())
+
+
+def bytes_worth_db(saved: int, index: Index, plan: Plan) -> float:
+    """Return what bytes are worth in decibels: as much as layers have to gain that stay float for them."""
+    return LEAST_DB * saved / whole_bytes(index, plan) / WORTH_BYTES
 
 
 def _weights(index: Index, layers: Iterable[Layer]) -> dict[str, int]:

@@ -11,6 +11,7 @@ import numpy as np
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.quantization.build import build_model
 from int8cal.quantization.embeddings import squared_error
+from int8cal.search.islands import MORE_BYTES, bytes_worth_db
 from int8cal.search.search import Settled, scored
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-# What all of them together may cost against the same int8 model with float tables, since what they gain is size.
-LOSS_DB = 0.3
+# What all of them together may cost against the same int8 model with float tables, or more where they save many bytes.
+LOSS_DB, MOST_LOSS_DB = 0.3, 3.0
 # Outputs this close to FP32 (an error of 1 % of the signal) may lose more: often the tables are nearly the whole file.
 ENOUGH_DB = 40.0
 # Where nothing can be scored: how close the values themselves have to be.
@@ -63,7 +64,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             offered = _with(plain, inputs, [*chosen, *trial])
             found = scored(offered.built, inputs)
             before, after = score.db, found.db
-            if before - after <= LOSS_DB or after >= ENOUGH_DB:
+            worth = bytes_worth_db(_saved([*chosen, *trial]), index, state.plan)
+            if before - after <= min(max(worth, LOSS_DB), MOST_LOSS_DB) or after >= ENOUGH_DB:
                 chosen, state = [*chosen, *trial], replace(offered, score=found)
                 told = f"{after:.2f} dB at the outputs, {before:.2f} dB with float tables"
                 figures = f"; {told}, on the validation samples"
@@ -83,6 +85,12 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             notes.append(f"the table of {name} stays float: {reasons[node]}")
     if notes:
         yield Settled(replace(state, notes=(*state.notes, *notes)))
+
+
+def _saved(offers: Iterable[_Offer]) -> int:
+    """Return the bytes by which tables are smaller in int8."""
+    sizes = {each.embedding.weight: math.prod(each.embedding.dims) for each in offers}
+    return MORE_BYTES * sum(sizes.values())
 
 
 def _offer(index: Index, embedding: Embedding) -> _Offer:

@@ -15,6 +15,7 @@ from int8cal.graph.load import require_float
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.quantization.build import build_model, with_weights
+from int8cal.quantization.recurrent import quantize_recurrent
 from int8cal.quantization.table import CalibrationTable, TableSettings
 from int8cal.search.steps.recurrent import ENOUGH_DB, LOSS_DB, choose_forms, propose
 
@@ -306,6 +307,42 @@ def test_kernels_may_cost_more_where_the_outputs_stay_good_enough(bench):
     assert set(forms_for(bench, three(bench), score_by(costs, ENOUGH_DB + 8.0))[0].values()) == {"kernel", "weights"}
     forms, _ = forms_for(bench, three(bench), score_by(costs, ENOUGH_DB + 5.0))
     assert forms == {"LSTM_y": "kernel", "LSTM_z": "weights", "GRU_k": "weights"}
+
+
+def score_by_weights(costs, exact=35.0):
+    """A scorer that takes off decibels for each of named weights that is int8."""
+
+    def score(model):
+        codes = {tensor.name for tensor in model.graph.initializer if tensor.name.endswith("_quantized")}
+        return SimpleNamespace(db=exact - sum(cost for name, cost in costs.items() if f"{name}_quantized" in codes))
+
+    return score
+
+
+def test_weights_that_cost_more_than_their_bytes_are_worth_stay_float(bench):
+    costs = {"W": 10.0, "R": 0.2, "V": 0.1, "G": 9.0, "S": 9.0}
+    forms, notes = forms_for(bench, three(bench), score_by_weights(costs), target="openvino")
+    assert forms == {"LSTM_y": "recurrence", "LSTM_z": "weights"}
+    assert "is weight-only: weights s8 per direction, gate and output, but for those of its input" in notes[0]
+    assert "in int8 they cost too much, 6.70 dB at the outputs instead of 35.00" in notes[0]
+    assert notes[2].startswith("GRU GRU_k is float: its weights stay as they are")
+
+
+def test_weights_that_cost_less_than_their_bytes_are_worth_are_int8(bench):
+    costs = {"W": 1.5, "R": 1.5, "V": 1.5}
+    forms, _ = forms_for(bench, three(bench), score_by_weights(costs), target="openvino")
+    assert set(forms.values()) == {"weights"}
+
+
+def test_a_model_with_only_its_recurrence_in_int8_computes_with_the_float_weights(bench):
+    prepared, plan, table, _ = built(bench, net(bench), "recurrence")
+    integers = quantize_recurrent(prepared.model, plan, table)
+    (each,) = integers.values()
+    assert list(each.gates) == [each.layer.recurrence]
+    _, _, _, result = built(bench, net(bench), "recurrence")
+    node = next(node for node in result.model.graph.node if node.op_type == "LSTM")
+    assert node.input[1] == each.layer.weight
+    assert node.input[2] == f"{each.layer.recurrence}_dequantized"
 
 
 def test_without_anything_to_score_by_no_kernel_is_trusted(bench):

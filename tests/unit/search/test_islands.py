@@ -9,14 +9,17 @@ from onnx import numpy_helper
 
 import int8cal
 from int8cal.graph.costs import inference_us
+from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.search.islands import (
     LEAST_DB,
     MORE_BYTES,
     MOST_BYTES,
     WORTH_BYTES,
+    bytes_worth_db,
     choose_islands,
     groups_of_islands,
+    whole_bytes,
 )
 
 QUIET, LOUD = 1e-6, 100.0  # in front of the logarithm: with the first it tells quiet sounds apart
@@ -185,3 +188,16 @@ def test_channels_that_are_rescaled_for_a_layer_in_float_alone_are_so_no_more(be
     assert db > drowned[2] - 1
     assert not {"x", "p"} & Equalization.of(table).values.keys()
     bench.run(int8, mel_networks.sounds(1)[0])
+
+
+def test_bytes_are_worth_what_layers_have_to_gain_for_them(bench):
+    text = """g (float[1,64] x, int64[1] i) => (float[1,32] y, float[A,B,C,D] z) {
+        e = Gather (T, i) h = MatMul (e, M) y = Relu (h) s = Reshape (x, shape) z = LSTM <hidden_size = 16> (s, W, R)
+    }"""
+    shapes = {"T": (500, 32), "M": (32, 32), "W": (1, 64, 64), "R": (1, 64, 16)}
+    model = bench.text(text, shape=np.array([1, 1, 64]), **shapes)
+    index, plan = Index(bench.prepared(model).model), bench.plan(model)
+    values = sum(int(np.prod(shape)) for shape in shapes.values())
+    whole = whole_bytes(index, plan)
+    assert 4 * values < whole < 4 * values + 1000
+    assert bytes_worth_db(round(0.2 * whole), index, plan) == pytest.approx(2 * LEAST_DB, rel=1e-3)

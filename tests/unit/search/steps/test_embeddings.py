@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_the_form_that_is_closer_to_the_values_is_taken(search_inputs, weights):
 
 
 def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeypatch):
-    monkeypatch.setattr(embeddings, "LOSS_DB", -100.0)
+    monkeypatch.setattr(embeddings, "MOST_LOSS_DB", -100.0)
     monkeypatch.setattr(embeddings, "ENOUGH_DB", np.inf)
     inputs = search_inputs(TEXT, **weights)
     state = searched(inputs)
@@ -41,6 +42,20 @@ def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeyp
     assert "stays float: its codes cost too much" in state.notes[-1]
     first = first_state(inputs, plain_candidate(inputs))
     assert state.built.model.SerializeToString() == first.built.model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("worth", "loss", "kept"),
+    [(9.0, 2.9, True), (9.0, 3.1, False), (1.0, 0.9, True), (0.1, 0.2, True), (0.1, 0.9, False)],
+)
+def test_a_table_may_cost_what_its_bytes_are_worth(search_inputs, weights, monkeypatch, worth, loss, kept):
+    monkeypatch.setattr(embeddings, "bytes_worth_db", lambda saved, index, plan: worth * saved / (3 * WORDS.size))
+
+    def score(built, inputs):
+        return SimpleNamespace(db=30.0 - loss * all(each.name != "W" for each in built.model.graph.initializer))
+
+    monkeypatch.setattr(embeddings, "scored", score)
+    assert bool(searched(search_inputs(TEXT, **weights)).table.settings.embeddings) == kept
 
 
 def test_without_a_scorer_the_values_decide(search_inputs, weights):
