@@ -125,7 +125,7 @@ def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
     """Add rows^T rows, a block at a time: what is not yet float64 takes four megabytes, whatever the size."""
     cuts = [slice(first, first + _SIDE) for first in range(0, len(gram), _SIDE)]
 
-    def add(pair: tuple[slice, slice]) -> None:
+    def add_block(pair: tuple[slice, slice]) -> None:
         one, other = pair
         product = rows[:, one].T @ rows[:, other]
         gram[one, other] += product
@@ -135,10 +135,10 @@ def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
     pairs = list(itertools.combinations_with_replacement(cuts, 2))
     if len(pairs) == 1 or threads == 1:
         for pair in pairs:
-            add(pair)
+            add_block(pair)
         return
     with ThreadPoolExecutor(threads, "int8cal-gram") as pool:
-        list(pool.map(add, pairs))
+        list(pool.map(add_block, pairs))
 
 
 def _few_large(energy: Float64) -> bool:

@@ -204,12 +204,14 @@ def take_moments(
             limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
             for count, values in _runs(session, model, samples):
 
-                def add(part: tuple[LayerInput, int, MomentSums], count: int = count, values: Arrays = values) -> None:
+                def add_rows(
+                    part: tuple[LayerInput, int, MomentSums], count: int = count, values: Arrays = values
+                ) -> None:
                     each, limit, own = part
                     own.add(each.rows(values[each.tensor], count, limit))
 
                 own = (each[number] for each in sums)
-                for _ in in_parts(add, zip(firsts, limits, own, strict=True), threads):
+                for _ in in_parts(add_rows, zip(firsts, limits, own, strict=True), threads):
                     pass
         del session
         for layers in chunk:

@@ -11,9 +11,11 @@ import onnx
 
 from int8cal.graph.prepare import require_layers
 from int8cal.progress import stage, track
+from int8cal.protos import weight_bytes
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import first_table
+from int8cal.search.islands import bytes_worth_db
 from int8cal.search.scorer import gain_of
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class Proposal:
         name: For the report.
         table: With the change.
         plan: Where it is another one.
-        least_db: By how much more than that the score must rise.
+        least_db: By how much more than that the score must rise, if not for its bytes by more still.
         candidate: Where the table was made of another one; its weights' scales are then written into the table.
         notes: Lines to add where it is kept.
     """
@@ -290,10 +292,12 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     after = scored(built, inputs, score)
     before = score.first(len(after.noise))
     gain = gain_of(before, after)
-    kept = gain.sure and gain.db > proposal.least_db
+    more = weight_bytes(built.model) - weight_bytes(state.built.model)
+    least_db = max(proposal.least_db, bytes_worth_db(more, inputs.index, state.plan))
+    kept = gain.sure and gain.db > least_db
     verdict = "kept" if kept else "dropped"
     noise = gain.told
-    noise += "" if kept or not gain.sure else f", but less than the {proposal.least_db:.2g} dB asked for"
+    noise += "" if kept or not gain.sure else f", but less than the {least_db:.2g} dB asked for"
     which = "the validation samples" if before is score else f"the first {len(before.noise)} validation samples"
     figures = f"SQNR on {which} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-# What all of them together may cost against the same int8 model with float tables, or more where they save many bytes.
-LOSS_DB, MOST_LOSS_DB = 0.3, 3.0
+# What all of them together may cost against the same int8 model with float tables, whatever they save.
+LOSS_DB = 0.3
+# They may cost what their bytes are worth, but no more than the first where that leaves less than the second.
+MOST_LOSS_DB, GOOD_DB = 3.0, 30.0
 # Outputs this close to FP32 (an error of 1 % of the signal) may lose more: often the tables are nearly the whole file.
 ENOUGH_DB = 40.0
 # Where nothing can be scored: how close the values themselves have to be.
@@ -65,7 +67,9 @@ def propose(state: State, inputs: Inputs) -> Proposals:
             found = scored(offered.built, inputs)
             before, after = score.db, found.db
             worth = bytes_worth_db(_saved([*chosen, *trial]), index, state.plan)
-            if before - after <= min(max(worth, LOSS_DB), MOST_LOSS_DB) or after >= ENOUGH_DB:
+            if after < GOOD_DB:
+                worth = min(worth, MOST_LOSS_DB)
+            if before - after <= max(worth, LOSS_DB) or after >= ENOUGH_DB:
                 chosen, state = [*chosen, *trial], replace(offered, score=found)
                 told = f"{after:.2f} dB at the outputs, {before:.2f} dB with float tables"
                 figures = f"; {told}, on the validation samples"

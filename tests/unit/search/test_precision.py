@@ -21,6 +21,8 @@ from int8cal.search.candidate import Inputs
 from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions
 from int8cal.search.scorer import LEAST_FIT
 
+pytestmark = pytest.mark.usefixtures("bytes_are_free")
+
 MLP = "g (float[N,32] x) => ({}[N,{}] y) {{ h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V) y = {} }}"
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,4] y) {
     h = Conv <pads = [1, 1, 1, 1]> (x, W, B) r = Relu(h)

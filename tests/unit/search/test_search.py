@@ -1,5 +1,6 @@
 """The one loop that decides: what a step proposes is built, scored on the holdout, and kept where it is surely better."""
 
+import math
 import pkgutil
 import weakref
 from dataclasses import replace
@@ -9,7 +10,9 @@ import pytest
 
 from int8cal.progress import Clock
 from int8cal.quantization.build import build_model
+from int8cal.quantization.corrections.residual_codes import ResidualCodes
 from int8cal.search import scorer, steps
+from int8cal.search import search as module
 from int8cal.search.candidate import plain_candidate, with_ranges
 from int8cal.search.recipes import RECIPES, run_recipe
 from int8cal.search.scorer import Score
@@ -107,6 +110,29 @@ def test_a_gain_below_what_the_proposal_asks_for_is_not_kept(inputs, state):
     assert result.after_db > result.before_db
     assert not result.kept
     assert found.table is worse.table
+
+
+def test_a_gain_has_to_be_worth_the_bytes_that_it_takes(inputs, state, monkeypatch):
+    worse = first_of(inputs, replace(state, table=scaled(state.table, 2)))
+    asked = []
+
+    def worth(saved, index, plan):
+        asked.append(saved)
+        return 0.0 if len(asked) == 1 else 30.0
+
+    monkeypatch.setattr(module, "bytes_worth_db", worth)
+    better = state.table.corrected(ResidualCodes({layer.node: 16 for layer in state.plan.layers}))
+
+    def step(_state, _inputs):
+        yield Proposal("as large", state.table)
+        yield Proposal("twice as large", better)
+
+    found = search(worse, [step], inputs)
+    assert [each.kept for each in found.results] == [True, False]
+    assert found.notes[-1].endswith("but less than the 30 dB asked for")
+    codes = sum(math.prod(layer.dims) for layer in state.plan.layers)
+    assert asked[0] == 0
+    assert codes <= asked[1] < codes + 200  # and some scales
 
 
 def test_the_same_table_again_is_no_gain(inputs, state):

@@ -34,7 +34,8 @@ def test_the_form_that_is_closer_to_the_values_is_taken(search_inputs, weights):
 
 
 def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeypatch):
-    monkeypatch.setattr(embeddings, "MOST_LOSS_DB", -100.0)
+    monkeypatch.setattr(embeddings, "LOSS_DB", -100.0)
+    monkeypatch.setattr(embeddings, "bytes_worth_db", lambda saved, index, plan: -100.0)
     monkeypatch.setattr(embeddings, "ENOUGH_DB", np.inf)
     inputs = search_inputs(TEXT, **weights)
     state = searched(inputs)
@@ -45,14 +46,25 @@ def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("worth", "loss", "kept"),
-    [(9.0, 2.9, True), (9.0, 3.1, False), (1.0, 0.9, True), (0.1, 0.2, True), (0.1, 0.9, False)],
+    ("worth", "before", "after", "kept"),
+    [
+        (9.0, 28.0, 25.1, True),
+        (9.0, 28.0, 24.9, False),
+        (9.0, 38.0, 30.1, True),
+        (9.0, 38.0, 29.9, False),
+        (9.0, 39.5, 30.4, False),
+        (9.0, 99.0, 40.1, True),
+        (1.0, 28.0, 27.1, True),
+        (0.1, 28.0, 27.8, True),
+        (0.1, 28.0, 27.1, False),
+    ],
 )
-def test_a_table_may_cost_what_its_bytes_are_worth(search_inputs, weights, monkeypatch, worth, loss, kept):
+def test_a_table_may_cost_what_its_bytes_are_worth(search_inputs, weights, monkeypatch, worth, before, after, kept):
     monkeypatch.setattr(embeddings, "bytes_worth_db", lambda saved, index, plan: worth * saved / (3 * WORDS.size))
 
     def score(built, inputs):
-        return SimpleNamespace(db=30.0 - loss * all(each.name != "W" for each in built.model.graph.initializer))
+        has_floats = any(each.name == "W" for each in built.model.graph.initializer)
+        return SimpleNamespace(db=before if has_floats else after)
 
     monkeypatch.setattr(embeddings, "scored", score)
     assert bool(searched(search_inputs(TEXT, **weights)).table.settings.embeddings) == kept

@@ -17,6 +17,7 @@ TEXT = """g (float[N,128] x) => (float[N,24] y) {
 }"""
 
 
+@pytest.mark.usefixtures("bytes_are_free")
 def test_what_gets_residual_codes_is_rounded_anew_by_what_it_reads(bench):
     rng = np.random.default_rng(5)
     weights = {"S": np.ones(128), "T": np.zeros(128), "W": rng.normal(size=(128, 24)), "B": rng.normal(size=24)}
