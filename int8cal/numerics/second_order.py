@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 LEAST_SHARE, SHARE_PER_INPUT, MOST_SHARE = 0.05, 0.25, 0.6
 PASSES = 20  # of single steps over a row, at most
 _ROUGH = 1e-4  # far above the error of sums in float32
-_PART, _MOST_PARTS = 1 << 16, 32  # weights that are rounded together, and how many times so many for one layer
+# Weights that are rounded together at least, and rows: products of few rows take as long to lay out the moments.
+_PART, _PART_ROWS = 1 << 16, 192
 _COLUMNS = 128  # whose errors reach the columns before them in one product
 
 
@@ -85,8 +86,17 @@ def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> floa
         In units of the weights squared times those of gram.
     """
     errors = grouped(codes * scales[:, None, None] - rows.values.astype(np.float64), len(gram)).astype(np.float32)
-    # sum of e^T G e = sum of G * sum of e e^T: a symmetric product, and seven digits of it are enough
-    return float(sum(np.vdot(own.T @ own, sums) for own, sums in zip(errors, gram, strict=True)))
+    total = 0.0
+    for own, sums in zip(errors, gram, strict=True):
+        # sum of e^T G e = sum of G * sum of e e^T: a symmetric product, of which seven digits are enough
+        for first in range(0, len(sums), _COLUMNS):
+            product = own[:, first : first + _COLUMNS].T @ own[:, first:]
+            part = sums[first : first + _COLUMNS, first:]
+            width = product.shape[0]
+            total += 2.0 * float(np.einsum("kl,kl->", product, part)) - float(
+                np.einsum("kl,kl->", product[:, :width], part[:, :width])
+            )
+    return total
 
 
 def grouped(values: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
@@ -273,7 +283,7 @@ def _parts(shape: tuple[int, ...]) -> list[tuple[slice, slice]]:
     """Cut (groups, rows, K), for any number of threads alike: another cut may give other last bits of products."""
     groups, rows, _ = shape
     whole, long = slice(None), rows if groups == 1 else groups
-    count = min(max(math.prod(shape) // _PART, 1), _MOST_PARTS, long)
+    count = min(max(math.prod(shape) // _PART, 1), max(long * (1 if groups == 1 else rows) // _PART_ROWS, 1), long)
     ends = [long * number // count for number in range(count + 1)]
     cuts = [slice(*each) for each in itertools.pairwise(ends)]
     return [(whole, each) if groups == 1 else (each, whole) for each in cuts]

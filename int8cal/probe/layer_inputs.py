@@ -43,7 +43,7 @@ Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 # The moments of one pass take up to this; those of a single larger input have a pass of their own.
-PASS_BYTES = 300_000_000
+PASS_BYTES = 200_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
@@ -214,8 +214,14 @@ def take_moments(
                 for _ in in_parts(add_rows, zip(firsts, limits, own, strict=True), threads):
                     pass
         del session
+        found = list(in_parts(_results, sums, threads))
+        del sums
         for layers in chunk:
-            yield layers, tuple(part.result() for part in sums.pop(0))
+            yield layers, found.pop(0)
+
+
+def _results(sums: Sequence[MomentSums]) -> tuple[Moments, ...]:
+    return tuple(part.result() for part in sums)
 
 
 def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike]) -> Iterator[tuple[int, Arrays]]:

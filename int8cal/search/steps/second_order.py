@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from int8cal.progress import track
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
-from int8cal.runtime.batching import in_parts
+from int8cal.runtime.batching import in_order, in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
@@ -44,6 +45,7 @@ Int8 = npt.NDArray[np.int8]
 # A bias may not come near the limit of s32, where the guard of the bias would change scales and with them codes.
 _BIAS_ROOM = 2.0**29
 MOST_WEIGHTS = 30_000_000  # of products, that `fast` rounds anew
+_WIDE = 1 << 21  # values of a Gram; of larger ones, which take 50 MB and more to work on, there is one at a time
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,14 @@ def refine_layers(
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers))
+    threads = threads or cpu_count()
+    refined: list[Iterator[tuple[str, Refined]]] = []
+    for is_wide in (False, True):
+        some = [each for each in inputs.values() if (each.groups * each.size**2 > _WIDE) == is_wide]
+        moments = take_moments(built.model, some, [fit, validation], threads=threads)
+        refined.append(_refined_each(built, table, layers, moments, threads, at_once=not is_wide))
     with one_thread_each():
-        moments = take_moments(built.model, list(inputs.values()), [fit, validation], threads=threads)
-        refined = _refined_each(built, table, layers, moments, threads or cpu_count())
-        by_node = dict(track(refined, len(inputs), "second-order rounding"))
+        by_node = dict(track(itertools.chain(*refined), len(inputs), "second-order rounding"))
     found = {node: by_node[node] for node in inputs}
     return _with(table, found), _lines(found, without)
 
@@ -145,31 +151,58 @@ def _refined_each(
     layers: Mapping[str, Layer],
     moments: Iterable[tuple[list[LayerInput], tuple[Moments, ...]]],
     threads: int,
+    *,
+    at_once: bool,
 ) -> Iterator[tuple[str, Refined]]:
-    """Refine layers, those that read the same together; the first moments are to fit on, the second unseen ones."""
+    """Refine layers, those that read the same together; the first moments are to fit on, the second unseen ones.
+
+    Args:
+        built, table: Of the int8 model.
+        layers: By node.
+        moments: Of what they read.
+        threads: To use.
+        at_once: Whether each of these takes layers of its own; otherwise they share the rows of one layer.
+    """
+
+    def refine(part: tuple[list[LayerInput], tuple[Moments, ...]]) -> list[tuple[str, Refined]]:
+        entries, (fit, unseen) = part
+        return list(_refined_together(built, table, layers, entries, fit, unseen, 1 if at_once else threads))
+
+    return itertools.chain.from_iterable(in_order(refine, moments, threads if at_once else 1))
+
+
+def _refined_together(
+    built: BuiltModel,
+    table: CalibrationTable,
+    layers: Mapping[str, Layer],
+    entries: Iterable[LayerInput],
+    fit: Moments,
+    unseen: Moments,
+    threads: int,
+) -> Iterator[tuple[str, Refined]]:
+    """Refine layers that read the same; overwrites the moments to fit on."""
     index = built.draft.index
-    for entries, (fit, unseen) in moments:
-        lower: Float64 | None = None
-        for entry in entries:
-            layer, integers = layers[entry.node], built.layers[entry.node]
-            if not (fit.count and unseen.count):
-                yield entry.node, Refined(None, None, 0.0)
-                continue
-            source = layer_weights(index, layer, built.draft)
-            before = source.reduction.rows(integers.weight).values
-            if lower is None:
-                # in the place of the sums, which nothing reads any more
-                mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
-                lower = np.asarray(np.linalg.cholesky(fit.gram), np.float64)
-            codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram, threads)
-            delta = None
-            if layer.bias is not None:
-                bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
-                final = before if codes is None else codes
-                errors = final * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
-                delta = _bias_delta(errors, integers.scales, bias, table.tensors[layer.input].scale, fit, unseen)
-            yield entry.node, Refined(None if codes is None else codes_to_text(before, codes), delta, gain)
-        del fit, unseen, lower  # while the next ones are summed up
+    lower: Float64 | None = None
+    for entry in entries:
+        layer, integers = layers[entry.node], built.layers[entry.node]
+        if not (fit.count and unseen.count):
+            yield entry.node, Refined(None, None, 0.0)
+            continue
+        source = layer_weights(index, layer, built.draft)
+        before = source.reduction.rows(integers.weight).values
+        if lower is None:
+            # in the place of the sums, which nothing reads any more
+            mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
+            # numpy copies it by columns, which are contiguous in the transpose
+            lower = np.asarray(np.linalg.cholesky(fit.gram.transpose(0, 2, 1)), np.float64)
+        codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram, threads)
+        delta = None
+        if layer.bias is not None:
+            bias = index.constant(layer.bias).astype(np.float64).reshape(-1)
+            final = before if codes is None else codes
+            errors = final * integers.scales[:, None, None] - source.rows.values.astype(np.float64)
+            delta = _bias_delta(errors, integers.scales, bias, table.tensors[layer.input].scale, fit, unseen)
+        yield entry.node, Refined(None if codes is None else codes_to_text(before, codes), delta, gain)
 
 
 def _rounded(

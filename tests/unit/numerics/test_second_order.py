@@ -103,6 +103,7 @@ def test_mixing_keeps_the_scale_of_each_input():
 @pytest.mark.parametrize("groups", [1, 2])
 def test_threads_give_the_same_codes(groups, monkeypatch):
     monkeypatch.setattr(second_order, "_PART", 100)
+    monkeypatch.setattr(second_order, "_PART_ROWS", 1)
     rows, scales, links, gram, start = problem(groups=groups)
     given = rows, scales, S8, links, mixed(gram, 400, rows.channels), start
     np.testing.assert_array_equal(round_second_order(*given, threads=3), round_second_order(*given))
