@@ -159,13 +159,26 @@ def worst_anywhere(codes: npt.NDArray[np.int8]) -> tuple[int, npt.NDArray[np.int
     """Look at rows of which any two weights may meet.
 
     Args:
-        codes: int8 (..., K), small K.
+        codes: int8 (..., K).
 
     Returns:
         The largest magnitude before 255 that two of a row give (0 where K < 2), and how many of its pairs can saturate,
         int64 (...,).
     """
-    first, second = np.triu_indices(codes.shape[-1], 1)
-    worst = one_sign(codes[..., first], codes[..., second])
-    counts: npt.NDArray[np.int64] = (worst > SAFE_SUM).sum(axis=-1, dtype=np.int64)
-    return int(worst.max(initial=0)), counts
+    worst, counts = 0, np.zeros(codes.shape[:-1], np.int64)
+    if codes.shape[-1] < 2 or not codes.size:
+        return worst, counts
+    wide = codes.astype(np.int16).reshape(-1, codes.shape[-1])
+    for sign in (1, -1):  # weights of one sign add up; alone, none passes SAFE_SUM
+        sizes = np.maximum(sign * wide, 0)
+        worst = max(worst, int(np.sort(sizes, axis=-1)[:, -2:].sum(axis=-1).max()))
+        flat = sizes + (SAFE_SUM + 1) * np.arange(len(sizes))[:, None]
+        found = np.bincount(flat.ravel(), minlength=(SAFE_SUM + 1) * len(sizes)).reshape(len(sizes), -1)
+        found[:, 0] = 0
+        # of each size: how many are so large that both together saturate, itself among them where twice it does
+        at_least = np.cumsum(found[:, ::-1], axis=-1)[:, ::-1]
+        beyond = np.zeros_like(found)
+        beyond[:, 1:] = at_least[:, :0:-1]
+        themselves = found[:, SAFE_SUM // 2 + 1 :].sum(axis=-1)
+        counts += (((found * beyond).sum(axis=-1) - themselves) // 2).reshape(counts.shape)
+    return worst, counts

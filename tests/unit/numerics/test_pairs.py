@@ -3,7 +3,16 @@ import itertools
 import numpy as np
 import pytest
 
-from int8cal.numerics.pairs import Reduction, link, pair_starts, unsafe_pairs, worst_sums
+from int8cal.numerics.pairs import (
+    SAFE_SUM,
+    Reduction,
+    link,
+    one_sign,
+    pair_starts,
+    unsafe_pairs,
+    worst_anywhere,
+    worst_sums,
+)
 
 S16_MAX, S16_MIN = 32767, -32768
 
@@ -99,3 +108,14 @@ def test_weights_of_opposite_sign_never_add_up():
 def test_neighbours_that_are_not_linked_may_be_as_large_as_they_like():
     codes = np.array([127, 127, 127], np.int8)
     assert unsafe_pairs(codes, np.array([True, False])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize("values", [range(-128, 128), [-128, -65, -64, -1, 0, 1, 64, 65, 127], [0], [-128, 127]])
+@pytest.mark.parametrize("shape", [(3, 2, 11), (2, 1, 2), (4, 1, 1), (1, 1, 0), (0, 1, 5)])
+def test_pairs_of_any_two_are_those_that_are_counted_one_by_one(values, shape):
+    codes = np.random.default_rng(7).choice(np.array(values, np.int8), shape)
+    first, second = np.triu_indices(shape[-1], 1)
+    sums = one_sign(codes[..., first], codes[..., second])
+    worst, counts = worst_anywhere(codes)
+    assert worst == sums.max(initial=0)
+    np.testing.assert_array_equal(counts, (sums > SAFE_SUM).sum(axis=-1))
