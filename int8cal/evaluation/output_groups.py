@@ -236,6 +236,9 @@ class _Graph:
         if not moved and op in _CHANNELS_AT:
             fixed = [axis for axis in fixed if axis == _CHANNELS_AT[op] % value.ndim]
         ends = [axis for axis in fixed if axis in (1, value.ndim - 1)] or fixed
+        single = [axis for axis in ends if value.shape[axis] == 1]
+        if value.ndim == _IMAGE_RANK and len(single) == 1 and value.size > max(value.shape):
+            return single[0]  # a mask, whose rows and columns are no channels
         return min(ends, key=lambda axis: (value.shape[axis] == 1, value.shape[axis], -axis), default=None)
 
     def _origins(

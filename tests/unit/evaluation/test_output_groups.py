@@ -56,6 +56,23 @@ def test_boxes_and_scores_behind_a_concat_are_two_groups(bench, nodes, shape, ax
     assert (boxes[0], scores[4]) == ("boxes", scores[4])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "shape", "axis"),
+    [
+        ("m = Conv (x, M) y = Transpose <perm = [0, 2, 3, 1]> (m)", "1,5,8,1", 3),
+        ("m = Conv (x, M) t = Transpose <perm = [0, 2, 3, 1]> (m) y = Sigmoid(t)", "1,5,8,1", 3),
+        ("m = Conv (x, M) t = Transpose <perm = [0, 1, 3, 2]> (m) y = Identity(t)", "1,1,8,5", 1),
+        ("y = Conv (x, S)", "1,6,5,8", 1),
+        ("c = Conv (x, S) y = Transpose <perm = [0, 2, 3, 1]> (c)", "1,5,8,6", 1),  # shorter than the last
+        ("p = GlobalAveragePool (x) y = Transpose <perm = [0, 2, 3, 1]> (p)", "1,1,1,3", 3),
+    ],
+)
+def test_the_one_plane_of_a_mask_is_its_channel(bench, nodes, shape, axis):
+    ((_, found, first, end, _),) = groups(bench, nodes, shape, M=(1, 3, 1, 1))
+    assert found == axis
+    assert (first, end) == (0, int(shape.split(",")[axis]))
+
+
 def test_scales_of_one_meaning_are_one_group(bench):
     nodes = f"""{HEAD} m = Reshape(s, rows) t = Transpose <perm = [0, 2, 1]> (m) u = Sigmoid(t)
     y = Concat <axis = 1> (t, u)"""
