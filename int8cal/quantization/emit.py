@@ -23,6 +23,7 @@ from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
+from int8cal.quantization.prelu import last_of_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
 
@@ -163,10 +164,13 @@ class _Emitter:
         for slot, name in enumerate(outputs):
             copy.output[slot] = self.renamed.get(name, name)
         line = self._line_of(node) if node.op_type == "HardSigmoid" and copy.input[0] != node.input[0] else None
-        if line is None:
-            self.nodes.append(copy)
-        else:
+        last = last_of_prelu(self.index, node) if self.plan.ops.looks_behind else ""
+        if line is not None:
             self._line(copy, node, *line)
+        elif last:
+            self._prelu(copy, last)
+        else:
+            self.nodes.append(copy)
         if layer is not None:
             self._keep_kernel(copy, node.output[0])
         for name in outputs:
@@ -190,6 +194,20 @@ class _Emitter:
         gelu.domain = self.gelus.domain
         self.nodes.append(gelu)
         self._quantize(output)
+
+    def _prelu(self, node: onnx.NodeProto, last: str) -> None:
+        """Write a PRelu as other nodes; the last one has its name."""
+        data, slopes, output = node.input[0], node.input[1], node.output[0]
+        if last == "Add":
+            above, below = self.names.tensor(f"{output}_above"), self.names.tensor(f"{output}_below")
+            self.built.node("Relu", [data], above)
+            self.built.node("Sub", [data, above], below)
+            data, rest = below, above
+        else:
+            rest = data
+        steep = self.names.tensor(f"{output}_steep")
+        self.built.node("Mul", [data, slopes], steep)
+        self.nodes.append(instead(node, last, [rest, steep], output))
 
     def _line_of(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return alpha and beta of a HardSigmoid that an Add gives: the Q behind clips at 0, and no term is large."""

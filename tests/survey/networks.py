@@ -46,9 +46,10 @@ figures.
 Exports of torchvision, timm, transformers, segmentation-models-pytorch, ultralytics and hand-written networks have random
 weights, with settled BatchNorm statistics: they tell whether a graph is understood, not how accurate a trained network is, and
 their SQNR means something only beside another tool's on the same model and samples: onnxruntime's `quantize_static` (QDQ, per
-channel, MinMax; files of an opset below 13 were raised to 17 for it first, since it fails on them). Networks named `real` are
-published files with trained weights, from packages of PyPI, on photographs, rendered pages and lines of text, synthetic speech and
-music. *Layers* are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over
+channel, MinMax; files of an opset below 13 were raised to 17 for it first, since it fails on them). Networks named `real` have
+trained weights, from packages of PyPI and npm: as published, converted by tf2onnx, or exported after their layers were written
+down in torch. Their data are photographs and crops of them, rendered pages and lines of text, tokenized sentences, sequences and
+molecules, synthetic speech and music. *Layers* are those with int8 weights, of all that have constant weights; *size* is of the file, int8 over
 float; *faster* is the float model's CPU time over the int8 model's, on one thread; *CPU s* are seconds of all processors for the
 whole command without latency, and for the other tool, where they were taken. A detector whose boxes the models select by themselves has no SQNR: they give other numbers of them. Networks named `light`
 are the onnx package's, whose weights are one value each, written as such: their files grow.

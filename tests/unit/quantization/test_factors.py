@@ -1,11 +1,13 @@
-"""GELUs and factors behind a DQ: what is left of them, what it computes, and what must stay."""
+"""GELUs, PRelus and factors behind a DQ: what is left of them, what it computes, and what must stay."""
 
 import numpy as np
 import onnx
 import pytest
 
+from int8cal.graph.index import Index
 from int8cal.quantization import emit
 from int8cal.quantization.gelu import Gelus
+from int8cal.quantization.prelu import last_of_prelu
 
 HEAD = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 CONV = {"W": (6, 4, 3, 3), "B": (6,), "V": (4, 6, 1, 1), "root": np.float32(np.sqrt(2)), "one": np.float32(1)}
@@ -106,3 +108,36 @@ def test_what_is_left_computes_the_same(bench, name, monkeypatch):
 def test_another_runtime_gets_all_nodes(bench):
     _, result = built(bench, *ONE_NODE["as PyTorch writes it"], target="openvino")
     assert between(result) == ["Div", "Erf", "Add", "Mul", "Mul"]
+
+
+PRELU = "o = PRelu (c, slopes)"
+SLOPES = {
+    # name -> (slopes, nodes)
+    "below one": (np.linspace(-0.5, 1, 6).reshape(6, 1, 1), ["Mul", "Max"]),
+    "above one": (np.linspace(1, 3, 6).reshape(1, 6, 1, 1), ["Mul", "Min"]),
+    "of both kinds": (np.linspace(-4.5, 3.6, 6).reshape(6, 1, 1), ["Relu", "Sub", "Mul", "Add"]),
+    "one for all": (np.float32(0.2), ["Mul", "Max"]),
+    "one for each place": (np.linspace(-2, 2, 6 * 36).reshape(6, 6, 6), ["Relu", "Sub", "Mul", "Add"]),
+}
+
+
+@pytest.mark.parametrize("name", SLOPES)
+def test_a_prelu_is_written_as_faster_nodes_of_the_same_bits(bench, name, monkeypatch):
+    slopes, nodes = SLOPES[name]
+    model, result = built(bench, PRELU, {"slopes": slopes})
+    assert between(result) == nodes
+    assert [node.op_type for node in result.model.graph.node if node.name == "PRelu_o"] == nodes[-1:]
+    monkeypatch.setattr(emit, "last_of_prelu", lambda index, node: "")
+    _, plain = built(bench, PRELU, {"slopes": slopes})
+    assert between(plain) == ["PRelu"]
+    for sample in bench.samples(model, 3, seed=9):
+        np.testing.assert_array_equal(*(bench.run(each.model, sample.feed)["y"] for each in (plain, result)))
+
+
+def test_other_prelus_stay(bench):
+    assert between(built(bench, "s = GlobalAveragePool (c) o = PRelu (c, s)", {})[1])[-1] == "PRelu"
+    slopes = np.full((6, 1, 1), 0.1)
+    assert between(built(bench, PRELU, {"slopes": slopes}, target="openvino")[1]) == ["PRelu"]
+    slopes[3] = np.inf
+    model = bench.text(f"{HEAD} {{ {PRELU.replace('c', 'x')} y = Conv (o, V) }}", slopes=slopes, V=(4, 6, 1, 1))
+    assert last_of_prelu(Index(model), model.graph.node[0]) == ""
