@@ -14,6 +14,7 @@ from int8cal.graph.embeddings import EmbeddingForm
 from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
+from int8cal.job import ActivationType
 from int8cal.numerics.affine import affine_from_range, positive_scale
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.quantization.corrections import CORRECTIONS
@@ -186,8 +187,9 @@ def _settings(settings: Any, where: str) -> TableSettings:
     patterns = isinstance(only, list) and all(isinstance(each, str) for each in only)
     sound = only is None or isinstance(only, bool) or patterns
     require("weights_only", "true, false, null or a list of patterns", sound)
-    for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS)):
-        require(key, " or ".join(known), key not in result or result[key] in known)
+    for key, known in (("weights", WEIGHT_TYPES), ("target", TARGETS), ("activations", get_args(ActivationType))):
+        value = result.get(key)
+        require(key, " or ".join(known), key not in result or (isinstance(value, str) and value in known))
     return TableSettings(result)
 
 

@@ -304,3 +304,13 @@ def test_a_correction_of_another_version_is_kept(document):
 def test_nodes_left_for_accuracy_have_reasons(document, value):
     document["settings"]["left_for_accuracy"] = value
     refused(document, "settings.left_for_accuracy is .*, expected node names with reasons")
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("weights", "s8 or s7"), ("target", "portable or"), ("activations", "u8 or s8 or auto or u16")],
+)
+@pytest.mark.parametrize("value", ["moon", {"": {}}, ["u8"], 8, None])
+def test_a_setting_of_few_words_is_one_of_them(document, key, expected, value):
+    document["settings"][key] = value
+    refused(document, rf"settings.{key} is .*, expected .*{expected}")
