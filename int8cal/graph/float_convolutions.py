@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.ops import OpRule
 
+# The integer kernel copies a patch of one channel byte by byte, in 3 to 7 ns each, as long as 200 products in float. Of
+# kernels as wide as the input there are few patches, and many bytes of weights.
+_FEW_OUTPUTS, _FEW_TAPS = 128, 512
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})  # a swish is a tensor times one of these of it
 
 
@@ -30,7 +33,8 @@ def convolutions_faster_in_float(
     """Name the convolutions of a first plan that are faster in float.
 
     1. Of an image: in front of a swish.
-    2. With narrow groups (of one channel to one alone, too), or with few products per value: between float ops.
+    2. With narrow groups (of one channel to one alone, too), with few products per value, or of one channel to few:
+       between float ops.
     3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups, behind
        which is a swish or a float op: these two. The first one may be of an image.
 
@@ -56,7 +60,9 @@ def convolutions_faster_in_float(
             few = layer.channels * taps <= rule.float_products
             narrow = layer.channels <= rule.float_image and taps <= rule.float_taps
             image = bool(swished) and narrow and layer.input not in written and not pixels
-            if image or (between and few):
+            few_outputs = layer.dims[0] <= _FEW_OUTPUTS and taps <= _FEW_TAPS
+            of_one = layer.channels == 1 and few_outputs and rule.float_products > 0
+            if image or (between and (few or of_one)):
                 found.add(layer.node)
             if swished and (image or few):
                 small[swished] = layer.node

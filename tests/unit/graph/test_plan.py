@@ -174,12 +174,25 @@ def test_a_convolution_with_groups_stays_float_between_float_ops(bench):
         ("r = Relu(t) e = Conv(r, L) c = Conv(e, Y)", {}),
         ("c = Conv(x, W)", {}),
         ("s = Conv(t, E) u = Tanh(s) c = Conv(u, S)", {"Conv_c": FASTER}),
+        ("s = Conv(t, E) u = Tanh(s) c = Conv(u, F)", {"Conv_c": FASTER}),
+        ("s = Conv(t, E) u = Tanh(s) c = Conv(u, A)", {}),
+        ("s = Conv(t, E) u = Tanh(s) c = Conv <pads = [10, 11, 10, 11]> (u, K)", {}),
     ],
-    ids=["few products", "more", "behind a layer", "of an input", "of one channel to one, whatever its taps"],
+    ids=[
+        "few products",
+        "more",
+        "behind a layer",
+        "of an input",
+        "of one channel to one, whatever its taps",
+        "of one channel to few",
+        "of one channel to many",
+        "of one channel with a kernel of many taps",
+    ],
 )
 def test_a_small_convolution_stays_float_between_float_ops(bench, conv, reasons):
     """As in the filter banks of sound models: what it gains is less than Q and DQ take."""
-    weights = DEEP | {"E": (1, 4, 9, 9), "S": (1, 1, 9, 9)}
+    one = {"S": (1, 1, 9, 9), "F": (64, 1, 9, 9), "A": (200, 1, 9, 9), "K": (64, 1, 28, 19)}
+    weights = DEEP | {"E": (1, 4, 9, 9)} | one
     assert left_in_float(bench, f"t = Tanh(x) {conv} y = Tanh(c)", weights=weights) == reasons
     assert left_in_float(bench, f"t = Tanh(x) {conv} y = Tanh(c)", weights=weights, target="openvino") == {}
 
