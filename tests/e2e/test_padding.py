@@ -165,7 +165,8 @@ def test_a_fixed_length_counts_kept_positions_alone(runs, fixed):
 
 
 def test_a_fixed_length_is_judged_on_kept_positions_alone(fixed, tmp_path):
-    alike = QuantizationSettings(latency_allowance=0)  # or one may have more precision for a tensor than the other
+    # or one may have more precision for a tensor than the other, which has no table of places
+    alike = QuantizationSettings(latency_allowance=0, exclude=("op:Gather",))
     calibrated(tmp_path, FEEDS, name="own", quantization=alike)
     (tmp_path / "encoder.onnx").unlink()
     calibrated(tmp_path, padded(FEEDS, 16), encoder(16, batch=1), name="masked", quantization=alike)
