@@ -140,7 +140,8 @@ _REAL = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16,
 _LINEAR = frozenset({"Conv", "Gemm", "MatMul"})
 _LAYOUT_SUFFIX = "_nchwc"
 # Names that the runtime makes up for what it adds.
-_MADE_UP = re.compile(r"_token_\d+$|^(ReorderInput|ReorderOutput|split_output)$")
+_TOKEN = re.compile(r"_token_\d+$")
+_MADE_UP = re.compile(rf"{_TOKEN.pattern}|^(ReorderInput|ReorderOutput|split_output)$")
 
 
 def trait(op_type: str) -> OpTrait:
@@ -214,8 +215,10 @@ class OriginalNames:
 
     def node(self, node: onnx.NodeProto) -> str:
         """Name a node; a fused one after its convolution or product, not after its activation."""
-        if node.name in self._nodes:
-            return str(node.name)
+        # an integer kernel that takes channels last is a new node, named after the one in whose place it stands
+        for name in (node.name, _TOKEN.sub("", node.name) if node.op_type != "Transpose" else ""):
+            if name in self._nodes:
+                return str(name)
         op = trait(node.op_type).unfused or node.op_type
         same = next((self._before[name] for name in self._outputs(node) if name in self._before), None)
         while same is not None and op in _LINEAR and same.op_type != op and same.op_type not in _LINEAR and same.input:

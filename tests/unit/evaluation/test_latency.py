@@ -6,7 +6,7 @@ from int8cal.evaluation import latency
 from int8cal.evaluation.latency import layer_costs, layer_links, measure_interleaved, measure_latencies
 from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
-from int8cal.runtime.profile import Profile
+from int8cal.runtime.profile import Profile, profile_kernels
 
 
 class FakeClock:
@@ -222,6 +222,26 @@ def test_a_layer_that_the_profile_does_not_know_is_left_out(bench):
     model = bench.prepared(bench.text(TEXT, W=(4, 4, 1, 1), V=(4, 4, 1, 1))).model
     nothing = Profile(onnx.ModelProto(), {})
     assert layer_costs(make_plan(model, Selection()), (nothing, model), (nothing, model)) == ()
+
+
+@pytest.mark.newest  # where channels come last is the runtime's matter
+def test_kernels_that_take_channels_last_count_for_their_layers(bench):
+    """They are new nodes; where nodes are called as what they give, so are their outputs."""
+    text = """g (float[N,16,16,4] x) => (float[A,B,C,D] y) {
+        t = Transpose <perm = [0, 3, 1, 2]> (x)
+        a = Conv(t, W) r = Relu(a) b = Conv(r, V) s = Relu(b) c = Conv(s, V) u = Transpose <perm = [0, 2, 3, 1]> (c)
+        y = Sqrt(u)
+    }"""
+    model = named(bench.text(text, W=(8, 4, 3, 3), V=(8, 8, 3, 3)), "tarbscuy")
+    prepared, plan, _, built = bench.quantized(model)
+    feed = {"x": np.ones((1, 16, 16, 4), np.float32)}
+    models = [prepared.model, built.model]
+    profiles = profile_kernels(models, [feed, feed], threads=1, budget_s=0.0)
+    costs = layer_costs(plan, *zip(profiles, models, strict=True))
+    assert [cost.node for cost in costs] == ["a", "b", "c"]
+    kernels = [node.name for node in profiles[1].optimized.graph.node if node.op_type == "QLinearConv"]
+    for cost, kernel in zip(costs, kernels, strict=True):
+        assert cost.int8_us >= profiles[1].kernels[kernel]
 
 
 def test_layers_are_linked_through_what_lies_between_them(bench):
