@@ -7,6 +7,7 @@ when the whole model is measured, so that each proposal is held against the best
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     # `is_hopeless` for this gain.
     Compare = Callable[[frozenset[str], frozenset[str], float], Sequence[float]]
 
-_PROPOSALS, _SINGLES = 8, 4  # of a round of the search, and of single layers among them
+_PROPOSALS, _SINGLES = 8, 4  # of regions in a round of the search, and of single layers among them
+_BORDERS = 6  # costs of a border that stretches are proposed for, each half of the one before
 _SEARCH_ROUNDS = 3
 _LEAST_GAIN = 1.01
 _AGREEING = 0.75
@@ -128,7 +130,9 @@ def _measured(
         return {node: text for node, text in reasons.items() if node in left}
 
     bench = _Bench(fp32, lambda left: rebuilt(why(left)).model, sample, threads)
-    best = search(costs, layer_links(graphs, plan), bench.compare)
+    inside = sum(cost.loss for cost in costs)
+    whole_us = [sum(profile.kernels.values()) for profile in profiles]
+    best = search(costs, layer_links(graphs, plan), bench.compare, whole_us[1] - whole_us[0] - inside)
     # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was busy
     for _ in range(2):
         fp32_us, plain_us, *more = bench.times([None, frozenset(), best] if best else [None, frozenset()])
@@ -249,36 +253,76 @@ def is_hopeless(ratios: Sequence[float], rounds: int, gain: float) -> bool:
 
 
 def proposals(
-    costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], left: Collection[str] = ()
+    costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], left: Collection[str] = (), rest_us: float = 0.0
 ) -> tuple[frozenset[str], ...]:
     """Propose sets of further layers to leave in float, the one that promises most first.
 
-    Proposed are all layers slower in int8, each connected region of them, the head and the tail of the model that lose
-    most, and the slowest single layers. Never proposed is what would leave no layer in int8.
+    Proposed are all layers slower in int8, each connected region of them, the slowest single layers, and what is best
+    if each change between float and int8 from one layer to the next costs something, for a few such costs: the higher,
+    the longer the stretches. What the int8 model takes longer outside of its layers counts in half of those. Where all
+    layers should be float, the one that gains most is left.
 
     Args:
         costs: All layers in graph order.
         links: Pairs of layers of which one reads what the other writes.
         left: Layers that are in float already.
+        rest_us: Microseconds that the int8 model takes longer and that are of no layer.
     """
     open_costs = [cost for cost in costs if cost.node not in left]
     losers = [cost for cost in open_costs if cost.loss > 0]
     nodes = [cost.node for cost in losers]
+    loss = {cost.node: cost.loss for cost in open_costs}
     found = [frozenset(nodes), *map(frozenset, connected(nodes, links))]
-    found += [_head(open_costs), _head(open_costs[::-1])]
     found += [frozenset({cost.node}) for cost in sorted(losers, key=lambda cost: -cost.loss)[:_SINGLES]]
-    loss = {cost.node: cost.loss for cost in costs}
     distinct = [each for each in dict.fromkeys(found) if each and len(each) < len(open_costs)]
-    return tuple(sorted(distinct, key=lambda each: -sum(loss[node] for node in each))[:_PROPOSALS])
+    parts = sorted(distinct, key=lambda each: -sum(loss[node] for node in each))[:_PROPOSALS]
+    share = rest_us / (sum(cost.int8_us for cost in open_costs) or 1.0)
+    found = []
+    for more in dict.fromkeys((0.0, max(share, 0.0))):
+        losses = [cost.loss + more * cost.int8_us for cost in costs]
+        most = max(map(abs, losses), default=0.0)
+        for halved in range(_BORDERS):
+            chosen = stretches(losses, [cost.node in left for cost in costs], most / 2**halved)
+            further = [cost.node for cost, float_ in zip(costs, chosen, strict=True) if float_ and cost.node in loss]
+            if len(further) == len(open_costs):
+                further.remove(min(further, key=lambda node: loss[node]))
+            found.append(frozenset(further))
+    return tuple(each for each in dict.fromkeys((*parts[:1], *found, *parts)) if each)
 
 
-def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare: Compare) -> frozenset[str]:
+def stretches(losses: Sequence[float], fixed: Sequence[bool], border: float) -> list[bool]:
+    """Choose the layers to leave in float so that the time won, less a cost for each change along the way, is largest.
+
+    Args:
+        losses: What each layer wins in float, in graph order.
+        fixed: Which layers are in float already.
+        border: What a change between one layer and the next costs.
+    """
+    best = (0.0, 0.0)  # of all layers so far where the last one is int8, and float
+    came: list[tuple[bool, bool]] = []  # from which choice for the layer before
+    for loss, is_float in zip(losses, fixed, strict=True):
+        from_float = (best[1] - border > best[0], best[1] >= best[0] - border)
+        int8, float_ = (max(best[side], best[1 - side] - border) for side in (0, 1))
+        came.append(from_float)
+        best = (-math.inf if is_float else int8, float_ + loss)
+    chosen = []
+    now = best[1] > best[0]
+    for each in reversed(came):
+        chosen.append(now)
+        now = each[now]
+    return chosen[::-1]
+
+
+def search(
+    costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare: Compare, rest_us: float = 0.0
+) -> frozenset[str]:
     """Find the layers without which the int8 model is fastest: greedily, in a few rounds.
 
     Args:
         costs: All layers in graph order.
         links: Pairs of layers of which one reads what the other writes.
         compare: Measures models, named by the layers that they leave in float.
+        rest_us: See `proposals`.
 
     Returns:
         The layers to leave in float, the best of many and so not yet to be trusted; empty where no proposal is faster
@@ -288,7 +332,7 @@ def search(costs: Sequence[LayerCost], links: Iterable[tuple[str, str]], compare
     left: frozenset[str] = frozenset()
     for _ in range(_SEARCH_ROUNDS):
         best, gain = left, 1.0
-        for further in proposals(costs, links, left):
+        for further in proposals(costs, links, left, rest_us):
             ratios = compare(left, left | further, gain)
             if is_faster(ratios) and statistics.median(ratios) > gain:
                 best, gain = left | further, statistics.median(ratios)
@@ -302,13 +346,3 @@ def reason(cost: LayerCost) -> str:
     """Say why a layer was left in float."""
     times = f"{cost.int8_us:.1f} µs against {cost.fp32_us:.1f} µs"
     return f"slower in int8: {times}" if cost.loss > 0 else f"between layers slower in int8, itself {times}"
-
-
-def _head(costs: Sequence[LayerCost]) -> frozenset[str]:
-    """Return the first layers whose times together lose most; empty where none do."""
-    best, total, most = 0, 0.0, 0.0
-    for count, cost in enumerate(costs, 1):
-        total += cost.loss
-        if total > most:
-            best, most = count, total
-    return frozenset(cost.node for cost in costs[:best])

@@ -1,5 +1,6 @@
 """The decision which layers stay float, from made-up measurements."""
 
+import itertools
 import statistics
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.evaluation.latency import LayerCost
-from int8cal.search.goals.latency import is_faster, is_hopeless, is_surely_faster, proposals, reason, search
+from int8cal.search.goals.latency import is_faster, is_hopeless, is_surely_faster, proposals, reason, search, stretches
 
 CHAIN = (("a", "b"), ("b", "c"), ("c", "d"))
 
@@ -97,6 +98,39 @@ def test_connected_slow_layers_are_proposed_together_and_the_greatest_loss_first
 def test_a_fast_layer_between_slow_ones_is_proposed_where_the_head_loses_with_it():
     found = proposals(costs(a=(5, 9), b=(6, 5), c=(5, 9), d=(9, 3)), CHAIN)
     assert frozenset("abc") in found
+
+
+LOSSES = st.lists(st.integers(-8, 8).map(float), min_size=1, max_size=7)
+
+
+@given(losses=LOSSES, border=st.sampled_from([0.0, 0.5, 2.0, 5.5]), data=st.data())
+def test_stretches_win_the_most_that_any_choice_can(losses, border, data):
+    fixed = data.draw(st.lists(st.booleans(), min_size=len(losses), max_size=len(losses)))
+
+    def worth(chosen):
+        won = sum(loss for loss, is_float in zip(losses, chosen, strict=True) if is_float)
+        return won - border * sum(one != other for one, other in itertools.pairwise(chosen))
+
+    choices = itertools.product([False, True], repeat=len(losses))
+    allowed = [each for each in choices if all(float_ or not held for float_, held in zip(each, fixed, strict=True))]
+    found = stretches(losses, fixed, border)
+    assert tuple(found) in allowed
+    assert worth(found) == max(map(worth, allowed))
+
+
+def test_short_gains_between_losses_are_proposed_to_stay_float_too():
+    found = proposals(costs(a=(5, 9), b=(6, 5), c=(5, 9), d=(5, 9), e=(9, 3)), CHAIN)
+    assert {frozenset("acd"), frozenset("abcd")} <= set(found)
+
+
+def test_what_int8_takes_longer_outside_of_layers_counts_in_half_of_the_stretches():
+    layers = costs(a=(10, 9), b=(10, 9), c=(10, 1))
+    assert proposals(layers, CHAIN) == ()
+    assert frozenset("ab") in proposals(layers, CHAIN, rest_us=19.0)
+
+
+def test_where_all_should_be_float_the_one_that_gains_most_is_left():
+    assert proposals(costs(a=(5, 9), b=(9, 9.5), c=(5, 9)), CHAIN).count(frozenset("ac")) == 1
 
 
 def test_what_would_leave_no_layer_in_int8_is_not_proposed():
