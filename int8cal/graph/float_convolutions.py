@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.ops import OpRule
 
-# The integer kernel copies a patch of one channel byte by byte, in 3 to 7 ns each, as long as 200 products in float. Of
-# kernels as wide as the input there are few patches, and many bytes of weights.
-_FEW_OUTPUTS, _FEW_TAPS = 128, 512
 _GATES = frozenset({"Sigmoid", "HardSigmoid"})  # a swish is a tensor times one of these of it
 
 
@@ -32,11 +29,13 @@ def convolutions_faster_in_float(
 ) -> frozenset[str]:
     """Name the convolutions of a first plan that are faster in float.
 
-    1. Of an image: in front of a swish.
+    1. Of an image: in front of a swish, or of float ops alone.
     2. With narrow groups (of one channel to one alone, too), with few products per value, or of one channel to few:
        between float ops.
     3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups, behind
        which is a swish or a float op: these two. The first one may be of an image.
+    4. One with narrow groups and one with few products per value, in either order, with nothing but each other between
+       float ops: these two.
 
     Args:
         index: Of the graph.
@@ -46,31 +45,43 @@ def convolutions_faster_in_float(
         written: Tensors that these write.
         pixels: The model takes raw pixels: what reads an image stays int8.
     """
+    limits = rule.in_float
+    if limits is None:
+        return frozenset()
     found: set[str] = set()
     small: dict[str, str] = {}  # what a swish makes of a convolution with few products -> its name
+    before: dict[str, Layer] = {}  # what is behind a convolution of floats -> it, where it may be one of a pair
     for layer in layers:
+        if layer.op_type != "Conv":
+            continue
         swished = _swished(index, layer.output)
         readers = {use.node.name for use in index.uses.get(layer.output, ())}
-        floats = bool(readers) and layer.output not in index.outputs and readers.isdisjoint(integer)
-        if layer.op_type != "Conv" or not (floats or swished):
-            continue
+        to_floats = bool(readers) and layer.output not in index.outputs and readers.isdisjoint(integer)
+        of_floats = layer.input in index.producer and layer.input not in written
+        between = of_floats and to_floats
+        alone = index.only_reader(layer.input) is not None
         taps = math.prod(layer.dims[2:])
-        between = floats and layer.input in index.producer and layer.input not in written
+        products = layer.dims[1] * taps
+        few, narrow = products <= limits.products, layer.dims[1] <= limits.groups
         if layer.group == 1 and not layer.channels == layer.dims[0] == 1:
-            few = layer.channels * taps <= rule.float_products
-            narrow = layer.channels <= rule.float_image and taps <= rule.float_taps
-            image = bool(swished) and narrow and layer.input not in written and not pixels
-            few_outputs = layer.dims[0] <= _FEW_OUTPUTS and taps <= _FEW_TAPS
-            of_one = layer.channels == 1 and few_outputs and rule.float_products > 0
-            if image or (between and (few or of_one)):
+            small_image = layer.channels <= limits.image[0] and taps <= limits.image[1]
+            image = small_image and layer.input not in written and not pixels and (to_floats or bool(swished))
+            # its kernel copies a patch byte by byte, in 3 to 7 ns each, as long as 200 products in float take
+            single = layer.channels == 1 and layer.dims[0] <= limits.single[0] and taps <= limits.single[1]
+            if image or (between and (few or single)):
                 found.add(layer.node)
             if swished and (image or few):
                 small[swished] = layer.node
-        elif layer.dims[1] <= rule.float_groups:
-            if layer.input in small and index.only_reader(layer.input) is not None:
-                found |= {small[layer.input], layer.node}
-            elif between:
-                found.add(layer.node)
+        elif narrow and layer.input in small and alone and (to_floats or swished):
+            found |= {small[layer.input], layer.node}
+        elif narrow and between:
+            found.add(layer.node)
+        if narrow if layer.group > 1 else products <= limits.pair:
+            other = before.get(layer.input)
+            if other is not None and alone and to_floats and (other.group > 1) != (layer.group > 1):
+                found |= {other.node, layer.node}
+            if of_floats:
+                before[layer.output] = layer
     return frozenset(found)
 
 

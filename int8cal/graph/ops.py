@@ -145,6 +145,25 @@ Kind = Literal["linear", "compute", "pass", "residual"]
 
 
 @dataclass(frozen=True)
+class FloatLimits:
+    """Up to where a convolution is faster in float, with what stands around it, see graph.float_convolutions.
+
+    Attributes:
+        groups: Channels of a group, one included.
+        products: Products per value (channels times taps).
+        pair: The same of one beside one with groups of so few channels.
+        image: Channels and taps of one that reads an image.
+        single: Outputs and taps of one of one channel.
+    """
+
+    groups: int = 8
+    products: int = 48
+    pair: int = 64
+    image: tuple[int, int] = (3, 64)
+    single: tuple[int, int] = (128, 512)
+
+
+@dataclass(frozen=True)
 class OpRule:
     """How one op runs on integers.
 
@@ -159,12 +178,7 @@ class OpRule:
         for_codes: It stays float where nothing on integers reads it: that takes no longer, and rounds less.
         no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
         grouped: A convolution with groups has the integer kernel too.
-        float_groups: Groups of at most so many channels, one included, make a convolution slower than in float where
-            its neighbours are float.
-        float_image, float_taps: A convolution of at most so many channels and taps is slower than in float where a
-            swish follows, because its kernel gathers every patch byte by byte.
-        float_products: A convolution of at most so many products per value gains less than a swish behind it costs, or
-            than Q and DQ cost between floats.
+        in_float: Up to where a convolution is faster in float; None where the runtime has no such ones.
         padded_taps: A convolution of three channels and at most so many taps reads a fourth one of zeros, see
             quantization.image_channels.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
@@ -183,10 +197,7 @@ class OpRule:
     for_codes: bool = False
     no_kernel: bool = False
     grouped: bool = True
-    float_groups: int = 0
-    float_image: int = 0
-    float_taps: int = 0
-    float_products: int = 0
+    in_float: FloatLimits | None = None
     padded_taps: int = 0
     mode: str = ""
     behind: tuple[str, ...] = ()
@@ -204,7 +215,7 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, float_groups=8, float_image=3, float_taps=64, float_products=48, padded_taps=25),
+    "Conv": OpRule("linear", bias=2, in_float=FloatLimits(), padded_taps=25),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -256,9 +267,7 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(
-        rule, float_output=True, no_kernel=False, float_groups=0, float_image=0, float_products=0, padded_taps=0
-    )
+    op: replace(rule, float_output=True, no_kernel=False, in_float=None, padded_taps=0)
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }

@@ -230,6 +230,54 @@ def test_a_convolution_of_an_image_stays_float_in_front_of_a_swish(bench):
     assert left_in_float(bench, text.replace("I)", "O)"), channels=3) == {}
 
 
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("c = Conv <group = 8> (t, D) d = Conv(c, S)", {"Conv_c", "Conv_d"}),
+        ("c = Conv <group = 8> (t, D) r = Relu(c) d = Conv(r, S)", {"Conv_c", "Conv_d"}),
+        ("c = Conv(t, S) r = Relu(c) d = Conv <group = 8> (r, D)", {"Conv_c", "Conv_d"}),
+        ("c = Conv <group = 8> (t, D) d = Conv(c, N)", set()),
+        ("c = Conv <group = 8> (t, D) d = Conv <group = 8> (c, D)", set()),
+        ("c = Conv <group = 8> (t, D) e = Conv(c, S) f = Conv(c, S) d = Add(e, f)", set()),
+        ("a = Conv(t, N) r = Relu(a) c = Conv <group = 8> (r, D) d = Conv(c, S)", set()),
+        ("c = Conv <group = 8> (t, D) a = Conv(c, S) r = Relu(a) d = Conv(r, N)", set()),
+    ],
+    ids=[
+        "narrow groups first",
+        "with an activation between them",
+        "few products first",
+        "more products",
+        "two with narrow groups",
+        "two behind one",
+        "behind a layer",
+        "in front of a layer",
+    ],
+)
+def test_a_pair_of_convolutions_between_float_ops_stays_float(bench, pair, expected):
+    """As in the blocks of BlazeFace: between them nothing is quantized, but around them everything."""
+    weights = {"D": (8, 1, 3, 3), "S": (8, 8, 1, 1), "N": (8, 8, 3, 3), "Y": (4, 8, 3, 3)}
+    text = f"h = Conv(x, N) t = Elu(h) {pair} s = Elu(d) y = Conv(s, N)"
+    assert set(left_in_float(bench, text, channels=8, weights=weights)) == expected
+    assert left_in_float(bench, text, channels=8, weights=weights, target="tensorrt") == {}
+
+
+@pytest.mark.parametrize(
+    ("behind", "reasons"),
+    [
+        ("s = Elu(c) y = Conv(s, Y)", {"Conv_c": FASTER}),
+        ("p = MaxPool <kernel_shape = [2, 2]> (c) s = Elu(p) y = Conv(s, Y)", {"Conv_c": FASTER}),
+        ("s = Elu(c) k = Conv(s, M) m = Conv(c, M) y = Add(k, m)", {}),
+        ("s = LeakyRelu(c) y = Conv(s, Y)", {}),
+    ],
+    ids=["an activation in float", "a pool in front of it", "a layer too", "an activation on integers"],
+)
+def test_a_convolution_of_an_image_stays_float_in_front_of_float_ops_alone(bench, behind, reasons):
+    """As those in front of a PRelu: without it there is neither a Q in front nor a DQ behind."""
+    assert left_in_float(bench, f"c = Conv(x, I) {behind}", channels=3) == reasons
+    assert left_in_float(bench, f"c = Conv(x, I) {behind}", channels=3, pixels=True) == {}
+    assert left_in_float(bench, f"c = Conv(x, I) {behind}", channels=3, target="openvino") == {}
+
+
 def test_a_convolution_that_takes_raw_pixels_is_int8_in_front_of_a_swish(bench):
     text = "c = Conv(x, I) " + SWISH.format("c") + "y = Conv(cs, Y)"
     assert left_in_float(bench, text, channels=3, pixels=True) == {}

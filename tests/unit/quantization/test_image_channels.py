@@ -48,7 +48,9 @@ def test_the_outputs_are_the_same_bits_with_it_and_without(bench, residual):
 
 def test_several_convolutions_of_an_image_share_it(bench):
     *_, built = made(
-        bench, "c = Conv(x, W) d = Conv(x, V) y = Add(c, d)", constants={"W": (8, 3, 3, 3), "V": (8, 3, 3, 3)}
+        bench,
+        "c = Conv(x, W) d = Conv(x, V) e = Add(c, d) y = Conv(e, U)",
+        constants={"W": (8, 3, 3, 3), "V": (8, 3, 3, 3), "U": (4, 8, 3, 3)},
     )
     assert len(pads(built)) == 1
 
@@ -71,6 +73,16 @@ def test_others_read_what_they_read(bench, head, weight, settings):
     group = f"<group = {3 // weight[1]}>" if weight[0] == 3 else ""
     *_, built = made(bench, f"y = Conv {group} (x, W)", head, {"W": weight}, **settings)
     assert pads(built) == []
+
+
+def test_none_where_channels_come_last_in_the_input(bench):
+    """The runtime would move the Pad in front of the Transpose, where it copies pixel by pixel."""
+    head, text = "g (float[N,9,8,3] x) => (float[A,B,C,D] y)", "t = Transpose <perm = {}> (x) y = Conv(t, W)"
+    *_, built = made(bench, text.format([0, 3, 1, 2]), head, {"W": (8, 3, 3, 3)})
+    assert pads(built) == []
+    other = "g (float[N,3,9,8] x) => (float[A,B,C,D] y)"
+    *_, built = made(bench, text.format([0, 1, 3, 2]), other, {"W": (8, 3, 3, 3)})
+    assert len(pads(built)) == 1
 
 
 def test_the_table_names_the_runtime_that_gains():
