@@ -1,8 +1,9 @@
 """A hard swish or hard sigmoid that an exporter wrote as Add, Clip, Mul and Div becomes HardSigmoid.
 
-x·clip(x + 3, 0, 6) / 6 = x·HardSigmoid(x)        clip(x + 3, 0, 6) / 6 = HardSigmoid(x)
+x·clip(x + 3, 0, 6) / 6 = (x / 6)·clip(x + 3, 0, 6) = x·HardSigmoid(x)        clip(x + 3, 0, 6) / 6 = HardSigmoid(x)
 
-So one op is left where four round and four kernels run, and it is known as what it is.
+So one op is left where four round and four kernels run, and it is known as what it is. A factor remains where a product
+is divided by something else than the bound, and where a gate is by nearly the bound: what was float16 once has 0.1666.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from int8cal.graph.passes.steps import AffineStep
 
 SAME = 1e-6  # relative, of the bound and the divisor: 0.16666667 is a sixth
+_HALF = 2.0**-10  # the same in float16
 
 
 def hard_sigmoids(index: Index, names: Names) -> Iterator[Rewrite]:
     """Find lines between 0 and a bound that are divided by the bound, or that multiply what they are lines of.
 
-    Must not touch a sum or a clipped line that anything else reads or that is given out, nor constants of more than one
-    value. A product of both that nothing divides stays.
+    Must not touch a sum, a clipped line or a divided tensor that anything else reads or that is given out, nor
+    constants of more than one value. A product that nothing divides stays.
 
     Args:
         index: Of the graph.
@@ -44,31 +46,27 @@ def hard_sigmoids(index: Index, names: Names) -> Iterator[Rewrite]:
         if line is None or reader is None:
             continue
         bound = clip_bounds(index, clip)[1]
-        alpha, beta = 1.0 / bound, float(line.shift.item()) / bound
-        gone: dict[str, tuple[onnx.NodeProto, ...]] = {line.node.name: (), clip.name: ()}
-        divided = _scaled(index, reader)
-        if divided is not None and abs(divided * bound - 1.0) <= SAME:
-            yield Rewrite(gone | {reader.name: (instead(reader, "HardSigmoid", [line.data], alpha=alpha, beta=beta),)})
+        gate = _scaled(index, reader)
+        scaling = gate or _swish_scaled(index, reader, line.data, str(clip.output[0]))
+        factor = 0.0 if scaling is None else scaling.factor.item() * bound
+        exact = abs(factor - 1.0) <= SAME
+        if scaling is None or (gate is not None and abs(factor - 1.0) > _HALF):
             continue
-        behind = index.only_reader(reader.output[0])
-        factor = None if behind is None else _scaled(index, behind)
-        if behind is None or factor is None or not _multiplies(reader, line.data, str(clip.output[0])):
-            continue
-        factor *= bound
-        made = names.beside(line.data, "gate")
-        new = gone | {clip.name: (instead(clip, "HardSigmoid", [line.data], made, alpha=alpha, beta=beta),)}
-        if abs(factor - 1.0) <= SAME:
-            product = instead(reader, "Mul", [line.data, made], str(behind.output[0]))
-            yield Rewrite(new | {reader.name: (product,), behind.name: ()}, like={made: line.data})
-            continue
-        swish, constant = names.changed(str(reader.output[0])), names.beside(str(behind.output[0]), "constant")
-        product = instead(reader, "Mul", [line.data, made], swish)
-        scaled = instead(behind, "Mul", [swish, constant])
-        yield Rewrite(
-            new | {reader.name: (product,), behind.name: (scaled,)},
-            {constant: np.array(factor, np.float32)},
-            {made: line.data, swish: str(reader.output[0])},
-        )
+        # the node that gives the result: a tensor may have been divided before it was multiplied
+        last = reader if scaling.data == line.data else scaling.node
+        made, output = names.beside(line.data, "gate"), str(last.output[0])
+        steps = [instead(clip, "HardSigmoid", [line.data], made, alpha=1 / bound, beta=line.shift.item() / bound)]
+        if gate is None:
+            steps.append(instead(reader, "Mul", [line.data, made], names.beside(line.data, "swish")))
+        constants = {}
+        if not exact:
+            constant = names.beside(output, "constant")
+            constants[constant] = np.array(factor, np.float32)
+            steps.append(instead(scaling.node, "Mul", [steps[-1].output[0], constant]))
+        steps[-1].output[0] = output
+        gone = dict.fromkeys((line.node.name, clip.name, reader.name, scaling.node.name), ())
+        like = {str(step.output[0]): line.data for step in steps[:-1]}
+        yield Rewrite({**gone, last.name: tuple(steps)}, constants, like)
 
 
 def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
@@ -85,13 +83,19 @@ def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
     return step if 0.0 < step.shift.item() < high else None
 
 
-def _scaled(index: Index, node: onnx.NodeProto) -> float | None:
-    """Return the factor of a node that multiplies by one constant, or divides by it."""
+def _scaled(index: Index, node: onnx.NodeProto) -> AffineStep | None:
+    """Return a node that multiplies by one constant above 0, or divides by it, as a step."""
     step = step_of(index, node)
     if step is None or not step.scalar or step.shift.item() != 0.0 or step.factor.item() <= 0.0:
         return None
-    return float(step.factor.item())
+    return step
 
 
-def _multiplies(node: onnx.NodeProto, tensor: str, line: str) -> bool:
-    return node.op_type == "Mul" and is_standard(node) and {*node.input} == {tensor, line}
+def _swish_scaled(index: Index, product: onnx.NodeProto, data: str, line: str) -> AffineStep | None:
+    """Return what scales the product of a tensor and its clipped line, behind it or the tensor in front of it."""
+    if product.op_type != "Mul" or not is_standard(product) or line not in product.input:
+        return None
+    other = str(product.input[product.input[0] == line])
+    node = index.only_reader(product.output[0]) if other == data else index.producer.get(other)
+    step = None if node is None or (other != data and index.only_reader(other) is None) else _scaled(index, node)
+    return step if other == data or (step is not None and step.data == data) else None

@@ -26,6 +26,17 @@ BECOME = {
         {"f2": np.float32(1.7)},
         "HardSigmoid Mul Mul Add Exp Mul",
     ),
+    "divided before": (f"{LINE} s = Mul(c, sixth) y = Mul(s, k)", {}, "HardSigmoid Mul"),
+    "divided before, in float16": (
+        f"{LINE} s = Mul(half, c) m = Mul(k, s) y = Tanh(m)",
+        {"half": np.float32(np.float16(1 / 6))},
+        "HardSigmoid Mul Mul Tanh",
+    ),
+    "a gate in float16": (
+        f"{LINE} d = Mul(k, half) y = Mul(x, d)",
+        {"half": np.float32(np.float16(1 / 6))},
+        "HardSigmoid Mul Mul",
+    ),
     "a gate": (f"{LINE} d = Div(k, c6) y = Mul(x, d)", {}, "HardSigmoid Mul"),
     "a Relu and a Min": (
         "c = Conv(x, W) a = Add(c3, c) r = Relu(a) k = Min(r, c6) m = Mul(c, k) y = Div(m, c6)",
@@ -42,6 +53,8 @@ STAY = {
     "ReLU6 of a sum": f"{LINE} e = Exp(k) y = Mul(e, c)",
     "the sum is read": f"{LINE} m = Mul(c, k) d = Div(m, c6) y = Add(d, a)",
     "the line is read": f"{LINE} m = Mul(c, k) d = Div(m, c6) y = Add(d, k)",
+    "the divided tensor is read": f"{LINE} s = Mul(c, sixth) m = Mul(s, k) y = Add(m, s)",
+    "another tensor was divided": f"{LINE} s = Mul(x, sixth) y = Mul(s, k)",
     "not divided": f"{LINE} m = Mul(c, k) y = Tanh(m)",
     "times another tensor": f"{LINE} m = Mul(x, k) y = Div(m, c6)",
     "two lower bounds": "c = Conv(x, W) a = Add(c, c3) k = Clip(a, c3, c6) m = Mul(c, k) y = Div(m, c6)",
