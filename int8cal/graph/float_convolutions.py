@@ -29,7 +29,7 @@ def convolutions_faster_in_float(
 ) -> frozenset[str]:
     """Name the convolutions of a first plan that are faster in float.
 
-    1. Of an image: in front of a swish, or of float ops alone.
+    1. Of an image: in front of a swish, or of float ops alone. Of one channel to few: whatever is behind it.
     2. With narrow groups (of one channel to one alone, too), with few products per value, or of one channel to few:
        between float ops.
     3. With few products per value, behind which is a swish, behind which is nothing but one with narrow groups, behind
@@ -65,9 +65,12 @@ def convolutions_faster_in_float(
         few, narrow = products <= limits.products, layer.dims[1] <= limits.groups
         if layer.group == 1 and not layer.channels == layer.dims[0] == 1:
             small_image = layer.channels <= limits.image[0] and taps <= limits.image[1]
-            image = small_image and layer.input not in written and not pixels and (to_floats or bool(swished))
+            one = layer.channels == 1 and taps <= limits.single[1]
+            gray = one and layer.dims[0] <= min(limits.gray[0], limits.gray[1] * taps)
+            before_floats = to_floats or bool(swished)
+            image = layer.input not in written and not pixels and (gray or (small_image and before_floats))
             # its kernel copies a patch byte by byte, in 3 to 7 ns each, as long as 200 products in float take
-            single = layer.channels == 1 and layer.dims[0] <= limits.single[0] and taps <= limits.single[1]
+            single = one and layer.dims[0] <= limits.single[0]
             if image or (between and (few or single)):
                 found.add(layer.node)
             if swished and (image or few):

@@ -153,13 +153,15 @@ class FloatLimits:
         products: Products per value (channels times taps).
         pair: The same of one beside one with groups of so few channels.
         image: Channels and taps of one that reads an image.
-        single: Outputs and taps of one of one channel.
+        gray: Outputs of one that reads an image of one channel, and outputs per tap.
+        single: Outputs and taps of one of one channel between float ops.
     """
 
     groups: int = 8
     products: int = 48
     pair: int = 64
     image: tuple[int, int] = (3, 64)
+    gray: tuple[int, int] = (64, 4)
     single: tuple[int, int] = (128, 512)
 
 

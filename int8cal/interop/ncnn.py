@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import NonFiniteError, TableError
 from int8cal.graph.index import Index, attribute
+from int8cal.graph.layers import SLOWER, Layer, layer_of
 from int8cal.interop.foreign import (
     Conversion,
     Foreign,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     import onnx
 
-    from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable
 
@@ -283,10 +283,19 @@ class NcnnLayer:
 
 
 def layers_of_model(model: onnx.ModelProto, plan: Plan) -> list[NcnnLayer]:
-    """List the layers of a plan, under the names of their nodes."""
+    """List the layers of a plan, under the names of their nodes, and those that it leaves in float for speed."""
     index = Index(model)
-    nodes = {node.name: node for node in index.graph.node}
-    return [_layer(index, nodes[layer.node], layer, plan) for layer in plan.layers]
+    planned = {layer.node: layer for layer in plan.layers}
+    slower = {each.node for each in plan.unquantized if each.reason in SLOWER}
+    found = []
+    for node in index.graph.node:
+        layer = planned.get(node.name) or (
+            layer_of(index, node, plan.ops.rules, ()) if node.name in slower and node.op_type in plan.ops.rules else ""
+        )
+        if isinstance(layer, Layer):
+            each = _layer(index, node, layer, plan)
+            found.append(each if node.name in planned else replace(each, quantizable=False))
+    return found
 
 
 def layers_of_table(table: CalibrationTable, where: str) -> list[NcnnLayer]:

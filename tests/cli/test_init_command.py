@@ -120,7 +120,7 @@ def test_one_float_input_may_be_npy(written):
 def test_images_are_told_from_the_shape(written, shape, expected):
     conv = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
     channels = shape[1] if isinstance(shape[1], int) else 3
-    weight = numpy_helper.from_array(np.ones((2, channels, 1, 1), np.float32), "w")
+    weight = numpy_helper.from_array(np.ones((8, channels, 1, 1), np.float32), "w")
     graph = helper.make_graph(
         [conv],
         "g",

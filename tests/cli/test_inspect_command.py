@@ -109,7 +109,7 @@ def test_where_the_terminal_has_only_ascii_bars_are_of_ascii(call, sample_run, n
 @pytest.mark.parametrize(("extra", "colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_a_terminal_gets_colours_and_names_that_fit_its_width(sample_run, extra, colours):
     text = on_terminal(["inspect", str(sample_run / "report.json")], {"COLUMNS": "80", "TERM": "xterm", **extra})
-    assert ("\x1b[33m" in text) == colours
+    assert ("\x1b[32m" in text) == colours
     layers = [line for line in re.sub(r"\x1b\[\d+m", "", text).splitlines() if "█" in line and "float" not in line]
     assert len(layers) == 11
     assert max(map(len, layers)) <= 80

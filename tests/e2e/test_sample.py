@@ -91,9 +91,12 @@ def test_top1_stays_within_one_point(calibrated):
     assert top1["drop_ci95"][0] <= top1["drop"] <= top1["drop_ci95"][1]
 
 
-def test_every_layer_runs_on_integers(calibrated):
+def test_every_layer_but_the_first_runs_on_integers(calibrated):
     fusion = json.loads((calibrated / "report.json").read_text())["fusion"]
-    assert [node["op_type"] for node in fusion["nodes"]] == ["Mul"]  # the 1/255 in front of the first Q
+    assert [node["op_type"] for node in fusion["nodes"]] == [
+        "Mul",  # the 1/255
+        "Conv",  # of an image of one channel, whose float kernel is faster
+    ]
     assert fusion["integer"] >= 14
 
 

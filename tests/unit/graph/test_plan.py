@@ -278,6 +278,21 @@ def test_a_convolution_of_an_image_stays_float_in_front_of_float_ops_alone(bench
     assert left_in_float(bench, f"c = Conv(x, I) {behind}", channels=3, target="openvino") == {}
 
 
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [((8, 1, 3, 3), True), ((64, 1, 3, 3), False), ((64, 1, 5, 5), True), ((72, 1, 9, 9), False)],
+)
+def test_a_convolution_of_one_channel_of_the_input_to_few_stays_float_in_front_of_layers(bench, kernel, expected):
+    """As the first one of networks for sound and for digits: its patches are copied byte by byte."""
+    weights = {"K": kernel, "V": (4, kernel[0], 1, 1), "E": (1, 1, 3, 3)}
+    text = "c = Conv(x, K) r = Relu(c) y = Conv(r, V)"
+    assert left_in_float(bench, text, channels=1, weights=weights) == ({"Conv_c": FASTER} if expected else {})
+    assert left_in_float(bench, text, channels=1, weights=weights, pixels=True) == {}
+    assert left_in_float(bench, text, channels=1, weights=weights, target="tensorrt") == {}
+    behind = "e = Conv(x, E) c = Conv(e, K) r = Relu(c) y = Conv(r, V)"
+    assert "Conv_c" not in left_in_float(bench, behind, channels=1, weights=weights)
+
+
 def test_a_convolution_that_takes_raw_pixels_is_int8_in_front_of_a_swish(bench):
     text = "c = Conv(x, I) " + SWISH.format("c") + "y = Conv(cs, Y)"
     assert left_in_float(bench, text, channels=3, pixels=True) == {}

@@ -135,6 +135,8 @@ def test_the_names_of_pnnx_are_matched_in_order(bench):
     assert names["/block3/project/Conv"] == "conv_5"
     assert names["/head/Gemm"] == "linear_8"
     assert len(names) == len(layers) == 9
+    # the first one stays float for speed, and so has no line, but its place in the file
+    assert [layer.node for layer in layers if not layer.quantizable] == ["/stem/Conv"]
 
 
 def test_a_param_file_of_another_model_is_refused(net):

@@ -13,7 +13,7 @@ from int8cal.quantization.table import WeightEntry
 from int8cal.quantization.table_file import parse_table
 from int8cal.quantizing import quantize_prepared
 
-NET = """net (float[N,3,8,8] x) => (float[N,2,1,1] y)
+NET = """net (float[N,4,8,8] x) => (float[N,2,1,1] y)
 { a = Conv <pads = [1,1,1,1]> (x, W1)
   b = Relu (a)
   p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (b)
@@ -21,7 +21,7 @@ NET = """net (float[N,3,8,8] x) => (float[N,2,1,1] y)
   d = Relu (c)
   e = GlobalAveragePool (d)
   y = Conv (e, W3) }"""
-SHAPES = {"W1": (4, 3, 3, 3), "W2": (5, 4, 1, 1), "W3": (2, 5, 1, 1)}
+SHAPES = {"W1": (4, 4, 3, 3), "W2": (5, 4, 1, 1), "W3": (2, 5, 1, 1)}
 HOW = ("tensorrt", "some.cache", Choices())
 
 

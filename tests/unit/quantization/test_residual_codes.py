@@ -35,7 +35,7 @@ MODELS = {
     # name -> (head, body, weights)
     "conv": (IMAGE.format(4), "y = Conv <pads = [1, 0, 2, 1], strides = [2, 1]> (x, W, B)", {"W": (8, 4, 3, 3)}),
     "conv of odd channels": (IMAGE.format(3), "y = Conv <pads = [1, 1, 1, 1]> (x, W, B)", {"W": (8, 3, 3, 3)}),
-    "conv of one channel": (IMAGE.format(1), "y = Conv (x, W, B)", {"W": (8, 1, 3, 3)}),
+    "conv of one channel": (IMAGE.format(1), "y = Conv (x, W, B)", {"W": (8, 1, 1, 1)}),
     "pointwise conv": (IMAGE.format(5), "y = Conv (x, W, B)", {"W": (8, 5, 1, 1)}),
     "gemm": ("g (float[N,5] x) => (float[A,C] y)", "y = Gemm(x, W, B)", {"W": (5, 8)}),
     "gemm of a transposed weight": (

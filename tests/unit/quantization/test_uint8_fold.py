@@ -23,7 +23,7 @@ CONV = "g (float[N,3,7,6] x) => (float[A,B,C,D] y) {{ y = Conv <{}> (x, W{}) }}"
 
 def settled(bench, model, preprocess, exclude=()):
     prepared = bench.prepared(model)
-    plan = make_plan(prepared.model, Selection((), exclude))
+    plan = make_plan(prepared.model, Selection((), exclude, pixels=True))
     return prepared, plan, plan_uint8_input(prepared, plan, preprocess, QuantizationSettings(uint8_input=True))
 
 

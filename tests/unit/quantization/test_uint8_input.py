@@ -72,7 +72,7 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
     """The stations of pipeline.calibrate_model: (prepared, plan, samples, result, int8 model)."""
     quantization = QuantizationSettings(uint8_input=uint8, **settings)
     prepared = bench.prepared(model)
-    plan = make_plan(prepared.model, Selection((), ()))
+    plan = make_plan(prepared.model, Selection((), (), pixels=True))
     taken = plan_uint8_input(prepared, plan, preprocess, replace(quantization, uint8_input=True))
     shape = [side if isinstance(side, int) else 1 for side in prepared.signature.inputs[0].shape]
     samples = samples or list(pixel_samples(taken.pixels, shape))
@@ -95,7 +95,7 @@ def made(bench, model, preprocess, *, uint8=True, samples=None, **settings):
 
 def refused(bench, model, preprocess=IMAGENET, exclude=(), **settings):
     prepared = bench.prepared(model)
-    plan = make_plan(prepared.model, Selection((), exclude))
+    plan = make_plan(prepared.model, Selection((), exclude, pixels=True))
     plan_uint8_input(prepared, plan, preprocess, QuantizationSettings(uint8_input=True, **settings))
 
 
@@ -207,7 +207,7 @@ def test_the_table_says_what_the_input_is(bench):
 
 def test_statistics_do_not_know_of_it(bench):
     prepared = bench.prepared(net(bench))
-    plan = make_plan(prepared.model, Selection((), ()))
+    plan = make_plan(prepared.model, Selection((), (), pixels=True))
     taken = plan_uint8_input(prepared, plan, IMAGENET, QuantizationSettings(uint8_input=True))
     samples = list(pixel_samples(taken.pixels, (1, 3, 8, 8)))
     statistics = bench.statistics(prepared, plan, samples)

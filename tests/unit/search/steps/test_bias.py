@@ -40,7 +40,7 @@ def test_the_coverage_is_what_the_runtime_reads(bench, case):
         f"g (float[N,1,{size[0]},{size[1]}] x) => (float[A,B,C,D] y) {{ y = Conv <{attributes}> (x, W) }}", W=single
     )
     prepared = bench.prepared(model).model
-    (layer,) = make_plan(prepared, Selection()).layers
+    (layer,) = make_plan(prepared, Selection(pixels=True)).layers
     counted = bench.run(prepared, {"x": np.ones((1, 1, *size), np.float32)})["y"][0].mean(axis=(1, 2))
     np.testing.assert_allclose(tap_coverage(Index(prepared), layer), counted.reshape(kernel), rtol=1e-6)
 
@@ -51,7 +51,7 @@ def test_the_coverage_of_an_unknown_size_is_one(bench):
             "g (float[N,1,H,K] x) => (float[A,B,C,D] y) { y = Conv <pads = [1, 1, 1, 1]> (x, W) }", W=(2, 1, 3, 3)
         )
     ).model
-    (layer,) = make_plan(prepared, Selection()).layers
+    (layer,) = make_plan(prepared, Selection(pixels=True)).layers
     assert np.all(tap_coverage(Index(prepared), layer) == 1)
 
 
