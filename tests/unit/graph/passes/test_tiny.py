@@ -7,8 +7,8 @@ from onnx import numpy_helper
 
 from int8cal.graph.passes.tiny import without_tiny_weights
 
-DEAD = np.array([0.0, 1e-40, -3e-39, 2e-33, -1e-31], np.float32)
-ALIVE = np.array([1e-20, -1e-6, 0.5, 2.0], np.float32)
+DEAD = np.array([0.0, 1e-40, -3e-39, 2e-33, -3e-20], np.float32)
+ALIVE = np.array([2e-19, -1e-6, 0.5, 2.0], np.float32)
 WEIGHT = np.concatenate([DEAD, ALIVE, -ALIVE, DEAD, [0, 0]]).astype(np.float32).reshape(4, 5)
 BODIES = {
     "MatMul": "y = MatMul (x, W)",
@@ -29,7 +29,7 @@ def changed(bench, body, **weights):
 
 @pytest.mark.parametrize("name", BODIES)
 def test_what_no_sum_can_tell_from_0_is_0(bench, name):
-    expected = np.where(np.abs(WEIGHT) < 1e-30, np.float32(0), WEIGHT)
+    expected = np.where(np.abs(WEIGHT) < 1e-19, np.float32(0), WEIGHT)
     assert 0 < np.count_nonzero(expected) < np.count_nonzero(WEIGHT)
     np.testing.assert_array_equal(changed(bench, BODIES[name], W=WEIGHT)["W"], expected)
 
