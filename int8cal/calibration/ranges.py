@@ -12,8 +12,8 @@ from int8cal.errors import ConfigError, NonFiniteError, StatisticsError
 from int8cal.numerics.affine import S8, SMALLEST_SCALE, U8, U16, Affine, QType, affine_from_range
 from int8cal.numerics.kl import kl_range
 from int8cal.numerics.mse import mse_range, points_of, squared_error
-from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
+from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

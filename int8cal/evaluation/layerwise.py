@@ -29,8 +29,9 @@ from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of, weight_bytes
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
-from int8cal.runtime.batching import make_feed, run_each, run_group, threads_until_done
+from int8cal.runtime.batching import make_feed, run_each, run_group
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
+from int8cal.threads import threads_until_done
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

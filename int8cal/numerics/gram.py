@@ -9,7 +9,6 @@ Cauchy-Schwarz no partial sum of a block is larger. Those of a few large columns
 from __future__ import annotations
 
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import ModelError
+from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,13 +132,8 @@ def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
         if one != other:
             gram[other, one] += product.T
 
-    pairs = list(itertools.combinations_with_replacement(cuts, 2))
-    if len(pairs) == 1 or threads == 1:
-        for pair in pairs:
-            add_block(pair)
-        return
-    with ThreadPoolExecutor(threads, "int8cal-gram") as pool:
-        list(pool.map(add_block, pairs))
+    for _ in in_parts(add_block, itertools.combinations_with_replacement(cuts, 2), threads):
+        pass
 
 
 def _few_large(energy: Float64) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 from int8cal.numerics.compiled import compiled
 from int8cal.numerics.pairs import SAFE_SUM, Links, Rows
 from int8cal.numerics.rounding import ALL, SAME_CHANNEL, is_safe
+from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from int8cal.numerics import Float64, Int8
@@ -166,8 +166,8 @@ def round_second_order(
             found = np.where(worse[:, :, None], _descend(own, before, exactly, links, low, high)[0], found)
         codes[part] = found
 
-    with ThreadPoolExecutor(threads, "int8cal-round") as pool:
-        list(pool.map(round_part, _parts(exact.shape)))
+    for _ in in_parts(round_part, _parts(exact.shape), threads):
+        pass
     return ungrouped(codes, rows.values.shape)
 
 

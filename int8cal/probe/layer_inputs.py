@@ -26,8 +26,9 @@ from int8cal.numerics.gram import (
     transposed_reads,
 )
 from int8cal.progress import track
-from int8cal.runtime.batching import batch_size, fed, in_parts, run_samples
+from int8cal.runtime.batching import batch_size, fed, run_samples
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
+from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

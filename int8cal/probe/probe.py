@@ -24,8 +24,9 @@ from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
 from int8cal.protos import PackedModel, copied, weight_bytes
-from int8cal.runtime.batching import batch_size, in_order, make_feed, run_group
+from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
+from int8cal.threads import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -19,10 +19,10 @@ from int8cal.quantization.corrections.channel_copies import with_copies
 from int8cal.quantization.corrections.integers import codes_from_text
 from int8cal.quantization.corrections.residual_codes import choose_plane_scales, fine_weights, round_planes, widened
 from int8cal.quantization.image_channels import is_padded, with_zeros
-from int8cal.runtime.batching import in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.runtime.targets import any_two_meet, links_of
 from int8cal.stored import LEAST, is_stored, values_of
+from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping

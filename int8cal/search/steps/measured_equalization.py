@@ -11,9 +11,8 @@ chains can be decided one by one: nothing has to settle.
 
 from __future__ import annotations
 
-import itertools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from int8cal.graph.index import Index
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
-from int8cal.numerics.products import one_thread_each
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.probe.injection import ErrorSite
 from int8cal.probe.layer_inputs import read_rows
@@ -43,6 +41,7 @@ from int8cal.search.steps.equalization import (
     usable_chains,
     wishes,
 )
+from int8cal.threads import in_parts, one_thread_each
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -133,8 +132,8 @@ def measure_factors(
     behind = {chain.layer.node: chain for chain in chains if chain.layer is not None}
     search = _Search(Index(model), plan, statistics.tensors, behind, rows, calibration, quantization)
     chains = [chain for chain in chains if all(layer.node in rows for layer in chain.readers)]
-    with one_thread_each(), ThreadPoolExecutor(calibration.threads or cpu_count(), "int8cal-equalize") as pool:
-        finalists = list(pool.map(search.finalists, chains))
+    with one_thread_each():
+        finalists = list(in_parts(search.finalists, chains, calibration.threads or cpu_count()))
     probe = Probe(
         model, plan, signature, calibration.threads, behind_layers=True, shown=[layer.input for layer in layers]
     )
@@ -271,10 +270,10 @@ class _Search:
         """Return a layer's weight as its codes will stand for it."""
         source = self._laid_out(layer, weight)
         threads = self.calibration.threads or cpu_count()
-        with ThreadPoolExecutor(threads, "int8cal-equalize") as pool:  # rows do not depend on each other
-            parts = [part for part in np.array_split(source.rows.values, threads) if len(part)]
-            rounded = pool.map(_rounded, parts, itertools.repeat(source))
-            return source.reduction.restore(np.concatenate(list(rounded)), source.shape)
+        # rows do not depend on each other
+        parts = [part for part in np.array_split(source.rows.values, threads) if len(part)]
+        rounded = in_parts(partial(_rounded, source=source), parts, threads)
+        return source.reduction.restore(np.concatenate(list(rounded)), source.shape)
 
     def _laid_out(self, layer: Layer, weight: Float32 | Float64) -> LayerWeights:
         return lay_out(weight, layer, weight_range(self.quantization), self.quantization.target)

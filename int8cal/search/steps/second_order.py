@@ -14,17 +14,16 @@ import numpy.typing as npt
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
-from int8cal.numerics.products import one_thread_each
 from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.progress import track
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias, Rounding, codes_to_text
 from int8cal.quantization.layers import layer_weights
-from int8cal.runtime.batching import in_order, in_parts
 from int8cal.runtime.sessions import cpu_count
 from int8cal.search.scorer import LEAST_SCORED
 from int8cal.search.search import Remark, propose_layers
+from int8cal.threads import in_order, in_parts, one_thread_each
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
