@@ -170,7 +170,7 @@ def _float_rows(document: Document) -> list[_Row]:
     if fusion is None:
         return [("Left in float", f"{wording.NOT_MEASURED}: {document.why('fusion')}")]
     kinds = Counter(node.op_type for node in fusion.nodes)
-    listed = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items(), key=lambda kv: (-kv[1], kv[0])))
+    listed = ", ".join(f"{number} {kind}" for kind, number in kinds.most_common())
     rows = [("Left in float", f"{fusion.float_} of {fusion.total} compute nodes{f' ({listed})' if listed else ''}")]
     return rows + [("", line) for line in float_notes(document)]
 
