@@ -20,7 +20,7 @@ net (float[N,8,16] x) => (float[N,5] y) {
     [head] y = Gemm <transB = 1> (e, C, bias)
 }"""
 PICTURES = """<ir_version: 9, opset_import: ["" : 17]>
-pictures (float[N,3,8,8] x) => (float[N,5] y) {
+pictures (float[N,4,8,8] x) => (float[N,5] y) {
     [conv] a = Conv <pads = [1, 1, 1, 1]> (x, K, p)
     [relu] b = Relu (a)
     [up] c = ConvTranspose <strides = [2, 2]> (b, T)
@@ -53,12 +53,12 @@ def save_pictures(folder):
     rng = np.random.default_rng(8)
     size = 2.0 ** np.arange(6)[:, None, None, None]  # one scale for all channels would be coarse
     values = {
-        "K": rng.normal(size=(6, 3, 3, 3)) / size,
+        "K": rng.normal(size=(6, 4, 3, 3)) / size,
         "p": rng.normal(size=6),
         "T": rng.normal(size=(6, 4, 2, 2)) * size,
     }
     save(folder / "net.onnx", PICTURES, values | {"C": rng.normal(size=(4, 5)), "bias": rng.normal(size=5)})
-    np.savez(folder / "data.npz", x=rng.normal(size=(24, 3, 8, 8)).astype(np.float32))
+    np.savez(folder / "data.npz", x=rng.normal(size=(24, 4, 8, 8)).astype(np.float32))
 
 
 def calibrate(call, *more, out="out"):

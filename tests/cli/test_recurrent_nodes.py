@@ -107,7 +107,7 @@ def test_quantize_writes_the_same_bytes_and_inspect_shows_the_table(call, calibr
     ("more", "lstm", "gru"),
     [
         (("--exclude", "op:LSTM"), "LSTM", "GRU"),
-        (("--exclude", "rnn/*"), "LSTM", "GRU"),
+        (("--exclude", "rnn/l*"), "LSTM", "GRU"),
         (("--include", "conv", "--include", "op:LSTM"), "DynamicQuantizeLSTM", "GRU"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_model_of_recurrent_nodes_alone_is_enough(call, tmp_path):
 def test_inspect_lists_them(call, tmp_path):
     save(tmp_path)
     shown = call("inspect", "speech.onnx").out
-    assert "would be quantized: 3 layers" in shown
+    assert "would be quantized: 2 layers" in shown
     assert f"LSTM       {LSTM}" in shown
 
 

@@ -121,7 +121,9 @@ def test_an_import_of_a_station_without_a_level_is_found(tmp_path):
 def test_the_architecture_page_shows_the_same_order():
     page = Path(__file__).parents[2] / "docs" / "architecture.md"
     shown = next(
-        each for each in page.read_text(encoding="utf-8").split("\n\n") if each.startswith("errors, extras, setting, threads →")
+        each
+        for each in page.read_text(encoding="utf-8").split("\n\n")
+        if each.startswith("errors, extras, setting, threads →")
     )
     levels = [tuple(name.strip() for name in level.split(",")) for level in shown.split("→")]
     assert levels == list(STATIONS[:-1])
