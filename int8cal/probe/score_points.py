@@ -85,7 +85,9 @@ class ScorePoint:
             values = np.moveaxis(np.moveaxis(values, axis, 0)[first:end], 0, axis)
         if self.centred is None or not -values.ndim <= self.centred < values.ndim:
             return values
-        centred: npt.NDArray[Any] = values - values.mean(axis=self.centred, keepdims=True)
+        # of values that are not finite, or whose sum is none, nothing is known: NaN or infinity, as in any other tensor
+        with np.errstate(over="ignore", invalid="ignore"):
+            centred: npt.NDArray[Any] = values - values.mean(axis=self.centred, keepdims=True)
         return centred
 
 

@@ -5,7 +5,7 @@ import onnx
 import pytest
 
 from int8cal.graph.taps import tapped_model
-from int8cal.probe.score_points import loose_outputs, score_points, scored_int8, tensors_of
+from int8cal.probe.score_points import ScorePoint, loose_outputs, score_points, scored_int8, tensors_of
 from int8cal.runtime.sessions import Session
 
 HEAD = "h = Gemm(x, W, B) r = Relu(h) z = Gemm(r, V)"
@@ -112,3 +112,10 @@ def test_both_models_show_the_same_tensors(bench, nodes):
 def test_a_sequence_is_not_scored_but_what_it_was_made_of(bench):
     _, found = points(bench, "int64 y", "s = SplitToSequence <axis = 1> (z) y = SequenceLength(s)")
     assert [name for name, *_ in found] == ["z"]
+
+
+@pytest.mark.parametrize("logits", [[np.inf, -np.inf, 1.0], [3e38, 3e38, -1.0], [np.nan, 0.0, 1.0]])
+def test_logits_that_are_not_finite_end_nothing_and_are_not_finite_as_differences(logits):
+    seen = ScorePoint("z", centred=-1).seen(np.array([logits, [1.0, 2.0, 3.0]], np.float32))
+    assert not np.isfinite(seen[0]).any()
+    np.testing.assert_array_equal(seen[1], [-1, 0, 1])
