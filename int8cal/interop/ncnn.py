@@ -289,12 +289,12 @@ def layers_of_model(model: onnx.ModelProto, plan: Plan) -> list[NcnnLayer]:
     slower = {each.node for each in plan.unquantized if each.reason in SLOWER}
     found = []
     for node in index.graph.node:
-        layer = planned.get(node.name) or (
-            layer_of(index, node, plan.ops.rules, ()) if node.name in slower and node.op_type in plan.ops.rules else ""
-        )
-        if isinstance(layer, Layer):
-            each = _layer(index, node, layer, plan)
-            found.append(each if node.name in planned else replace(each, quantizable=False))
+        if node.name in planned:
+            found.append(_layer(index, node, planned[node.name], plan))
+        elif node.name in slower:
+            layer = layer_of(index, node, plan.ops.rules, ())
+            if isinstance(layer, Layer):
+                found.append(replace(_layer(index, node, layer, plan), quantizable=False))
     return found
 
 

@@ -31,7 +31,7 @@ from int8cal.runtime.sessions import Session
 from int8cal.search.search import left_in_float
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import onnx
@@ -271,23 +271,28 @@ def proposals(
     open_costs = [cost for cost in costs if cost.node not in left]
     losers = [cost for cost in open_costs if cost.loss > 0]
     nodes = [cost.node for cost in losers]
-    loss = {cost.node: cost.loss for cost in open_costs}
     found = [frozenset(nodes), *map(frozenset, connected(nodes, links))]
     found += [frozenset({cost.node}) for cost in sorted(losers, key=lambda cost: -cost.loss)[:_SINGLES]]
     distinct = [each for each in dict.fromkeys(found) if each and len(each) < len(open_costs)]
+    loss = {cost.node: cost.loss for cost in losers}
     parts = sorted(distinct, key=lambda each: -sum(loss[node] for node in each))[:_PROPOSALS]
-    share = rest_us / (sum(cost.int8_us for cost in open_costs) or 1.0)
-    found = []
+    return tuple(dict.fromkeys((*parts[:1], *_in_stretches(costs, left, rest_us), *parts)))
+
+
+def _in_stretches(costs: Sequence[LayerCost], left: Collection[str], rest_us: float) -> Iterator[frozenset[str]]:
+    """Propose stretches of the layers that are not in float yet, see `proposals`; the longest ones first."""
+    held = [cost.node in left for cost in costs]
+    share = rest_us / (sum(cost.int8_us for cost, was in zip(costs, held, strict=True) if not was) or 1.0)
     for more in dict.fromkeys((0.0, max(share, 0.0))):
         losses = [cost.loss + more * cost.int8_us for cost in costs]
         most = max(map(abs, losses), default=0.0)
         for halved in range(_BORDERS):
-            chosen = stretches(losses, [cost.node in left for cost in costs], most / 2**halved)
-            further = [cost.node for cost, float_ in zip(costs, chosen, strict=True) if float_ and cost.node in loss]
-            if len(further) == len(open_costs):
-                further.remove(min(further, key=lambda node: loss[node]))
-            found.append(frozenset(further))
-    return tuple(each for each in dict.fromkeys((*parts[:1], *found, *parts)) if each)
+            chosen = stretches(losses, held, most / 2**halved)
+            further = [cost for cost, float_, was in zip(costs, chosen, held, strict=True) if float_ and not was]
+            if len(further) == held.count(False) > 0:
+                further.remove(min(further, key=lambda cost: cost.loss))
+            if further:
+                yield frozenset(cost.node for cost in further)
 
 
 def stretches(losses: Sequence[float], fixed: Sequence[bool], border: float) -> list[bool]:
