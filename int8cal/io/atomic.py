@@ -11,14 +11,15 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from int8cal.errors import DISK_ERRORS, OutputError, reason_of
-from int8cal.io.locks import Lock, hidden_name, new_file, new_folder, sweep, take
+from int8cal.io.locks import LOCKS, Lock, hidden_name, new_file, new_folder, sweep, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,22 +62,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         raise OutputError("is not a regular file", do="give another output path", where=str(path), path=str(path))
     sweep(target.parent)
-    temporary, lock = target, Lock(None)
+    temporary = None
     try:
-        temporary, lock = new_file(target.parent, target.stem, target.suffix)
-        yield temporary
-        _flush(temporary)
-        temporary.replace(target)
+        with new_file(target.parent, target.stem, target.suffix) as temporary:
+            yield temporary
+            _flush(temporary)
+            temporary.replace(target)
     except OSError as error:
-        if temporary == target or error.filename == str(temporary) or error.errno in DISK_ERRORS:
+        if temporary is None or error.filename == str(temporary) or error.errno in DISK_ERRORS:
             raise _output_error(path, error) from error
         raise
-    finally:
-        if temporary != target:
-            # After the move there is nothing left to remove.
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-        lock.release()
     _flush_directory(target.parent)
 
 
@@ -121,6 +116,8 @@ class OutputDirectory:
             if not self._unborn:
                 sweep(self.path)
         except BaseException as error:
+            self._lock.release()
+            sweep(parent)  # an interrupt may have come before the hidden folder was known to be this one's
             self._leave()
             if isinstance(error, OSError):
                 raise _output_error(self.path, error) from error
@@ -143,12 +140,11 @@ class OutputDirectory:
             OutputError: The directory cannot be written.
         """
         self._require_own()
-        place, lock = self._hidden, Lock(None)
+        place = self._hidden
         try:
-            if not self._unborn:
-                place, lock = new_folder(self.path)
-            yield place
-            self._publish(place)
+            with nullcontext(place) if self._unborn else new_folder(self.path) as place:
+                yield place
+                self._publish(place)
         except OSError as error:
             named = (str(place), str(self.path))
             if any(name in str(error.filename) for name in named) or error.errno in DISK_ERRORS:
@@ -157,9 +153,6 @@ class OutputDirectory:
         finally:
             if self._unborn:
                 _clear(place)
-            elif place != self._hidden:
-                shutil.rmtree(place, ignore_errors=True)
-            lock.release()
 
     def _acquire(self) -> None:
         for _ in range(_TRIES):
@@ -169,16 +162,20 @@ class OutputDirectory:
                     if not self._overwrite:
                         raise OutputError("exists", where=str(self.path), do="give --overwrite, or another output path")
                     return
+                if not LOCKS:
+                    self._make_own()
+                    return
                 self._hidden.mkdir(exist_ok=True)
                 self._lock = take(self._hidden)
                 if self.path.is_dir():  # another process has ended in between
                     self._hidden.rmdir()
                     self._lock.release()
                     continue
-                self._unborn = True
-                if self._lock.descriptor is None:  # nobody can tell whose it is
+                if self._lock.descriptor is None:  # a drive without locks
                     self._hidden.rmdir()
-                    self._hidden, self._lock = new_folder(self._hidden.parent)
+                    self._make_own()
+                    return
+                self._unborn = True
                 _clear(self._hidden)
             except FileNotFoundError:
                 continue
@@ -192,6 +189,12 @@ class OutputDirectory:
             do="wait for its end, or give another output directory",
             path=str(self.path),
         )
+
+    def _make_own(self) -> None:
+        """Make the hidden folder under a name that nobody else has: without locks none can tell whose it is."""
+        self._hidden = self._hidden.with_name(hidden_name("", secrets.token_hex(6)))
+        self._unborn = True  # first: an interrupt may come before the next line has ended
+        self._hidden.mkdir()
 
     def _require_own(self) -> None:
         """Refuse a directory that is no longer the one that was locked: what it leads to may be anybody's."""

@@ -7,19 +7,24 @@ twelve hexadecimal digits in it and a lock that anybody can take; `sweep` remove
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import shutil
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+LOCKS = fcntl is not None  # whether the system has any
 MARK = "int8cal-"
 _MARKED = re.compile(rf"(.*\.)?{MARK}[0-9a-f]{{12}}(\..*)?", re.DOTALL)
 _STEM, _SUFFIX = 40, 20  # characters of a hidden name: below 255 bytes in any script
@@ -38,7 +43,7 @@ class Lock:
     def release(self) -> None:
         """Let others take it."""
         if self.descriptor is not None:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 os.close(self.descriptor)
             self.descriptor = None
 
@@ -54,7 +59,7 @@ def take(path: Path, descriptor: int | None = None) -> Lock:
         BlockingIOError: Another process holds it.
         FileNotFoundError: It is gone, or another one has its name now.
     """
-    if fcntl is None:
+    if not LOCKS:
         if descriptor is not None:
             os.close(descriptor)
         return Lock(None)
@@ -71,11 +76,10 @@ def take(path: Path, descriptor: int | None = None) -> Lock:
         # a sweep may have removed it in between
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise FileNotFoundError(path)
-    except (BlockingIOError, FileNotFoundError):
+    except BaseException as error:  # an interrupt too: nobody could take it until this process ends
         lock.release()
-        raise
-    except OSError:
-        lock.release()
+        if not isinstance(error, OSError) or isinstance(error, (BlockingIOError, FileNotFoundError)):
+            raise
     return lock
 
 
@@ -84,32 +88,57 @@ def hidden_name(name: str, digits: str, suffix: str = "") -> str:
     return f".{name[:_STEM]}{'.' if name else ''}{MARK}{digits}{suffix[:_SUFFIX]}"
 
 
-def new_file(folder: Path, name: str = "", suffix: str = "") -> tuple[Path, Lock]:
-    """Make an empty hidden file, locked; it follows the umask, as output files do.
+@contextmanager
+def new_file(folder: Path, name: str = "", suffix: str = "") -> Iterator[Path]:
+    """Make an empty hidden file, locked and there until the block ends; it follows the umask, as output files do.
+
+    An interrupt leaves none, wherever it lands: systems without locks would keep it for good.
 
     Raises:
         OSError: Of the folder; names the file.
     """
     while True:
-        path = folder / hidden_name(name, secrets.token_hex(6), suffix)
-        # Not mkstemp: its files are private to the user.
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            return path, take(path, descriptor)
+        path, lock = folder / hidden_name(name, secrets.token_hex(6), suffix), Lock(None)
+        try:
+            # Not mkstemp: its files are private to the user.
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            try:
+                lock = take(path, descriptor)
+            except (BlockingIOError, FileNotFoundError):  # another process swept it away
+                continue
+            yield path
+            return
+        finally:
+            with suppress(OSError):  # it may have been moved
+                path.unlink()
+            lock.release()
 
 
-def new_folder(folder: Path, *, private: bool = False) -> tuple[Path, Lock]:
-    """Make an empty folder, locked: a hidden one, or (`private`) one for this user alone in a temporary directory.
+@contextmanager
+def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
+    """Make an empty folder, locked and there until the block ends; an interrupt leaves none.
+
+    Args:
+        folder: The one around it.
+        private: For this user alone, in a temporary directory; otherwise it is a hidden one.
 
     Raises:
         OSError: Of the folder around it.
     """
     while True:
-        digits = secrets.token_hex(6)
+        digits, lock = secrets.token_hex(6), Lock(None)
         path = folder / (f"{MARK}{digits}" if private else hidden_name("", digits))
-        path.mkdir(0o700 if private else 0o777)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            return path, take(path)
+        try:
+            path.mkdir(0o700 if private else 0o777)
+            try:
+                lock = take(path)
+            except (BlockingIOError, FileNotFoundError):  # another process swept it away
+                continue
+            yield path
+            return
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.release()
 
 
 def sweep(folder: Path) -> None:
@@ -126,7 +155,7 @@ def sweep(folder: Path) -> None:
     except OSError:
         return  # what cannot be listed is told by whoever writes there
     for path, is_folder in left:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             lock = take(path)
             if lock.descriptor is None:
                 continue

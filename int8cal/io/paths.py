@@ -122,11 +122,8 @@ def _require_possible(path: Path, *, directory: bool) -> None:
 def _probe(parent: Path, path: Path) -> None:
     sweep(parent)
     try:
-        probe, lock = new_file(parent)
-        try:
-            lock.release()
-        finally:  # also when somebody presses Ctrl-C here
-            probe.unlink(missing_ok=True)
+        with new_file(parent):
+            pass
     except OSError as error:
         raise OutputError(
             f"cannot be written ({error.strerror})", where=str(path), do="give another output path"

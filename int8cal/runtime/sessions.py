@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -392,16 +392,14 @@ def weights_folder() -> Iterator[None]:
     """
     parent = temporary_directory()
     sweep(parent)
-    try:
-        folder, lock = new_folder(parent, private=True)
-    except OSError as error:
-        raise unwritable(parent, error) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(new_folder(parent, private=True))
+        except OSError as error:
+            raise unwritable(parent, error) from error
+        stack.callback(_remove, folder)
         with stored.weights_in(folder):
             yield
-    finally:
-        _remove(folder)
-        lock.release()
 
 
 def _remove(folder: Path) -> None:
@@ -438,15 +436,14 @@ def scratch_folder() -> Iterator[Path]:
     parent = temporary_directory()
     sweep(parent)
     try:
-        folder, lock = new_folder(parent, private=True)
-        try:
-            yield folder
-        except Exception:
-            _require_room(folder)
-            raise
-        finally:
-            _remove(folder)
-            lock.release()
+        with new_folder(parent, private=True) as folder:
+            try:
+                yield folder
+            except Exception:
+                _require_room(folder)
+                raise
+            finally:
+                _remove(folder)
     except OSError as error:
         raise unwritable(parent, error) from error
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 
 import pytest
 
 from int8cal.errors import OutputError
+from int8cal.io import locks
 from int8cal.io.atomic import OutputDirectory, atomic_path, atomic_write
 
 
@@ -149,3 +151,50 @@ def test_a_link_to_a_directory_is_one_as_long_as_it_leads_there(tmp_path):
     with OutputDirectory(tmp_path / "out") as directory, directory.stage() as stage:
         (stage / "model").write_text("new")
     assert (tmp_path / "real/model").read_text() == "new"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the listing of an interrupted sweep
+@pytest.mark.parametrize("locks_there", [True, False])
+@pytest.mark.parametrize("which", ["directory", "stage", "file", "folder"])
+def test_an_interrupt_anywhere_on_the_way_in_leaves_nothing(tmp_path, monkeypatch, which, locks_there):
+    """Ctrl-C may land between the making of a hidden file and the note that it is there.
+
+    Python looks for signals at the start of a function and when a call into C has returned.
+    """
+    if not locks_there:
+        monkeypatch.setattr("int8cal.io.locks.LOCKS", False)
+        monkeypatch.setattr("int8cal.io.atomic.LOCKS", False)
+    (tmp_path / "there").mkdir()
+    contexts = {
+        "directory": lambda: OutputDirectory(tmp_path / "deep" / "new"),
+        "stage": lambda: OutputDirectory(tmp_path / "there").stage(),
+        "file": lambda: atomic_path(tmp_path / "a.json"),
+        "folder": lambda: locks.new_folder(tmp_path, private=True),
+    }
+
+    def interrupted_at(chance):
+        """Return the place of the interrupt; None once there are fewer chances on the way in."""
+        context, left = contexts[which](), chance
+
+        def profile(frame, event, _argument):
+            nonlocal left
+            if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+                left -= 1
+                if left == -1:
+                    raise KeyboardInterrupt(f"{event} in {frame.f_code.co_qualname}:{frame.f_lineno}")
+
+        sys.setprofile(profile)
+        try:
+            context.__enter__()
+        except KeyboardInterrupt as interrupt:
+            return str(interrupt)
+        finally:
+            sys.setprofile(None)
+        context.__exit__(None, None, None)
+        return None
+
+    chance = 0
+    while place := interrupted_at(chance):
+        assert [*names(tmp_path), *names(tmp_path / "there")] == ["there"], place
+        chance += 1
+    assert chance > 10

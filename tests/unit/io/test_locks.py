@@ -36,8 +36,8 @@ here = Path()
 with OutputDirectory(here / "out") as out, out.stage() as stage, atomic_path(here / "a.txt") as temporary:
     (stage / "model.onnx").write_text("half")
     temporary.write_text("half")
-    new_file(here), new_folder(here, private=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    with new_file(here), new_folder(here, private=True):
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -58,15 +58,11 @@ def test_results_that_a_killed_process_left_half_done_are_not_in_those_of_the_ne
 
 
 def test_what_a_live_process_writes_is_left_alone(tmp_path):
-    file, file_lock = new_file(tmp_path, "a", ".json")
-    folder, folder_lock = new_folder(tmp_path)
     code = "import pathlib; from int8cal.io.locks import sweep; sweep(pathlib.Path())"
-    assert python(code, tmp_path).wait() == 0
-    assert file.exists()
-    assert folder.exists()
-    file_lock.release()
-    folder_lock.release()
-    sweep(tmp_path)
+    with new_file(tmp_path, "a", ".json") as file, new_folder(tmp_path) as folder:
+        assert python(code, tmp_path).wait() == 0
+        assert file.exists()
+        assert folder.exists()
     assert names(tmp_path) == []
 
 
@@ -80,7 +76,9 @@ def test_files_of_users_stay_whatever_they_are_called(tmp_path):
 
 
 def test_a_lock_is_on_what_has_the_name_now(tmp_path):
-    path, lock = new_folder(tmp_path)
+    path = tmp_path / "folder"
+    path.mkdir()
+    lock = take(path)
     with pytest.raises(BlockingIOError):
         take(path)
     descriptor = os.open(path, os.O_RDONLY)
