@@ -23,7 +23,7 @@ from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
-from int8cal.quantization.pools import pools_before_codes, stop_codes
+from int8cal.quantization.pools import averages_of_codes, pools_before_codes, stop_codes, write_average
 from int8cal.quantization.prelu import last_of_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
@@ -102,6 +102,7 @@ class _Emitter:
         self.moved: dict[str, _Parameters] = {}  # tensors whose codes were moved
         self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.pools = pools_before_codes(self.index, plan) if looks_behind else frozenset[str]()
+        self.averages = averages_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -171,11 +172,12 @@ class _Emitter:
             self._line(copy, node, *line)
         elif last:
             self._prelu(copy, last)
+        elif node.name in self.averages:
+            write_average(self.built, self.index, copy, node)
         else:
             self.nodes.append(copy)
         if node.name in self.pools:
-            output, copy.output[0] = copy.output[0], self.names.tensor(f"{node.output[0]}_pooled")
-            stop_codes(self.built, copy.output[0], self.index.dims(node.output[0]), output)
+            stop_codes(self.built, self.index, node)
         if layer is not None:
             self._keep_kernel(copy, node.output[0])
         for name in outputs:
