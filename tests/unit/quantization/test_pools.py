@@ -97,7 +97,7 @@ def test_an_average_of_codes_is_a_convolution_or_a_float_pool(bench, tmp_path, n
     samples = bench.samples(model)
     quantized = bench.quantized(model, samples=samples)[-1].model
     (pool,) = [
-        node for node in quantized.graph.node if {"p", "p_pooled"} & set(node.output) and "Reshape" != node.op_type
+        node for node in quantized.graph.node if {"p", "p_pooled"} & set(node.output) and node.op_type != "Reshape"
     ]
     assert pool.op_type == ("Conv" if expected == "convolution" else "AveragePool")
     ops = kernels(quantized, tmp_path)
