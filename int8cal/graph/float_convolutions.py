@@ -62,7 +62,8 @@ def convolutions_faster_in_float(
         alone = index.only_reader(layer.input) is not None
         taps = math.prod(layer.dims[2:])
         products = layer.dims[1] * taps
-        few, narrow = products <= limits.products, layer.dims[1] <= limits.groups
+        few = products <= limits.products
+        narrow = layer.dims[1] == 1 or (layer.dims[1] <= limits.groups and (taps == 1 or layer.dims[1] % 2 == 1))
         if layer.group == 1 and not layer.channels == layer.dims[0] == 1:
             small_image = layer.channels <= limits.image[0] and taps <= limits.image[1]
             one = layer.channels == 1 and taps <= limits.single[1]

@@ -181,6 +181,7 @@ class OpRule:
         no_kernel: The runtime computes it in float, whatever its operands: Q and DQ would only cost, so it has none.
         grouped: A convolution with groups has the integer kernel too.
         in_float: Up to where a convolution is faster in float; None where the runtime has no such ones.
+        joined_channels: Groups of fewer channels are joined up to so many, see quantization.wide_groups; 0 for never.
         padded_taps: A convolution of three channels and at most so many taps reads a fourth one of zeros, see
             quantization.image_channels.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
@@ -200,6 +201,7 @@ class OpRule:
     no_kernel: bool = False
     grouped: bool = True
     in_float: FloatLimits | None = None
+    joined_channels: int = 0
     padded_taps: int = 0
     mode: str = ""
     behind: tuple[str, ...] = ()
@@ -217,7 +219,7 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, in_float=FloatLimits(), padded_taps=25),
+    "Conv": OpRule("linear", bias=2, in_float=FloatLimits(), joined_channels=32, padded_taps=25),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -269,7 +271,7 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(rule, float_output=True, no_kernel=False, in_float=None, padded_taps=0)
+    op: replace(rule, float_output=True, no_kernel=False, in_float=None, joined_channels=0, padded_taps=0)
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }

@@ -119,23 +119,23 @@ class LayerInput:
         return self._known[key]
 
 
-def layer_inputs(model: onnx.ModelProto, nodes: Sequence[str]) -> tuple[dict[str, LayerInput], dict[str, str]]:
+def layer_inputs(model: onnx.ModelProto, layers: Sequence[Layer]) -> tuple[dict[str, LayerInput], dict[str, str]]:
     """Find what layers of an int8 model read.
 
     Args:
         model: As `emit` made it.
-        nodes: Names of the layers.
+        layers: Of its plan: groups that are joined in the int8 model have an input each.
 
     Returns:
         The inputs by node in graph order, and why others have none.
     """
     index = Index(model)
-    wanted = set(nodes)
+    wanted = {layer.node: layer for layer in layers}
     found: dict[str, LayerInput] = {}
     without: dict[str, str] = {}
     for node in index.graph.node:
         if node.name in wanted:
-            entry = _input_of(index, node)
+            entry = _input_of(index, node, wanted[node.name].group)
             if isinstance(entry, str):
                 without[node.name] = entry
             else:
@@ -143,7 +143,7 @@ def layer_inputs(model: onnx.ModelProto, nodes: Sequence[str]) -> tuple[dict[str
     return found, without
 
 
-def _input_of(index: Index, node: onnx.NodeProto) -> LayerInput | str:
+def _input_of(index: Index, node: onnx.NodeProto, groups: int) -> LayerInput | str:
     data, weight = (index.producer.get(name) for name in node.input[:2])
     if data is None or weight is None or not data.op_type == weight.op_type == "DequantizeLinear":
         return "its input is not behind a DequantizeLinear"
@@ -151,7 +151,8 @@ def _input_of(index: Index, node: onnx.NodeProto) -> LayerInput | str:
     point = int(index.constant(data.input[2]).reshape(-1)[0]) if len(data.input) > 2 and data.input[2] else 0
     group, kernel = int(attribute(node, "group", 1)), dims[2:]
     if node.op_type == "Conv":
-        size = math.prod(dims[1:])
+        size = math.prod(dims[1:]) * group // groups
+        group = groups
     elif node.op_type == "ConvTranspose":
         if attribute(node, "output_shape", None) or attribute(node, "auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
             return "its pads follow from its output's size"

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.graph.edit import Builder, Names, instead, refill
+from int8cal.graph.edit import Builder, Names, instead, refill, without_attribute
 from int8cal.graph.index import Index, attribute, tensors_read
 from int8cal.graph.layers import line_of
 from int8cal.numerics.affine import U16
@@ -27,6 +27,7 @@ from int8cal.quantization.pools import averages_of_codes, pools_before_codes, st
 from int8cal.quantization.prelu import last_of_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
+from int8cal.quantization.wide_groups import groups_in_one, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -406,14 +407,19 @@ class _Emitter:
         rule = self.plan.ops.rules["Gemm" if layer.node in self.products else layer.op_type]
         stem = layer.weight if self.owners[layer.weight] == 1 else f"{layer.weight}@{layer.node}"
         axis = layer.axis
+        codes, count = integers.weight, groups_in_one(self.draft, layer)
         scales = integers.scales.astype(np.float32)
         per_tensor = axis is None
+        if count > 1:
+            codes = joined(codes, layer.group, count)
+            without_attribute(node, "group")
+            node.attribute.append(helper.make_attribute("group", layer.group // count))
         if self.activations[layer.input].dtype is U16 and layer.op_type == "MatMul":
             node.input[rule.weight] = self._folded_weight(stem, integers.weight, scales, axis)
         else:
             node.input[rule.weight] = self._integer_constant(
                 stem,
-                integers.weight,
+                codes,
                 scales.reshape(()) if per_tensor else scales,
                 np.zeros((), np.int8) if per_tensor else np.zeros(len(scales), np.int8),
                 axis,

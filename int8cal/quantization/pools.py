@@ -113,8 +113,8 @@ def average_as_convolution(index: Index, node: onnx.NodeProto) -> dict[str, Any]
     for axis, size in enumerate(dims[2:]):
         step, wide = strides[axis], (kernel[axis] - 1) * dilations[axis] + 1
         if auto.startswith("SAME"):
-            # no pad where the windows fit
-            if size is None or (-(-size // step) - 1) * step + wide > size:
+            # no pad where the windows fit; where they leave some out, the runtime begins behind the first value
+            if size is None or (-(-size // step) - 1) * step + wide != size:
                 return None
         elif attribute(node, "ceil_mode", 0) and (
             size is None or (size + pads[axis] + pads[rank + axis] - wide) % step

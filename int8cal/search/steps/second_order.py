@@ -131,7 +131,7 @@ def refine_layers(
         DataError: A kernel failed on a sample.
     """
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
-    inputs, without = layer_inputs(built.model, list(layers))
+    inputs, without = layer_inputs(built.model, list(layers.values()))
     threads = threads or cpu_count()
     refined: list[Iterator[tuple[str, Refined]]] = []
     for is_wide in (False, True):

@@ -38,7 +38,7 @@ def refined(bench):
 
 def test_moments_are_the_same_whatever_the_order_of_samples(refined):
     _, plan, _, built, samples, _ = refined
-    inputs, without = layer_inputs(built.model, [layer.node for layer in plan.layers])
+    inputs, without = layer_inputs(built.model, plan.layers)
     assert not without
     first, second = (
         {
@@ -161,7 +161,7 @@ def test_the_moments_of_any_layer_predict_its_mean_output(bench, name):
     activations = "s8" if target == "tensorrt" else "u8"
     prepared, plan, table, _ = bench.quantized(model, samples=samples, target=target, activations=activations)
     built = build_model(prepared.model, plan, table)
-    inputs, without = layer_inputs(built.model, [layer.node for layer in plan.layers])
+    inputs, without = layer_inputs(built.model, plan.layers)
     assert not without
     last = plan.layers[-1]
     (_, (found,)) = list(take_moments(built.model, list(inputs.values()), [samples]))[-1]
