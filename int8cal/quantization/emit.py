@@ -24,9 +24,10 @@ from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
 from int8cal.quantization.pools import averages_of_codes, pools_before_codes, stop_codes, write_average
-from int8cal.quantization.prelu import last_of_prelu
+from int8cal.quantization.prelu import last_of_prelu, write_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
+from int8cal.quantization.upsampling import repeats, write_repeated
 from int8cal.quantization.wide_groups import groups_in_one, joined
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class _Emitter:
         self.moved: dict[str, _Parameters] = {}  # tensors whose codes were moved
         self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.pools = pools_before_codes(self.index, plan) if looks_behind else frozenset[str]()
+        self.repeats = repeats(draft, activations) if looks_behind else {}
         self.averages = averages_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -141,6 +143,9 @@ class _Emitter:
             if data in self.moved or reads_codes(self.plan, node, 0, data):
                 self._move(node)
                 return
+        if node.name in self.repeats:
+            self._repeat(node, self.repeats[node.name])
+            return
         layer = self.layer_of.get(node.name)
         if layer is not None and node.name in self.products:
             self._product(node, layer)
@@ -172,7 +177,7 @@ class _Emitter:
         if line is not None:
             self._line(copy, node, *line)
         elif last:
-            self._prelu(copy, last)
+            write_prelu(self.built, copy, last)
         elif node.name in self.averages:
             write_average(self.built, self.index, copy, node)
         else:
@@ -195,6 +200,12 @@ class _Emitter:
         self.nodes.append(copy)
         self.built.node("DequantizeLinear", [after.codes, after.scale, after.zero_point], output)
 
+    def _repeat(self, node: onnx.NodeProto, factors: tuple[int, int]) -> None:
+        """Write a Resize of codes as one that repeats codes, which then need no Q."""
+        before, output = self.parameters[node.input[0]], str(node.output[0])
+        self.parameters[output] = after = replace(before, codes=self.names.tensor(f"{output}_quantized"))
+        write_repeated(self.built, self.index, node, factors, before.codes, after.codes)
+
     def _gelu(self, node: onnx.NodeProto, tensor: str) -> None:
         """Write a GELU as one node in the place of its last one."""
         value, output = self._dequantize(tensor, self.names.tensor(f"{tensor}_dequantized")), str(node.output[0])
@@ -202,20 +213,6 @@ class _Emitter:
         gelu.domain = self.gelus.domain
         self.nodes.append(gelu)
         self._quantize(output)
-
-    def _prelu(self, node: onnx.NodeProto, last: str) -> None:
-        """Write a PRelu as other nodes; the last one has its name."""
-        data, slopes, output = node.input[0], node.input[1], node.output[0]
-        if last == "Add":
-            above, below = self.names.tensor(f"{output}_above"), self.names.tensor(f"{output}_below")
-            self.built.node("Relu", [data], above)
-            self.built.node("Sub", [data, above], below)
-            data, rest = below, above
-        else:
-            rest = data
-        steep = self.names.tensor(f"{output}_steep")
-        self.built.node("Mul", [data, slopes], steep)
-        self.nodes.append(instead(node, last, [rest, steep], output))
 
     def _line_of(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return alpha and beta of a HardSigmoid that an Add gives: the Q behind clips at 0, and no term is large."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from int8cal.graph.edit import instead
 from int8cal.graph.ops import is_standard
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
 
+    from int8cal.graph.edit import Builder
     from int8cal.graph.index import Index
 
 
@@ -41,3 +43,17 @@ def last_of_prelu(index: Index, node: onnx.NodeProto) -> Literal["Max", "Min", "
     if (slopes <= 1.0).all():
         return "Max"
     return "Min" if (slopes >= 1.0).all() else "Add"
+
+
+def write_prelu(built: Builder, node: onnx.NodeProto, last: str) -> None:
+    """Write a PRelu as other nodes; the last one, of which `last_of_prelu` says the op, has its name."""
+    data, slopes, output = node.input[0], node.input[1], node.output[0]
+    rest = data
+    if last == "Add":
+        above, below = built.names.tensor(f"{output}_above"), built.names.tensor(f"{output}_below")
+        built.node("Relu", [data], above)
+        built.node("Sub", [data, above], below)
+        data, rest = below, above
+    steep = built.names.tensor(f"{output}_steep")
+    built.node("Mul", [data, slopes], steep)
+    built.nodes.append(instead(node, last, [rest, steep], output))

@@ -1,0 +1,124 @@
+"""A Resize of codes that repeats pixels is written as copies of rows, and gives the same codes."""
+
+import numpy as np
+import onnx
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import helper
+
+from int8cal.graph.edit import Builder, Names
+from int8cal.graph.index import Index
+from int8cal.quantization.upsampling import whole_factors, write_repeated
+from int8cal.runtime.sessions import Session
+
+WAYS = [
+    (mode, nearest)
+    for mode in ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners", "tf_half_pixel_for_nn")
+    for nearest in ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
+]
+
+
+def resize(dims, scales, way, *, by_sizes=False, free=False):
+    """A model of one Resize of codes; `free` leaves height and width to the feed."""
+    mode, nearest = way
+    given_ = np.array([dims[0], dims[1], *(int(s * d) for s, d in zip(scales[2:], dims[2:], strict=True))])
+    values = [
+        helper.make_tensor("scales", onnx.TensorProto.FLOAT, [4], scales),
+        helper.make_tensor("sizes", onnx.TensorProto.INT64, [4], given_),
+    ]
+    node = helper.make_node(
+        "Resize",
+        ["x", "", "", "sizes"] if by_sizes else ["x", "", "scales"],
+        ["y"],
+        mode="nearest",
+        coordinate_transformation_mode=mode,
+        nearest_mode=nearest,
+    )
+    shape = [*dims[:2], "H", "W"] if free else dims
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, shape)],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, None)],
+        values[1:] if by_sizes else values[:1],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def repeated(model, factors):
+    index = Index(model)
+    built = Builder(Names(model.graph))
+    write_repeated(built, index, index.graph.node[0], factors, "x", "y")
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    del other.graph.node[:], other.graph.initializer[:]
+    other.graph.node.extend(built.nodes)
+    other.graph.initializer.extend(built.initializers.values())
+    return other
+
+
+@given(
+    st.tuples(*(st.integers(1, size) for size in (2, 3, 5, 5))),
+    st.tuples(st.sampled_from([1.0, 2.0, 3.0, 4.0, 1.5]), st.sampled_from([1.0, 2.0, 3.0, 2.5])),
+    st.sampled_from(WAYS),
+    st.booleans(),
+    st.booleans(),
+)
+def test_copies_of_rows_are_what_the_resize_gives(dims, scales, way, by_sizes, free):
+    model = resize(list(dims), [1.0, 1.0, *scales], way, by_sizes=by_sizes, free=free)
+    index = Index(model)
+    factors = whole_factors(index, index.graph.node[0])
+    if factors is None:
+        whole = all(scale.is_integer() for scale in scales)
+        exact = way in {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")}
+        assert not (whole and exact) or (by_sizes and free)
+        return
+    x = np.random.default_rng(0).integers(0, 256, dims, np.uint8)
+    first, second = (Session(each, threads=1).run({"x": x})["y"] for each in (model, repeated(model, factors)))
+    assert np.array_equal(first, second)
+    assert first.shape == second.shape
+
+
+TEXT = 'g (float[N,4,8,8] x) => (float[A,B,C,D] y{}) {{ c = Conv(x, W) r = Resize <mode = "nearest"> (c, , s) {} y = Conv(r, V) }}'
+
+
+def made(bench, more="", tail="", **settings):
+    model = bench.text(TEXT.format(more, tail), W=(8, 4, 3, 3), V=(4, 8, 3, 3), s=np.array([1, 1, 2, 2], np.float32))
+    samples = bench.samples(model)
+    return samples[0].feed, bench.quantized(model, samples=samples, **settings)[-1].model
+
+
+def ops(model):
+    return [node.op_type for node in model.graph.node]
+
+
+def test_an_enlarged_tensor_of_codes_has_no_resize(bench, monkeypatch):
+    feed, built = made(bench)
+    assert "Resize" not in ops(built)
+    assert ops(built).count("Concat") == 2
+    with monkeypatch.context() as patch:
+        patch.setattr("int8cal.quantization.emit.repeats", lambda *_: {})
+        _, other = made(bench)
+    assert "Resize" in ops(other)
+    assert ops(built).count("QuantizeLinear") == ops(other).count("QuantizeLinear") - 1  # what is repeated needs none
+    for optimization in ("none", "all"):
+        assert np.array_equal(*(bench.run(each, feed, optimization)["y"] for each in (built, other)))
+
+
+def test_a_float_op_reads_the_codes_that_were_repeated(bench):
+    feed, built = made(bench, ", float[E,F,G,H] z", "z = Tanh(r)")
+    assert "Resize" not in ops(built)
+    z = bench.run(built, feed)["z"]
+    assert np.array_equal(z[..., ::2, ::2], z[..., 1::2, 1::2])
+    assert len(np.unique(z)) > 8
+
+
+def test_one_that_is_an_output_stays(bench):
+    _, built = made(bench, ", float[E,F,G,H] r")
+    assert ops(built).count("Resize") == 1
+
+
+def test_another_runtime_gets_the_resize_as_it_was(bench):
+    _, built = made(bench, target="openvino")
+    assert ops(built).count("Resize") == 1
