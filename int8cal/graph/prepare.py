@@ -28,6 +28,7 @@ from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
+from int8cal.graph.passes.pools import shifts_behind_pools
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
 from int8cal.graph.passes.swish import hard_sigmoids
@@ -249,7 +250,7 @@ def fold(model: onnx.ModelProto) -> bool:
 
     Tensors whose values change get another name, ending in "_folded"; all others keep theirs, and so do the nodes that
     are left, but for masks, which keep their names. Every rewrite takes a node, a factor or a mask away, or brings a
-    clip nearer to its layer, so the rounds come to an end.
+    clip nearer to its layer or a shift behind a pool, so the rounds come to an end.
 
     Args:
         model: Node names are unique, shapes inferred; changed in place.
@@ -260,7 +261,18 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        for each in (hard_sigmoids, pool_means, fold_clips, clips_before_moves, deep_masks, fold_affine):
+        rounds = (
+            hard_sigmoids,
+            pool_means,
+            fold_clips,
+            clips_before_moves,
+            deep_masks,
+            fold_affine,
+            shifts_behind_pools,
+        )
+        for each in rounds:
+            if each is shifts_behind_pools and found:
+                continue  # what goes into a layer does not go behind a pool
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:
