@@ -32,6 +32,9 @@ class TensorSpec:
     shape: tuple[Dim, ...] | None
 
 
+_PICTURE, _COLORS = 3, 3  # dimensions, and the size of the first, of a picture that is no batch
+
+
 @dataclass(frozen=True)
 class Signature:
     """Inputs (initializers excluded) and outputs of a model.
@@ -60,9 +63,15 @@ class Signature:
             return "dynamic"
         if len(leading) > 1 or all(len(shape) == 1 for shape in shapes):
             return None
-        # inputs of unlike meaning may begin with the same size by chance; then no output has it
+        # inputs of unlike meaning may begin with the same size by chance; then no output has it. Detectors that take a
+        # picture by itself, (3, H, W), give as many boxes as there are
         results = [spec.shape[0] for spec in self.outputs if spec.shape]
-        if sizes[0] > 1 and results and all(isinstance(size, int) and size != sizes[0] for size in results):
+        picture = all(len(shape) == _PICTURE and shape[0] == _COLORS for shape in shapes)
+        if (
+            sizes[0] > 1
+            and results
+            and all(size != sizes[0] and (picture or isinstance(size, int)) for size in results)
+        ):
             return None
         return sizes[0]
 

@@ -17,6 +17,7 @@ import onnx
 from onnx import helper
 
 from int8cal.calibration.engines.parts import Numbered
+from int8cal.errors import DataError
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.taps import tapped_model
 from int8cal.numerics.affine import affine_of_values, fake_quantized
@@ -150,11 +151,22 @@ class Probe:
         return result
 
     def noise(self, run: Run, errors: Mapping[ErrorSite, Array]) -> Float64:
-        """Return the squared errors at the points, (points,), when errors of a site's shape are added to a run."""
+        """Return the squared errors at the points, (points,), when errors of a site's shape are added to a run.
+
+        Where sizes follow from values, as those of speech from the durations that a model predicts, an error may change
+        the shape of a tensor that the next is added to, or of an output: it counts as one as large as the values.
+        """
         if not self._outputs:
             return np.zeros(0)
         added = {self._injection.inputs[site]: error for site, error in errors.items()}
-        return run.reference.noise(self._session(noisy=True).run({**run.feed, **added}, self._outputs))
+        session = self._session(noisy=True)
+        try:
+            found = session.run({**run.feed, **added}, self._outputs)
+        except DataError:
+            # what fails without errors as well is no matter of theirs
+            session.run({**run.feed, **{name: np.zeros_like(error) for name, error in added.items()}}, self._outputs)
+            return run.reference.power.copy()
+        return run.reference.noise(found)
 
     def noises(self, runs: Iterable[tuple[Run, Mapping[ErrorSite, Array]]]) -> Iterator[Float64]:
         """Return what `noise` does for each run with its errors, in order; some go on at the same time."""

@@ -42,6 +42,20 @@ def test_a_size_that_no_output_begins_with_is_no_batch(outputs, expected):
     assert batch(outputs, x=(8, 3), shape=(8,)) == expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "outputs", "expected"),
+    [
+        ((3, 64, 48), [("boxes", 4), ("boxes",)], None),
+        ((3, 64, 48), [(3, 10)], 3),
+        ((3, 64, 48), [], 3),
+        ((5, 64, 48), [("boxes", 4)], 5),
+        ((3, 8, 64, 48), [("boxes", 4)], 3),
+    ],
+)
+def test_a_picture_by_itself_is_no_batch_of_three(shape, outputs, expected):
+    assert batch(outputs, image=shape) == expected
+
+
 def test_a_batch_of_one_is_one_whatever_comes_out():
     assert batch([(5, 4)], x=(1, 3)) == 1
 

@@ -112,6 +112,30 @@ def test_an_error_that_changes_an_output_s_shape_counts_as_much_as_the_output(be
     assert (errors[0] <= signal * 4 + 100).all()
 
 
+SPEECH = (
+    "g (float[1,6] x) => (float[A,C] y) { h = Gemm(x, H) a = Abs(h) s = ReduceSum <keepdims = 1> (a, axes) k = Cast <to = 7> (s)"
+    " n = Reshape(k, one) shape = Concat <axis = 0> (n, one) e = Expand(h, shape) y = Gemm(e, G) }"
+)
+
+
+def test_an_error_that_changes_the_shape_of_a_tensor_with_an_error_counts_as_much_as_the_output(bench):
+    """As in text to speech, whose lengths are what a layer predicts."""
+    constants = {"H": 5.0 * np.eye(6, dtype=np.float32), "axes": np.array([1]), "one": np.array([1])}
+    prepared, plan, _, probe = setup(bench, SPEECH, **constants)
+    assert plan.tensor("e") is not None
+    (run,) = probe.runs(bench.samples(prepared.model, 1))
+    small, large = (
+        {
+            site: factor * np.ones_like(run.values[site.tensor])
+            for name in ("x", "e")
+            for site in sites_among(probe.sites, name)
+        }
+        for factor in (1e-6, 3.0)
+    )
+    assert 0.0 < probe.noise(run, small)[0] < 1e-6 * run.reference.power[0]
+    assert probe.noise(run, large)[0] == run.reference.power[0]
+
+
 def test_inputs_of_other_types_and_inputs_that_are_constants_are_fed_as_ever(bench):
     text = "g (float[N,4] x, int64[N] k, float[K] B) => (float[A,C] y) "
     text += "{ e = Gather(E, k) h = Gemm(x, H, B) s = Add(h, e) r = Relu(s) y = Gemm(r, G) }"
