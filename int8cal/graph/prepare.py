@@ -21,6 +21,7 @@ from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.clips import clips_before_moves, fold_clips
 from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
+from int8cal.graph.passes.expands import futile_expands
 from int8cal.graph.passes.float32 import CONVERTED, in_float32, plain_casts
 from int8cal.graph.passes.gemm import apart_biases, biased_products, unit_gemms
 from int8cal.graph.passes.invariants import outside_invariants
@@ -245,6 +246,19 @@ def _form_products(model: onnx.ModelProto) -> None:
             index = Index(model)
 
 
+# The last one last: what goes into a layer does not go behind a pool.
+_PASSES = (
+    futile_expands,
+    hard_sigmoids,
+    pool_means,
+    fold_clips,
+    clips_before_moves,
+    deep_masks,
+    fold_affine,
+    shifts_behind_pools,
+)
+
+
 def fold(model: onnx.ModelProto) -> bool:
     """Fold scale-shift chains and futile clips, over and over until nothing is found: the outputs stay, up to rounding.
 
@@ -261,18 +275,9 @@ def fold(model: onnx.ModelProto) -> bool:
     folded, names = False, Names(model.graph)
     while True:
         found = False
-        rounds = (
-            hard_sigmoids,
-            pool_means,
-            fold_clips,
-            clips_before_moves,
-            deep_masks,
-            fold_affine,
-            shifts_behind_pools,
-        )
-        for each in rounds:
+        for each in _PASSES:
             if each is shifts_behind_pools and found:
-                continue  # what goes into a layer does not go behind a pool
+                continue
             index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:

@@ -64,14 +64,18 @@ def choose_forms(
     forms: Forms = dict.fromkeys(reasons, "weights")
     able = [node for node, reason in reasons.items() if not reason]
     figures = weights = ""
-    if scorer is None:
-        reasons |= dict.fromkeys(able, "there is no validation sample, or no float output, to score its kernel by")
+
+    def score_with(tried: Forms) -> float:
+        if scorer is None:
+            return -math.inf
+        return scorer(build_model(prepared, plan, _with_forms(table, tried)).model).db
+
+    exact = score_with({})
+    if not exact > -math.inf:
+        none = "there is no validation sample" if scorer is None else "no validation sample has a signal"
+        reasons |= dict.fromkeys(able, f"{none}, or no float output, to score its kernel by")
     else:
-
-        def score_with(tried: Forms) -> float:
-            return scorer(build_model(prepared, plan, _with_forms(table, tried)).model).db
-
-        exact, first = score_with({}), score_with(forms)
+        first = score_with(forms)
         forms, plain = _worth_their_bytes(Index.of(prepared), plan, score_with, exact, first)
         weights = f"in int8 they cost too much, {first:.2f} dB at the outputs instead of {exact:.2f}"
         able = [node for node in able if forms.get(node) == "weights"]

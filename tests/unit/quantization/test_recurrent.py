@@ -351,6 +351,19 @@ def test_without_anything_to_score_by_no_kernel_is_trusted(bench):
     assert "there is no validation sample" in notes[0]
 
 
+def test_without_a_signal_to_score_by_nothing_is_tried(bench):
+    tried = []
+
+    def scorer(model):
+        tried.append(model)
+        return SimpleNamespace(db=-np.inf)
+
+    forms, notes = forms_for(bench, three(bench), scorer)
+    assert set(forms.values()) == {"weights"}
+    assert "no validation sample has a signal" in notes[0]
+    assert len(tried) == 1
+
+
 def test_other_targets_get_models_of_onnx_alone(bench):
     forms, notes = forms_for(bench, three(bench), score_by({}), target="openvino")
     assert set(forms.values()) == {"weights"}
