@@ -22,6 +22,9 @@ Side = Literal["end", "start", "both ends", "inside"]
 How = Literal["trimmed", "masked", "kept"]
 
 
+FIXED = "the length is fixed"  # why padding was kept that the model asks for
+
+
 @dataclass(frozen=True)
 class Padding:
     """What padding samples had, and what became of it; adds with `+`.
@@ -70,7 +73,8 @@ class Padding:
             return f"{what}: trimmed, the outputs are the same without it"
         if self.how == "masked":
             return f"{what}: left out of every tensor by position, the other outputs do not depend on it"
-        return f"{what} and counts in ranges and figures: {self.why}; give samples of their own length"
+        do = "export the model with a free one" if self.why == FIXED else "give samples of their own length"
+        return f"{what} and counts in ranges and figures: {self.why}; {do}"
 
     def __str__(self) -> str:
         return f"padding: {self.text}"

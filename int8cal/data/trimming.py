@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from int8cal.data.padding import How, Padding, Positions, Side, axes_of_positions, with_other_padding
+from int8cal.data.padding import FIXED, How, Padding, Positions, Side, axes_of_positions, with_other_padding
 from int8cal.errors import Int8calError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Trimmer:
             return "some lies between what is kept"
         ways = [way for way in self._ways(sample, spec) if not any(_fixed(each.signature, way) for each in models)]
         if not ways:
-            return "the length is fixed"
+            return FIXED
         runs = [each.run for each in models]
         proven = (way for way in ways if _proven(runs[0], runs[1:], sample.feed, way, kept, spec))
         return next(proven, "the outputs are not the same without it")

@@ -79,6 +79,8 @@ _WAVES = _CONVOLUTIONS | {"Tanh"}
 _CHANNELS_AT = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1, "LayerNormalization": -1}
 # Values between 0 and 1 are probabilities behind these; features behind a Relu, say, may be so small by chance.
 _BOUNDING = frozenset({"Clip", "Div", "Exp", "Mul", "Max", "Min", "Where", "Pow"})
+# Features, such as prototypes of masks, and no scores: nobody's order of classes is behind these. A swish ends in Mul.
+_ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Gelu", "HardSwish", "Mish", "Swish", "Mul"})
 _EMBEDDING_NAMES = re.compile(r"emb|feat|pool|hidden|vector|descriptor", re.IGNORECASE)
 
 
@@ -366,7 +368,9 @@ def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
     if op in _SIGMOID or (op in _BOUNDING and low >= 0.0 and high <= 1.0):
         return "probabilities"
     if value.ndim == _IMAGE_RANK and min(value.shape[2:]) > 1:
-        return "image" if channels in _PLANES else "class scores"
+        if channels in _PLANES:
+            return "image"
+        return "values" if op in _ACTIVATIONS else "class scores"
     if op not in _PRODUCTS | _CONVOLUTIONS or channels < _LEAST_CLASSES:
         return "values"
     return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from int8cal.data.padding import Padding, axes_of_positions, kept, record, recorded, tally, with_other_padding
+from int8cal.data.padding import FIXED, Padding, axes_of_positions, kept, record, recorded, tally, with_other_padding
 from int8cal.data.sample import Sample
 from int8cal.data.trimming import Opened, Trimmer
 from int8cal.errors import ModelError, StatisticsError
@@ -248,6 +248,6 @@ def test_a_line_says_how_much_padding_there_was_and_what_became_of_it():
         "padding: attention_mask is 0 at 25.0 % of the positions of 40 samples (end): trimmed, the outputs are the same "
         "without it"
     )
-    assert "counts in ranges and figures: its length is fixed" in str(
-        replace(end, how="kept", why="its length is fixed")
-    )
+    kept = replace(end, how="kept", why="some lies between what is kept")
+    assert str(kept).endswith("figures: some lies between what is kept; give samples of their own length")
+    assert str(replace(kept, why=FIXED)).endswith("figures: the length is fixed; export the model with a free one")

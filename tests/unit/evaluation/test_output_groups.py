@@ -93,6 +93,8 @@ def test_coordinates_that_one_node_computes_with_the_scores_are_told_by_their_va
     [
         ("class scores", (1, 10), "Gemm"),
         ("class scores", (1, 5, 16, 16), "Conv"),
+        ("values", (1, 32, 16, 16), "Mul"),
+        ("values", (1, 5, 16, 16), "Relu"),
         ("image", (1, 3, 16, 16), "Conv"),
         ("embedding", (1, 128), "ReduceMean"),
         ("token logits", (1, 7, 5000), "MatMul"),
