@@ -23,6 +23,7 @@ from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
+from int8cal.quantization.norms import adds_before_norms
 from int8cal.quantization.pools import averages_of_codes, pools_before_codes, stop_codes, write_average
 from int8cal.quantization.prelu import last_of_prelu, write_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
@@ -74,8 +75,7 @@ class _Emitter:
     def __init__(self, draft: Draft, activations: Mapping[str, Affine], layers: Mapping[str, QuantizedLayer]) -> None:
         model, plan = draft.model, draft.plan
         self.model, self.plan, self.activations = model, plan, activations
-        self.integers = layers
-        self.index = draft.index
+        self.integers, self.index, self.draft = layers, draft.index, draft
         self.layer_of: dict[str, Layer] = {layer.node: layer for layer in plan.layers}
         self.owners = Counter(layer.weight for layer in plan.layers)
         self.names = Names(model.graph)
@@ -86,12 +86,10 @@ class _Emitter:
         # with s8 activations the runtime's Gemm takes several times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
-        self.planes = draft.residual
-        self.copies, self.fine = draft.copies, draft.fine
+        self.planes, self.copies, self.fine = draft.residual, draft.copies, draft.fine
         self.remainders: dict[tuple[str, tuple[int, ...]], str] = {}  # tensor, channels -> what first codes leave
         self.picked: dict[tuple[str, int, tuple[int, ...]], str] = {}  # codes, axis and channels -> these channels
         self.joined: dict[tuple[int, tuple[str, ...]], str] = {}  # axis and codes -> these side by side
-        self.draft = draft
         self.padded: dict[str, str] = {}  # codes -> these with a channel of zeros
         self.rows = Rows(self.built, model)
         self.repeated: dict[str, tuple[str, str]] = {}  # scales and zero points per channel
@@ -105,6 +103,7 @@ class _Emitter:
         self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.pools = pools_before_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.repeats = repeats(draft, activations) if looks_behind else {}
+        self.sums = adds_before_norms(self.index, plan) if looks_behind else frozenset[str]()
         self.averages = averages_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
@@ -178,6 +177,8 @@ class _Emitter:
             self._line(copy, node, *line)
         elif last:
             write_prelu(self.built, copy, last)
+        elif node.name in self.sums:
+            self.nodes.append(instead(copy, "Sum", copy.input, copy.output[0]))
         elif node.name in self.averages:
             write_average(self.built, self.index, copy, node)
         else:
