@@ -27,7 +27,7 @@ from int8cal.numerics.gram import (
 )
 from int8cal.progress import track
 from int8cal.runtime.batching import batch_size, fed, run_samples
-from int8cal.runtime.sessions import APART, SIDE_BY_SIDE, Session, cpu_count
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def take_moments(
     for chunk in in_chunks(alike.values(), held, PASS_BYTES):
         firsts = [layers[0] for layers in chunk]
         tapped = tapped_model(model, [each.tensor for each in firsts])
-        session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE, disabled_optimizers=APART)
+        session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
         alone = threads if len(firsts) == 1 else 1
         sums = [[MomentSums(each.groups, each.size, alone) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
@@ -283,7 +283,7 @@ def read_rows(
     index = Index(model)
     inputs = {layer.node: _float_input(index, layer) for layer in layers}
     tapped = tapped_model(model, [each.tensor for each in inputs.values()])
-    session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE, disabled_optimizers=APART)
+    session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
     found: dict[str, list[Float32]] = {node: [] for node in inputs}
     for group, outputs in run_samples(session, signature, samples):
         values = fed(group) | outputs

@@ -26,7 +26,7 @@ from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
 from int8cal.protos import PackedModel, copied, weight_bytes
 from int8cal.runtime.batching import batch_size, make_feed, run_group
-from int8cal.runtime.sessions import APART, SIDE_BY_SIDE, Session
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 from int8cal.threads import in_order
 
 if TYPE_CHECKING:
@@ -252,9 +252,7 @@ class Probe:
     def _session(self, *, noisy: bool) -> Session:
         if noisy not in self._sessions:
             model = self._injection.model if noisy else tapped_model(self.model, (*self._shown, *self._outputs))
-            self._sessions[noisy] = Session(
-                model, threads=self.threads, at_once=SIDE_BY_SIDE, disabled_optimizers=APART
-            )
+            self._sessions[noisy] = Session(model, threads=self.threads, at_once=SIDE_BY_SIDE)
         return self._sessions[noisy]
 
 

@@ -21,7 +21,7 @@ from int8cal.graph.edit import one_node_model, refill
 from int8cal.graph.index import attribute
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
-from int8cal.runtime.sessions import APART, NEVER_RUN, QUIET, Session, scratch_folder, weights_beside
+from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, scratch_folder, weights_beside
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -81,7 +81,7 @@ def open_taps(
                         names = {output.name: output.name for output in optimized.graph.output}
                         blocks = {name: block if name in outputs else 1 for name in names}
                         return TapSession(session, names | outputs, blocks)
-    session = Session(tapped, threads=threads, entries=QUIET, disabled_optimizers=APART)
+    session = Session(tapped, threads=threads, entries=QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
 
 
@@ -162,13 +162,7 @@ def _optimized(model: onnx.ModelProto | ModelView, folder: Path) -> onnx.ModelPr
     """Let the runtime write the graph it would run, weights beside it; None where it cannot write it."""
     path = folder / "optimized.onnx"
     try:
-        Session(
-            model,
-            threads=1,
-            optimized_path=path,
-            entries=weights_beside("optimized.data", 1024) | NEVER_RUN,
-            disabled_optimizers=APART,
-        )
+        Session(model, threads=1, optimized_path=path, entries=weights_beside("optimized.data", 1024) | NEVER_RUN)
     except ModelError:
         return None  # some fused nodes cannot be written; the plain session then says what is wrong, if anything is
     return onnx.load(str(path), load_external_data=False)

@@ -46,8 +46,6 @@ CPU = "CPUExecutionProvider"
 # After a run the session's threads wait for the next one in a busy loop, some milliseconds long. Where something else
 # runs between two runs, another session or counting, that takes a core from it: on two cores it takes twice as long.
 QUIET = {"session.force_spinning_stop": "1"}
-# Of sessions that nobody times: the kernel of the joined nodes takes longer than theirs, see quantization.norms.
-APART = ("SkipLayerNormFusion",)
 # Of a session that is opened for the graph that it writes: kernels would lay out their weights once more.
 NEVER_RUN = {"session.disable_prepacking": "1"}
 

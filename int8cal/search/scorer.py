@@ -22,7 +22,7 @@ from int8cal.numerics.metrics import sqnr_db
 from int8cal.probe.noise import ReferenceOutputs, relative
 from int8cal.probe.score_points import score_points, scored_int8, split_points, tensors_of
 from int8cal.runtime.batching import run_each
-from int8cal.runtime.sessions import APART, SIDE_BY_SIDE, Session
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -184,7 +184,7 @@ class Scorer:
         if not self._reference:
             self._take_reference()
         model, names = scored_int8(int8, self.points)
-        session = Session(model, threads=self._threads, at_once=SIDE_BY_SIDE, disabled_optimizers=APART)
+        session = Session(model, threads=self._threads, at_once=SIDE_BY_SIDE)
         feeds = feeds_for(int8, self._samples[: len(self._reference)])
         signal = np.array([exact.signal for exact in self._reference])
         noise = np.zeros((len(signal), len(self.points)))
