@@ -142,6 +142,7 @@ def average_pools(draw):
     return model, np.random.default_rng(0).normal(size=dims).astype(np.float32)
 
 
+@newest  # onnxruntime 1.22 divides by fewer taps at a border whose pads count, in opset 19
 @given(average_pools())
 def test_an_average_that_is_a_convolution_has_its_values(made):
     model, x = made
