@@ -149,7 +149,8 @@ class FloatLimits:
     """Up to where a convolution is faster in float, with what stands around it, see graph.float_convolutions.
 
     Attributes:
-        groups: Channels of a group, one included.
+        groups: Channels of a group, one included; of several, groups with one tap or an odd number, which gain least by
+            being joined, or are not.
         products: Products per value (channels times taps).
         pair: The same of one beside one with groups of so few channels.
         image: Channels and taps of one that reads an image.

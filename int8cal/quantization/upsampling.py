@@ -118,7 +118,7 @@ def write_repeated(
     if height is None or width is None:
         shape, target = added("shape"), added("sizes")
         built.node("Shape", [last], shape)
-        built.node("Mul", [shape, built.constant(f"{output}whole_factors", np.array([1, *factors, 1]))], target)
+        built.node("Mul", [shape, built.constant(f"{output}_factors", np.array([1, *factors, 1]))], target)
     else:
         sizes = np.array([0, height * factors[0], width * factors[1], channels])
         target = built.constant(f"{output}_sizes", sizes)
