@@ -116,8 +116,9 @@ class OutputDirectory:
             if not self._unborn:
                 sweep(self.path)
         except BaseException as error:
-            self._lock.release()
-            sweep(parent)  # an interrupt may have come before the hidden folder was known to be this one's
+            if not self._unborn:  # an interrupt may have come before the hidden folder was known to be this one's
+                self._lock.release()
+                sweep(parent)
             self._leave()
             if isinstance(error, OSError):
                 raise _output_error(self.path, error) from error
