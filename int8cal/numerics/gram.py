@@ -29,7 +29,7 @@ _BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
 _WIDE = 1 << 23  # values of one product, at most: 32 MB
 _LONG = 2  # and how many rows for each column
 _LARGE_SHARE = 16  # one column of so many may be larger: its products run in float64
-_SIDE = 1024  # of a block of a Gram
+_SIDE = 512  # of a block of a Gram
 _SMALL = 64  # columns up to which float64 is as fast, and needs no blocks
 
 
@@ -122,7 +122,7 @@ class MomentSums:
 
 
 def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
-    """Add rows^T rows, a block at a time: what is not yet float64 takes four megabytes, whatever the size."""
+    """Add rows^T rows, a block at a time: what is not yet float64 takes one megabyte, whatever the size."""
     cuts = [slice(first, first + _SIDE) for first in range(0, len(gram), _SIDE)]
 
     def add_block(pair: tuple[slice, slice]) -> None:
@@ -300,17 +300,21 @@ def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, gro
     return np.ascontiguousarray(np.moveaxis(split, 3, 0)).reshape(groups, count * len(reads), -1)
 
 
-def matrix_rows(codes: npt.NDArray[Any], zero_point: int, places: Int64) -> Float32:
-    """Cut rows out of what a matrix product reads.
+def chosen_rows(codes: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+    """Copy up to `limit` rows of each sample of what a matrix product reads, (N, rows, K): (N * chosen, K)."""
+    return codes[:, some_of(codes.shape[1], limit)].reshape(-1, codes.shape[-1])
+
+
+def matrix_rows(codes: npt.NDArray[Any], zero_point: int) -> Float32:
+    """Turn what a matrix product reads into integers.
 
     Args:
-        codes: uint8 or int8 (N, rows, K).
+        codes: uint8 or int8 (rows, K).
         zero_point: Of the codes.
-        places: Which rows of each sample.
 
     Returns:
-        (1, N * places, K), code - zero point.
+        (1, rows, K), code - zero point.
     """
-    chosen = codes[:, places].astype(np.float32)
-    chosen -= np.float32(zero_point)
-    return chosen.reshape(1, -1, codes.shape[-1])
+    rows: Float32 = codes[None].astype(np.float32)
+    rows -= np.float32(zero_point)
+    return rows

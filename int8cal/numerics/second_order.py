@@ -22,6 +22,8 @@ from int8cal.numerics.rounding import ALL, SAME_CHANNEL, is_safe
 from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from int8cal.numerics import Float64, Int8
     from int8cal.numerics.affine import QType
 
@@ -33,7 +35,8 @@ PASSES = 20  # of single steps over a row, at most
 _ROUGH = 1e-4  # far above the error of sums in float32
 # Weights that are rounded together at least, and rows: products of few rows take as long to lay out the moments.
 _PART, _PART_ROWS = 1 << 16, 192
-_COLUMNS = 128  # whose errors reach the columns before them in one product
+_COLUMNS = 64  # whose errors reach the columns before them in one product
+_STRIP = 512  # columns, or rows, of a product of triangular matrices that are taken together
 
 
 def share_without_data(size: int, count: int) -> float:
@@ -67,8 +70,8 @@ def mixed(gram: Float64, count: int, channels: int, *, overwrite: bool = False) 
             own = spread[channel::channels] * np.sqrt(share * SAME_CHANNEL / (1.0 + SAME_CHANNEL + ALL))
             moments[channel::channels, channel::channels] += own[:, None] * own
         outer = spread * np.sqrt(share * ALL / (1.0 + SAME_CHANNEL + ALL))
-        for first in range(0, size, _COLUMNS):
-            moments[first : first + _COLUMNS] += outer[first : first + _COLUMNS, None] * outer
+        for first in range(0, size, _STRIP):
+            moments[first : first + _STRIP] += outer[first : first + _STRIP, None] * outer
         moments[np.arange(size), np.arange(size)] += share * diagonal / (1.0 + SAME_CHANNEL + ALL)
     return result
 
@@ -89,9 +92,9 @@ def error_power(rows: Rows, scales: Float64, codes: Int8, gram: Float64) -> floa
     total = 0.0
     for own, sums in zip(errors, gram, strict=True):
         # sum of e^T G e = sum of G * sum of e e^T: a symmetric product, of which seven digits are enough
-        for first in range(0, len(sums), _COLUMNS):
-            product = own[:, first : first + _COLUMNS].T @ own[:, first:]
-            part = sums[first : first + _COLUMNS, first:]
+        for first in range(0, len(sums), _STRIP):
+            product = own[:, first : first + _STRIP].T @ own[:, first:]
+            part = sums[first : first + _STRIP, first:]
             width = product.shape[0]
             total += 2.0 * float(np.einsum("kl,kl->", product, part)) - float(
                 np.einsum("kl,kl->", product[:, :width], part[:, :width])
@@ -147,23 +150,27 @@ def round_second_order(
         above that of `start`.
     """
     groups = len(moments)
-    exact = grouped(rows.values / scales[:, None, None], groups).astype(np.float64)
+    # rows in one piece: the weights of a MatMul come by columns, which the loops would read from all over the memory
+    exact = np.ascontiguousarray(grouped(rows.values / scales[:, None, None], groups), np.float64)
     first = np.ascontiguousarray(grouped(start, groups), np.float64)
     low, high = float(dtype.qmin), float(dtype.qmax)
-    lower = np.asarray(np.linalg.cholesky(moments), np.float64) if lower is None else lower
-    rough = moments.astype(np.float32)
+    lower = factor(moments, threads) if lower is None else lower
+    rough = lower.astype(np.float32)
     codes = np.empty(exact.shape, np.int8)
 
     def round_part(part: tuple[slice, slice]) -> None:
-        own, before = exact[part], first[part]
-        exactly, nearly, factor = moments[part[0]], rough[part[0]], lower[part[0]]
-        found, sums = _descend(own, columnwise(own, factor, links, low, high), exactly, links, low, high)
+        own, before, of = exact[part], first[part], lower[part[0]]
+        codes[part], weighed = columnwise(own, of, links, low, high)
+        slopes = _times_transposed(weighed, of)
+        found, sums = _descend(own, codes[part], slopes, moments[part[0]], links, low, high)
         # to seven digits at first, which nearly always tell
-        worse = sums >= (1.0 - _ROUGH) * _sums(own, before, nearly)
+        worse = sums >= (1.0 - _ROUGH) * _sums(own, before, rough[part[0]])
         if worse.any():
-            worse &= sums >= _sums(own, before, exactly)
+            worse &= sums >= _sums(own, before, of)
         if worse.any():
-            found = np.where(worse[:, :, None], _descend(own, before, exactly, links, low, high)[0], found)
+            slopes = (before - own) @ moments[part[0]]
+            other, _ = _descend(own, before, slopes, moments[part[0]], links, low, high)
+            found = np.where(worse[:, :, None], other, found)
         codes[part] = found
 
     for _ in in_parts(round_part, _parts(exact.shape), threads):
@@ -171,14 +178,58 @@ def round_second_order(
     return ungrouped(codes, rows.values.shape)
 
 
-def _sums(exact: Float64, codes: Float64, moments: npt.NDArray[Any]) -> Float64:
-    errors = codes - exact
-    slopes = errors.astype(moments.dtype) @ moments
-    sums: Float64 = np.einsum("gok,gok->go", slopes.astype(np.float64), errors)
+def factor(moments: Float64, threads: int = 1) -> Float64:
+    """Return the Cholesky factors L of moments, (groups, K, K): lower triangular, moments = L L^T.
+
+    A strip of columns at a time, of which nearly all is products of matrices. numpy's function takes twice as long
+    where K is 2,000 and more, and one thread.
+
+    Raises:
+        numpy.linalg.LinAlgError: Moments are not positive definite.
+    """
+    if moments.shape[-1] <= _COLUMNS:
+        return np.asarray(np.linalg.cholesky(moments), np.float64)
+    result = np.zeros_like(moments)
+    for sums, lower in zip(moments, result, strict=True):
+        for begin in range(0, len(sums), _COLUMNS):
+            end = min(begin + _COLUMNS, len(sums))
+            known = lower[begin:end, :begin]
+            square = sums[begin:end, begin:end] - known @ known.T
+            lower[begin:end, begin:end] = np.linalg.cholesky(square)
+            inverse = np.linalg.inv(lower[begin:end, begin:end])
+
+            def below(part: slice, *, own: slice = slice(begin, end), inverse: Float64 = inverse) -> None:
+                rest = sums[part, own] - lower[part, : own.start] @ lower[own, : own.start].T  # noqa: B023
+                lower[part, own] = rest @ inverse.T  # noqa: B023
+
+            for _ in in_parts(below, list(_strips(end, len(sums))), threads):
+                pass
+    return result
+
+
+def _strips(begin: int, end: int) -> Iterator[slice]:
+    return (slice(first, min(first + _STRIP, end)) for first in range(begin, end, _STRIP))
+
+
+def _sums(exact: Float64, codes: Float64, lower: npt.NDArray[Any]) -> Float64:
+    """Return e^T L L^T e of codes (groups, rows, K), to the digits that L has: (groups, rows)."""
+    errors = (codes - exact).astype(lower.dtype)
+    sums = np.zeros(exact.shape[:2])
+    for part in _strips(0, exact.shape[2]):
+        weighed = errors[:, :, part.start :] @ lower[:, part.start :, part]
+        sums += np.einsum("gok,gok->go", weighed, weighed)
     return sums
 
 
-def columnwise(exact: Float64, lower: Float64, links: Links, low: float, high: float) -> Float64:
+def _times_transposed(values: Float64, lower: Float64) -> Float64:
+    """Return values (groups, rows, K) times L^T."""
+    result = np.empty(values.shape)
+    for part in _strips(0, values.shape[2]):
+        result[:, :, part] = values[:, :, : part.stop] @ lower[:, part, : part.stop].transpose(0, 2, 1)
+    return result
+
+
+def columnwise(exact: Float64, lower: Float64, links: Links, low: float, high: float) -> tuple[Float64, Float64]:
     """Round column by column from the last, each making up for those behind it; safe and in range.
 
     Args:
@@ -187,46 +238,55 @@ def columnwise(exact: Float64, lower: Float64, links: Links, low: float, high: f
             against its own.
         links: (K - 1,).
         low, high: Range of the codes.
+
+    Returns:
+        Codes, shaped as the weights; and their errors times the factor, whose squares add up to e^T H e.
     """
     size = exact.shape[2]
-    codes, errors = np.empty_like(exact), np.zeros_like(exact)
+    codes, errors, weighed = (np.zeros(exact.shape) for _ in range(3))
     for stop in range(size, 0, -_COLUMNS):
         begin = max(stop - _COLUMNS, 0)
         carried = errors[:, :, stop:] @ lower[:, stop:, begin:stop]
         _round_block(exact, lower, links, low, high, begin, carried, codes, errors)
-    return codes
+        weighed[:, :, begin:stop] = carried
+    return codes, weighed
 
 
 def _round_block_loop(
     exact: Any, lower: Any, links: Any, low: Any, high: Any, begin: Any, carried: Any, codes: Any, errors: Any
 ) -> None:
-    # carried: what the errors behind each column of the block ask of it, (groups, rows, columns of the block)
+    # carried: what the errors behind each column of the block ask of it, (groups, rows, columns of the block); with the
+    # column's own error in the end
+    size = exact.shape[2]
     for group in range(len(exact)):
         for row in range(exact.shape[1]):
-            for k in range(begin + carried.shape[2] - 1, begin - 1, -1):
-                weight = exact[group, row, k]
-                wanted = weight - carried[group, row, k - begin] / lower[group, k, k]
+            weights, own, asked = exact[group, row], codes[group, row], carried[group, row]
+            for place in range(carried.shape[2] - 1, -1, -1):
+                k = begin + place
+                weight, own_factor, factors = weights[k], lower[group, k, k], lower[group, k, begin:k]
+                wanted = weight - asked[place] / own_factor
                 code = min(max(np.rint(wanted), low), high)
                 if k > 0 and links[k - 1]:
                     # the partner is not fixed yet: both give way alike, as `rounding` does
-                    other = exact[group, row, k - 1]
+                    other = weights[k - 1]
                     sign = -1.0 if code < 0.0 else 1.0
                     mine, theirs = sign * code, sign * min(max(np.rint(other), low), high)
                     if theirs > 0.0 and mine + theirs > SAFE_SUM:
                         half = np.rint((sign * (wanted - other) + SAFE_SUM) / 2.0)
                         code = sign * min(max(half, SAFE_SUM - theirs), mine)
-                if k + 1 < exact.shape[2] and links[k]:
-                    fixed = codes[group, row, k + 1]
+                if k + 1 < size and links[k]:
+                    fixed = own[k + 1]
                     lowest = -SAFE_SUM - fixed if fixed < 0.0 else -SAFE_SUM
                     highest = SAFE_SUM - fixed if fixed > 0.0 else SAFE_SUM
                     code = min(max(code, lowest), highest)
                 if weight == 0.0:
                     code = 0.0
-                codes[group, row, k] = code
+                own[k] = code
                 error = code - weight
                 errors[group, row, k] = error
-                for j in range(k - begin):
-                    carried[group, row, j] += error * lower[group, k, begin + j]
+                for j in range(len(factors)):  # in arrays of their own: only so is it compiled to vectors
+                    asked[j] += error * factors[j]
+                asked[place] += error * own_factor
 
 
 def _round_block_twin(
@@ -252,6 +312,7 @@ def _round_block_twin(
         codes[:, :, k] = code
         errors[:, :, k] = code - exact[:, :, k]
         carried[:, :, : k - begin] += errors[:, :, k, None] * lower[:, None, k, begin:k]
+        carried[:, :, k - begin] += errors[:, :, k] * lower[:, None, k, k]
 
 
 def _lowered(code: Float64, near: Float64, wanted: Float64, other: Float64) -> Float64:
@@ -270,11 +331,14 @@ def _beside(code: Float64, fixed: Float64) -> Float64:
 
 
 def _descend(
-    exact: Float64, start: Float64, moments: Float64, links: Links, low: float, high: float
+    exact: Float64, start: npt.NDArray[Any], slopes: Float64, moments: Float64, links: Links, low: float, high: float
 ) -> tuple[Float64, Float64]:
-    """Step down from codes (groups, rows, K); returns the codes and their sums, (groups, rows)."""
-    codes = np.array(start)
-    slopes = (codes - exact) @ moments
+    """Step down from codes (groups, rows, K) with half the gradient there, which is overwritten.
+
+    Returns:
+        The codes and their sums, (groups, rows).
+    """
+    codes = start.astype(np.float64)
     _step(exact, moments, links, low, high, slopes, codes)
     return codes, np.einsum("gok,gok->go", slopes, codes - exact)
 

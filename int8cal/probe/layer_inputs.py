@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,11 @@ from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import in_chunks, tapped_model
 from int8cal.numerics.gram import (
     MomentSums,
+    chosen_rows,
     convolution_reads,
     convolution_rows,
     matrix_rows,
     moments_bytes,
-    some_of,
     transposed_reads,
 )
 from int8cal.progress import track
@@ -31,7 +32,7 @@ from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import onnx
 
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
-# The moments of one pass take up to this; those of a single larger input have a pass of their own.
-PASS_BYTES = 200_000_000
+# What one pass sees takes up to this; what a single larger input takes has a pass of its own.
+PASS_BYTES = 128_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
@@ -96,10 +97,17 @@ class LayerInput:
             samples: Samples in the run.
             limit: Positions per sample.
         """
+        return self.rows_of(self.codes(values, samples, limit), limit)
+
+    def codes(self, values: npt.NDArray[Any], samples: int, limit: int) -> npt.NDArray[Any]:
+        """Choose of a run's values what `rows_of` makes the same rows of: (positions, K) for a product, else all."""
+        return values if self.kernel else chosen_rows(values.reshape(samples, -1, values.shape[-1]), limit)
+
+    def rows_of(self, codes: npt.NDArray[Any], limit: int) -> Float32:
+        """Cut the rows out of what was chosen, with the same limit."""
         if not self.kernel:
-            split = values.reshape(samples, -1, values.shape[-1])
-            return matrix_rows(split, self.zero_point, some_of(split.shape[1], limit))
-        return convolution_rows(values, self.zero_point, self._reads(values.shape[2:], limit), self.groups)
+            return matrix_rows(codes, self.zero_point)
+        return convolution_rows(codes, self.zero_point, self._reads(codes.shape[2:], limit), self.groups)
 
     def limit(self, samples: int, rows: int) -> int:
         """Return how many positions to take of each of so many samples, for so many rows at least where there are."""
@@ -172,18 +180,18 @@ def take_moments(
     splits: Sequence[Sequence[SampleLike]],
     *,
     threads: int = 0,
-) -> Iterator[tuple[list[LayerInput], tuple[Moments, ...]]]:
+) -> Iterator[tuple[list[LayerInput], Callable[[], tuple[Moments, ...]]]]:
     """Run splits of samples through an int8 model and give the moments of what its layers read, one per split.
 
     Args:
         model: The int8 model.
-        inputs: Of its layers, in graph order.
+        inputs: Of its layers.
         splits: Samples as the int8 model takes them: those to fit on, and unseen ones, of which fewer rows are taken.
         threads: Threads of the runtime; 0 for all CPUs.
 
     Yields:
-        Layers that read the same rows, with the moments of these, in the order of the first ones; no more than
-        PASS_BYTES of moments are held, or those of one read.
+        Layers that read the same rows, in the order of the first ones, and what computes the moments of these, once;
+        no more than PASS_BYTES is held until then, or what one read takes.
 
     Raises:
         DataError: A kernel failed.
@@ -192,38 +200,85 @@ def take_moments(
     alike: dict[tuple[object, ...], list[LayerInput]] = {}
     for each in inputs:
         alike.setdefault(each.read, []).append(each)
-
-    def held(layers: Sequence[LayerInput]) -> int:
-        return moments_bytes(layers[0].groups, layers[0].size) * len(splits)
-
-    for chunk in in_chunks(alike.values(), held, PASS_BYTES):
+    firsts = [layers[0] for layers in alike.values()]
+    codes = _bytes_of_codes(model, firsts, splits)
+    sums = {each.node: moments_bytes(each.groups, each.size) * len(splits) for each in firsts}
+    kept = {node for node, size in codes.items() if size < sums[node]}
+    held = sums | {node: codes[node] for node in kept}
+    for chunk in in_chunks(alike.values(), lambda layers: held[layers[0].node], PASS_BYTES):
         firsts = [layers[0] for layers in chunk]
         tapped = tapped_model(model, [each.tensor for each in firsts])
         session = Session(tapped, threads=threads, at_once=SIDE_BY_SIDE)
-        alone = threads if len(firsts) == 1 else 1
-        sums = [[MomentSums(each.groups, each.size, alone) for _ in splits] for each in firsts]
+        seen = [[_Seen(each, threads, each.node in kept) for _ in splits] for each in firsts]
         for number, samples in enumerate(splits):
-            limits = [each.limit(len(samples), UNSEEN_ROWS if number else ROWS) for each in firsts]
+            limits = [each.limit(len(samples), _rows(number)) for each in firsts]
             for count, values in _runs(session, model, samples):
 
-                def add_rows(
-                    part: tuple[LayerInput, int, MomentSums], count: int = count, values: Arrays = values
-                ) -> None:
-                    each, limit, own = part
-                    own.add(each.rows(values[each.tensor], count, limit))
+                def add(part: tuple[_Seen, int], count: int = count, values: Arrays = values) -> None:
+                    own, limit = part
+                    own.add(values, count, limit)
 
-                own = (each[number] for each in sums)
-                for _ in in_parts(add_rows, zip(firsts, limits, own, strict=True), threads):
+                own = [each[number] for each in seen]
+                for _ in in_parts(add, zip(own, limits, strict=True), threads):
                     pass
         del session
-        found = list(in_parts(_results, sums, threads))
-        del sums
         for layers in chunk:
-            yield layers, found.pop(0)
+            yield layers, partial(_moments, seen.pop(0))
 
 
-def _results(sums: Sequence[MomentSums]) -> tuple[Moments, ...]:
-    return tuple(part.result() for part in sums)
+class _Seen:
+    """What one layer reads of one split: sums, or the codes that they are made of, where these take less."""
+
+    def __init__(self, source: LayerInput, threads: int, keeps_codes: bool) -> None:
+        self._source = source
+        self._threads = threads
+        self._codes: list[tuple[npt.NDArray[Any], int]] = []
+        self._sums = None if keeps_codes else self._empty()
+
+    def add(self, values: Arrays, samples: int, limit: int) -> None:
+        """Add a run of so many samples, up to `limit` positions of each."""
+        each = self._source
+        if self._sums is None:
+            # a copy: the session may write the next run's values to the same place
+            self._codes.append((each.codes(values[each.tensor], samples, limit).copy(), limit))
+        else:
+            self._sums.add(each.rows(values[each.tensor], samples, limit))
+
+    def moments(self) -> Moments:
+        """Return the moments; what they are made of is gone then."""
+        sums, codes = self._sums or self._empty(), self._codes
+        self._sums, self._codes = None, []
+        for each, limit in codes:
+            sums.add(self._source.rows_of(each, limit))
+        return sums.result()
+
+    def _empty(self) -> MomentSums:
+        return MomentSums(self._source.groups, self._source.size, self._threads)
+
+
+def _moments(seen: Sequence[_Seen]) -> tuple[Moments, ...]:
+    return tuple(part.moments() for part in seen)
+
+
+def _bytes_of_codes(
+    model: onnx.ModelProto, inputs: Sequence[LayerInput], splits: Sequence[Sequence[SampleLike]]
+) -> dict[str, int]:
+    """Say by node what the codes that layers read on all samples take, going by what the first sample has of them."""
+    if not inputs or not splits[0]:
+        return {}
+    session = Session(tapped_model(model, [each.tensor for each in inputs]), threads=1)
+    ((_, values),) = _runs(session, model, splits[0][:1])
+    found = {}
+    for each in inputs:
+        found[each.node] = sum(
+            len(samples) * each.codes(values[each.tensor], 1, each.limit(len(samples), _rows(number))).nbytes
+            for number, samples in enumerate(splits)
+        )
+    return found
+
+
+def _rows(split: int) -> int:
+    return UNSEEN_ROWS if split else ROWS
 
 
 def _runs(session: Session, model: onnx.ModelProto, samples: Sequence[SampleLike]) -> Iterator[tuple[int, Arrays]]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.recognize import norms
 from int8cal.graph.scopes import scopes
-from int8cal.numerics.second_order import error_power, grouped, mixed, round_second_order, ungrouped
+from int8cal.numerics.second_order import error_power, factor, grouped, mixed, round_second_order, ungrouped
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.progress import track
 from int8cal.quantization.build import build_model
@@ -26,7 +26,7 @@ from int8cal.search.search import Remark, propose_layers
 from int8cal.threads import in_order, in_parts, one_thread_each
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.graph.layers import Layer
     from int8cal.numerics.gram import Moments
@@ -133,22 +133,29 @@ def refine_layers(
     layers = {layer.node: layer for layer in built.draft.plan.layers if nodes is None or layer.node in nodes}
     inputs, without = layer_inputs(built.model, list(layers.values()))
     threads = threads or cpu_count()
-    refined: list[Iterator[tuple[str, Refined]]] = []
-    for is_wide in (False, True):
-        some = [each for each in inputs.values() if (each.groups * each.size**2 > _WIDE) == is_wide]
-        moments = take_moments(built.model, some, [fit, validation], threads=threads)
-        refined.append(_refined_each(built, table, layers, moments, threads, at_once=not is_wide))
+    # those of which there is one at a time come last
+    ordered = sorted(inputs.values(), key=_is_wide)
+    moments = take_moments(built.model, ordered, [fit, validation], threads=threads)
+    refined = (
+        _refined_each(built, table, layers, some, threads, at_once=not is_wide)
+        for is_wide, some in itertools.groupby(moments, lambda part: _is_wide(part[0][0]))
+    )
     with one_thread_each():
-        by_node = dict(track(itertools.chain(*refined), len(inputs), "second-order rounding"))
+        each = itertools.chain.from_iterable(refined)
+        by_node = dict(track(each, len(inputs), "second-order rounding"))
     found = {node: by_node[node] for node in inputs}
     return _with(table, found), _lines(found, without)
+
+
+def _is_wide(entry: LayerInput) -> bool:
+    return entry.groups * entry.size**2 > _WIDE
 
 
 def _refined_each(
     built: BuiltModel,
     table: CalibrationTable,
     layers: Mapping[str, Layer],
-    moments: Iterable[tuple[list[LayerInput], tuple[Moments, ...]]],
+    moments: Iterable[tuple[list[LayerInput], Callable[[], tuple[Moments, ...]]]],
     threads: int,
     *,
     at_once: bool,
@@ -163,8 +170,9 @@ def _refined_each(
         at_once: Whether each of these takes layers of its own; otherwise they share the rows of one layer.
     """
 
-    def refine(part: tuple[list[LayerInput], tuple[Moments, ...]]) -> list[tuple[str, Refined]]:
-        entries, (fit, unseen) = part
+    def refine(part: tuple[list[LayerInput], Callable[[], tuple[Moments, ...]]]) -> list[tuple[str, Refined]]:
+        entries, found = part
+        fit, unseen = found()
         return list(_refined_together(built, table, layers, entries, fit, unseen, 1 if at_once else threads))
 
     return itertools.chain.from_iterable(in_order(refine, moments, threads if at_once else 1))
@@ -192,8 +200,7 @@ def _refined_together(
         if lower is None:
             # in the place of the sums, which nothing reads any more
             mixed(fit.gram, fit.count, source.rows.channels, overwrite=True)
-            # numpy copies it by columns, which are contiguous in the transpose
-            lower = np.asarray(np.linalg.cholesky(fit.gram.transpose(0, 2, 1)), np.float64)
+            lower = factor(fit.gram, threads)
         codes, gain = _rounded(source, integers.scales, before, fit.gram, lower, unseen.gram, threads)
         delta = None
         if layer.bias is not None:

@@ -6,6 +6,7 @@ from int8cal.numerics import gram
 from int8cal.numerics.gram import (
     MomentSums,
     Window,
+    chosen_rows,
     convolution_reads,
     convolution_rows,
     matrix_rows,
@@ -114,5 +115,6 @@ def test_chosen_positions_are_spread_and_no_more_than_asked_for():
 
 def test_rows_of_a_matrix_are_chosen_per_sample():
     codes = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    rows = matrix_rows(codes, 1, np.array([0, 2]))
-    np.testing.assert_array_equal(rows[0], codes[:, [0, 2]].reshape(-1, 3).astype(int) - 1)
+    chosen = chosen_rows(codes, 2)
+    np.testing.assert_array_equal(chosen, codes[:, some_of(4, 2)].reshape(-1, 3))
+    np.testing.assert_array_equal(matrix_rows(chosen, 1)[0], chosen.astype(int) - 1)

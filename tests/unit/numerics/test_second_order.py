@@ -9,6 +9,7 @@ from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.second_order import (
     columnwise,
     error_power,
+    factor,
     grouped,
     mixed,
     round_second_order,
@@ -69,8 +70,26 @@ def test_the_rows_of_a_transposed_convolution_belong_to_one_group_each():
 
 def test_without_correlation_columnwise_rounds_to_the_nearest():
     exact = np.random.default_rng(1).normal(scale=20, size=(1, 4, 300))
-    codes = columnwise(exact, np.eye(300)[None] * np.sqrt(3.0), link((), 300, 1), -127.0, 127.0)
+    codes, _ = columnwise(exact, np.eye(300)[None] * np.sqrt(3.0), link((), 300, 1), -127.0, 127.0)
     np.testing.assert_array_equal(codes, np.rint(exact))
+
+
+@pytest.mark.parametrize("size", [7, 64, 65, 700])
+def test_factors_are_lower_triangular_and_give_the_moments_whatever_the_threads(size):
+    rows = np.random.default_rng(2).normal(size=(2, size + 5, size)) * np.geomspace(0.01, 30, size)
+    moments = rows.transpose(0, 2, 1) @ rows
+    found = factor(moments)
+    np.testing.assert_array_equal(found, np.tril(found))
+    np.testing.assert_allclose(found, np.linalg.cholesky(moments), rtol=1e-6, atol=1e-9 * np.abs(found).max())
+    np.testing.assert_array_equal(factor(moments, threads=3), found)
+
+
+def test_what_columnwise_weighs_is_the_errors_times_the_factor():
+    rows, scales, links, gram, _ = problem()
+    lower = factor(mixed(gram, 400, rows.channels))
+    exact = grouped(rows.values / scales[:, None, None], len(gram))
+    codes, weighed = columnwise(exact, lower, links, -127.0, 127.0)
+    np.testing.assert_allclose(weighed, (codes - exact) @ lower, rtol=1e-9, atol=1e-9 * np.abs(weighed).max())
 
 
 def test_zero_stays_zero():

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 from int8cal.errors import TableError
 from int8cal.numerics.affine import S7, S8
 from int8cal.numerics.pairs import link, unsafe_pairs
+from int8cal.probe import layer_inputs as probe_inputs
 from int8cal.probe.layer_inputs import layer_inputs, take_moments
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.integers import Rounding, codes_from_text, codes_to_text
@@ -43,7 +45,8 @@ def test_moments_are_the_same_whatever_the_order_of_samples(refined):
     first, second = (
         {
             entry.node: found
-            for entries, (found,) in take_moments(built.model, list(inputs.values()), [order])
+            for entries, moments in take_moments(built.model, list(inputs.values()), [order])
+            for found in moments()
             for entry in entries
         }
         for order in (samples, samples[::-1])
@@ -51,6 +54,31 @@ def test_moments_are_the_same_whatever_the_order_of_samples(refined):
     for node, found in first.items():
         np.testing.assert_array_equal(found.gram, second[node].gram)
         np.testing.assert_array_equal(found.total, second[node].total)
+
+
+@pytest.mark.parametrize("pass_bytes", [1, 10**9])
+def test_moments_are_the_same_from_codes_and_from_sums_and_whatever_the_passes(bench, monkeypatch, pass_bytes):
+    model = bench.text(
+        "g (float[N,6,80] x) => (float[N,6,9] y) { a = MatMul(x, W) r = Relu(a) y = MatMul(r, V) }",
+        W=(80, 70),
+        V=(70, 9),
+    )
+    samples = [replace(each, feed={"x": each.feed["x"][:1]}) for each in bench.samples(model, count=5)]
+    prepared, plan, table, _ = bench.quantized(model, samples=samples)
+    built = build_model(prepared.model, plan, table)
+    inputs, _ = layer_inputs(built.model, plan.layers)
+    splits = [samples[:3], samples[3:]]
+    found = []
+    for codes in (dict.fromkeys(inputs, size) for size in (1, 10**9)):
+        monkeypatch.setattr(probe_inputs, "_bytes_of_codes", lambda *_, codes=codes: codes)
+        monkeypatch.setattr(probe_inputs, "PASS_BYTES", pass_bytes)
+        found.append([moments() for _, moments in take_moments(built.model, list(inputs.values()), splits)])
+    from_codes, from_sums = found
+    assert len(from_codes) == 2
+    for one, other in zip(itertools.chain(*from_codes), itertools.chain(*from_sums), strict=True):
+        assert one.count == other.count > 0
+        np.testing.assert_array_equal(one.gram, other.gram)
+        np.testing.assert_array_equal(one.total, other.total)
 
 
 def test_a_table_rebuilds_the_refined_model_to_the_byte(refined):
@@ -164,7 +192,8 @@ def test_the_moments_of_any_layer_predict_its_mean_output(bench, name):
     inputs, without = layer_inputs(built.model, plan.layers)
     assert not without
     last = plan.layers[-1]
-    (_, (found,)) = list(take_moments(built.model, list(inputs.values()), [samples]))[-1]
+    _, moments = list(take_moments(built.model, list(inputs.values()), [samples]))[-1]
+    (found,) = moments()
     integers = built.layers[last.node]
     reduction = last.reduction
     scaled = reduction.rows(integers.weight).values * integers.scales[:, None, None]
