@@ -42,6 +42,7 @@ FLOAT_EXTRA_US: dict[str, float] = {
     "Softmax": 1.0e-3,
     "AveragePool": 0.3e-3,
     "GlobalAveragePool": 0.2e-3,
+    "BatchNormalization": 0.4e-3,
 }
 # Microseconds per value that a node writes which is in float whatever is chosen; a pass over it where not named here.
 # Norms and GELUs of many nodes become one kernel, so each node of theirs counts for less than it would take by itself.

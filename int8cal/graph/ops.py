@@ -185,6 +185,9 @@ class OpRule:
         joined_channels: Groups of fewer channels are joined up to so many, see quantization.wide_groups; 0 for never.
         padded_taps: A convolution of three channels and at most so many taps reads a fourth one of zeros, see
             quantization.image_channels.
+        per_channel: It runs as a depthwise convolution where it is a factor and a shift per channel, see
+            quantization.depthwise. It asks for codes of a sum alone: of other tensors, channels have ranges of their
+            own before it, and it joins where they are quantized anyway.
         mode: The value of the attribute "mode" with which alone there is an integer kernel, which is its default; ""
             for any.
         behind: Of "residual": the layers whose kernel it joins; none for any.
@@ -204,6 +207,7 @@ class OpRule:
     in_float: FloatLimits | None = None
     joined_channels: int = 0
     padded_taps: int = 0
+    per_channel: bool = False
     mode: str = ""
     behind: tuple[str, ...] = ()
     delays: bool = False
@@ -233,6 +237,7 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "Softmax": OpRule("compute"),
     "AveragePool": OpRule("compute"),
     "GlobalAveragePool": OpRule("compute"),
+    "BatchNormalization": OpRule("compute", per_channel=True),
     "MaxPool": OpRule("pass"),
     "Reshape": OpRule("pass"),
     "Flatten": OpRule("pass"),

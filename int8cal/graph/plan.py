@@ -29,6 +29,7 @@ from int8cal.graph.layers import (
     unranged_layer_of,
 )
 from int8cal.graph.ops import Kind, OpRule, OpTable, data_slots, is_standard, op_of, op_table
+from int8cal.graph.passes.steps import channel_step, reads_sum
 from int8cal.graph.select import EXCLUDED
 from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
@@ -223,7 +224,8 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind not in kinds or not is_standard(node) or node.name in self.taken_in:
                 continue
-            if rule.for_codes and not (self.selection.of_u8 and line_of(node)):
+            lacks = rule.for_codes and not (self.selection.of_u8 and line_of(node))
+            if lacks or (rule.per_channel and channel_step(self.index, node) is None):
                 continue
             if not rule.mode or attribute(node, "mode", rule.mode.encode()) == rule.mode.encode():
                 yield node, rule
@@ -273,7 +275,8 @@ class _Planner:
         """Go backwards: tensors that somebody would take quantized if they could be had so."""
         wanted = set(self.hard)
         for node, rule in reversed([*self._ruled("compute", "pass")]):
-            if node.name not in self.allowed or self._may_mask(node) or self._has_constant(node, rule):
+            asks = not (self._may_mask(node) or self._has_constant(node, rule))
+            if node.name not in self.allowed or not asks or (rule.per_channel and not reads_sum(self.index, node)):
                 continue
             if wanted.issuperset(self._ends(node)) or (not rule.splits and node.output[0] in wanted):
                 wanted.update(self._variable(node, rule))
@@ -403,8 +406,7 @@ class _Planner:
         ends = {name for node in integer if not self.rules[node.op_type].float_output for name in self._ends(node)}
         passed = {name for node in integer if self._only_passes(node) for name in node.output}
         readers = {layer.input: layer for layer in self.layers.values()}
-        groups: dict[str, str] = {}
-        tensors = []
+        groups, tensors = dict[str, str](), list[QuantizedTensor]()
         for tensor in order:
             producer = self.index.producer.get(tensor)
             layer = readers.get(tensor)
@@ -494,6 +496,5 @@ class _Planner:
         rule = self.rules[node.op_type]
         if rule.kind == "pass":
             return True
-        root = self.shared.root(node.output[0])
-        names = (node.input[slot] for slot in data_slots(node, rule))
-        return rule.shares_inputs and all(self.shared.root(name) == root for name in names)
+        names = (node.output[0], *(node.input[slot] for slot in data_slots(node, rule)))
+        return rule.shares_inputs and len({self.shared.root(name) for name in names}) == 1

@@ -214,12 +214,12 @@ def take_moments(
             limits = [each.limit(len(samples), _rows(number)) for each in firsts]
             for count, values in _runs(session, model, samples):
 
-                def add(part: tuple[_Seen, int], count: int = count, values: Arrays = values) -> None:
+                def show(part: tuple[_Seen, int], count: int = count, values: Arrays = values) -> None:
                     own, limit = part
-                    own.add(values, count, limit)
+                    own.see(values, count, limit)
 
                 own = [each[number] for each in seen]
-                for _ in in_parts(add, zip(own, limits, strict=True), threads):
+                for _ in in_parts(show, zip(own, limits, strict=True), threads):
                     pass
         del session
         for layers in chunk:
@@ -235,7 +235,7 @@ class _Seen:
         self._codes: list[tuple[npt.NDArray[Any], int]] = []
         self._sums = None if keeps_codes else self._empty()
 
-    def add(self, values: Arrays, samples: int, limit: int) -> None:
+    def see(self, values: Arrays, samples: int, limit: int) -> None:
         """Add a run of so many samples, up to `limit` positions of each."""
         each = self._source
         if self._sums is None:

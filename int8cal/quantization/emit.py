@@ -18,13 +18,14 @@ from int8cal.numerics.affine import U16
 from int8cal.numerics.channels import along
 from int8cal.protos import copied, set_metadata, without_weights
 from int8cal.quantization.corrections.residual_codes import fine_scale
+from int8cal.quantization.depthwise import depthwise_of_codes, write_depthwise
 from int8cal.quantization.factors import absorbed_factors
 from int8cal.quantization.gelu import Gelus, find_gelus
 from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
 from int8cal.quantization.norms import adds_before_norms
-from int8cal.quantization.pools import averages_of_codes, pools_before_codes, stop_codes, write_average
+from int8cal.quantization.pools import pools_before_codes, stop_codes
 from int8cal.quantization.prelu import last_of_prelu, write_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
@@ -104,7 +105,7 @@ class _Emitter:
         self.pools = pools_before_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.repeats = repeats(draft, activations) if looks_behind else {}
         self.sums = adds_before_norms(self.index, plan) if looks_behind else frozenset[str]()
-        self.averages = averages_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
+        self.depthwise = depthwise_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
         # the float one before Q is renamed
         self.renamed = {
@@ -179,8 +180,8 @@ class _Emitter:
             write_prelu(self.built, copy, last)
         elif node.name in self.sums:
             self.nodes.append(instead(copy, "Sum", copy.input, copy.output[0]))
-        elif node.name in self.averages:
-            write_average(self.built, self.index, copy, node)
+        elif node.name in self.depthwise:
+            write_depthwise(self.built, self.index, copy, node, self.activations[node.input[0]])
         else:
             self.nodes.append(copy)
         if node.name in self.pools:

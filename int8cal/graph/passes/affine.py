@@ -136,6 +136,8 @@ class Absorber:
             return self._into_sum(node, change, output)
         if node.op_type in ("Mul", "MatMul"):
             return self._into_product(node, change, output)
+        if node.op_type == "Concat":
+            return self._into_concat(node, change, output)
         return None
 
     def _shared_too_often(self, weight: str) -> bool:
@@ -234,6 +236,24 @@ class Absorber:
             if found is not None or not change.shifts:
                 return found
         return None
+
+    def _into_concat(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
+        """Change every part; where they are joined along the channels, each by its own values."""
+        rank = self._index.rank(node.output[0])
+        if len(set(node.input)) < len(node.input) or (rank is None and not change.scalar):
+            return None
+        axis = int(attribute(node, "axis", 0))
+        if change.scalar or (axis if axis < 0 else axis - (rank or 0)) != change.axis:
+            return self._rebuilt(node, output, dict.fromkeys(range(len(node.input)), change))
+        changes, first = {}, 0
+        for slot, name in enumerate(node.input):
+            dims = self._index.dims(name)
+            width = dims[axis] if dims is not None else None
+            if width is None:
+                return None
+            changes[slot] = change.part(slice(first, first + width))
+            first += width
+        return self._rebuilt(node, output, changes)
 
     def _into_product(self, node: onnx.NodeProto, change: Change, output: str) -> Rewrite | None:
         """Scale one side. Channels of a matrix product's side are not those of the product."""

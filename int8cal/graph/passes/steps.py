@@ -66,6 +66,19 @@ def step_of(index: Index, node: onnx.NodeProto) -> AffineStep | None:
     return found if usable and (np.abs(found.shift) < LARGEST_SHIFT).all() else None
 
 
+def channel_step(index: Index, node: onnx.NodeProto) -> AffineStep | None:
+    """Read a BatchNormalization over one or two axes as a step; None for any other node."""
+    if node.op_type != "BatchNormalization" or index.rank(node.input[0]) not in (3, 4):
+        return None
+    return step_of(index, node)
+
+
+def reads_sum(index: Index, node: onnx.NodeProto) -> bool:
+    """Whether a node reads what an Add writes."""
+    before = index.producer.get(node.input[0])
+    return before is not None and before.op_type == "Add"
+
+
 def fits(index: Index, data: str, shape: tuple[int, ...]) -> bool:
     """Whether a constant of this shape leaves the data's shape as it is when the two are broadcast."""
     if not shape:
@@ -155,6 +168,11 @@ class Change:
     def scaling(self) -> Change:
         """Return the factor alone."""
         return replace(self, shift=np.zeros(1))
+
+    def part(self, channels: slice) -> Change:
+        """Return what happens to some of the channels."""
+        factor, shift = (values[channels] if values.size > 1 else values for values in (self.factor, self.shift))
+        return replace(self, factor=factor, shift=shift)
 
     def reshaped(self, values: Float64) -> Float64:
         """Return factor or shift in the shape in which it broadcasts to the tensor."""

@@ -23,6 +23,12 @@ BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels 
     "Softmax": ("m = Softmax <axis = 1> (c)", {}, 8),
     "AveragePool": ("m = AveragePool <kernel_shape = [2, 2]> (c)", {}, 8),
     "GlobalAveragePool": ("m = GlobalAveragePool(c)", {}, 8),
+    # its factors below 0 do not pass the Relu
+    "BatchNormalization": (
+        "r = Relu(c) m = BatchNormalization(r, g, b, n, v)",
+        {**dict.fromkeys("gbn", np.linspace(-1, 1, 8)), "v": np.ones(8)},
+        8,
+    ),
     "MaxPool": ("m = MaxPool <kernel_shape = [2, 2]> (c)", {}, 8),
     "Reshape": ("m = Reshape(c, s)", {"s": np.array([0, 4, 12, 6])}, 4),
     "Transpose": ("m = Transpose <perm = [0, 2, 3, 1]> (c)", {}, 6),

@@ -51,6 +51,24 @@ FOLDED = {
         {**NORM, "W": (4, 6, 2, 2)},
         "ConvTranspose",
     ),
+    "batch norm behind convolutions side by side": (
+        IMAGE,
+        "c = Conv(x, W, B) d = Conv(x, V) j = Concat <axis = 1> (c, d) y = BatchNormalization(j, g, b, m, v)",
+        {**NORM, "W": (4, 4, 3, 3), "B": (4,), "V": (2, 4, 3, 3)},
+        "Conv Conv Concat",
+    ),
+    "the same, channels counted from the end": (
+        IMAGE,
+        "c = Conv(x, W) d = Conv(x, V) j = Concat <axis = -3> (c, d) y = Mul(j, S)",
+        {**C6, "W": (4, 4, 3, 3), "V": (2, 4, 3, 3)},
+        "Conv Conv Concat",
+    ),
+    "a factor per channel behind rows side by side": (
+        IMAGE,
+        "c = Conv(x, W) d = Conv(x, V) j = Concat <axis = 2> (c, d) y = Mul(j, S)",
+        {**C6, "W": (6, 4, 3, 3), "V": (6, 4, 3, 3)},
+        "Conv Conv Concat",
+    ),
     "batch norm behind a Gemm": (
         ROWS,
         "c = Gemm(x, W, B) y = BatchNormalization(c, g, b, m, v)",
@@ -257,6 +275,16 @@ FOLDED = {
 }
 # name -> (head, body, constants); nothing may change
 KEPT = {
+    "a factor behind a convolution beside what takes none": (
+        IMAGE,
+        "c = Conv(x, W) d = Sigmoid(c) e = Conv(x, V) j = Concat <axis = 1> (d, e) y = Mul(j, S)",
+        {**C6, "W": (4, 4, 3, 3), "V": (2, 4, 3, 3)},
+    ),
+    "a factor behind one convolution twice": (
+        IMAGE,
+        "c = Conv(x, W) j = Concat <axis = 1> (c, c) y = Mul(j, S)",
+        {**C6, "W": (3, 4, 3, 3)},
+    ),
     "a factor below zero does not pass a Relu": (
         IMAGE,
         "c = Conv(x, W, B) r = Relu(c) y = Mul(r, S)",
