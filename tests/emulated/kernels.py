@@ -91,7 +91,6 @@ def products(lowest: int) -> dict[str, Case]:
             ("odd channels", (6, 5, 9, 9), (7, 5, 3, 3), {"strides": [2, 2]}),
             ("1x1", (6, 32, 8, 8), (18, 32, 1, 1), {}),
             ("depthwise", (6, 24, 9, 9), (24, 1, 3, 3), {"group": 24, "pads": [1] * 4}),
-            ("depthwise, one tap", (6, 24, 9, 9), (24, 1, 1, 1), {"group": 24}),
             ("groups", (6, 12, 9, 9), (6, 4, 3, 3), {"group": 3}),
         ):
             fed, kernel = Fed(codes(rng, x, image)), codes(rng, w, weight, lowest=lowest)

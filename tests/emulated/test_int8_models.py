@@ -20,7 +20,8 @@ NODES = (
     ("Relu", ["c3"], "r3", {}),
     ("Conv", ["r3", "w4", "b4"], "c4", {}),
     ("Add", ["c4", "r2"], "s", {}),
-    ("Relu", ["s"], "r4", {}),
+    ("BatchNormalization", ["s", "factors", "shifts", "means", "variances"], "n", {}),
+    ("Relu", ["n"], "r4", {}),
     ("GlobalAveragePool", ["r4"], "g", {}),
     ("Flatten", ["g"], "f", {}),
     ("Gemm", ["f", "w5", "b5"], "y", {"transB": 1}),
@@ -39,6 +40,8 @@ def network(tmp_path_factory):
         bound = (3 / np.prod(shape[1:])) ** 0.5
         weights[f"w{index}"] = rng.uniform(-bound, bound, shape).astype(np.float32)
         weights[f"b{index}"] = rng.normal(0, 0.1, shape[0]).astype(np.float32)
+    weights |= {name: rng.normal(0, 0.5, 48).astype(np.float32) for name in ("factors", "shifts", "means")}
+    weights["variances"] = rng.uniform(0.2, 1, 48).astype(np.float32)
     graph = helper.make_graph(
         [helper.make_node(op, inputs, [out], name=out, **more) for op, inputs, out, more in NODES],
         "network",
@@ -65,7 +68,7 @@ def runs(network, native, haswell):
 def test_safe_weights_give_the_same_integers(runs, kind):
     run = runs[kind]
     assert {"QLinearConv", "QLinearAdd", "QLinearMul", "QGemm"} <= set(run.kernels)
-    assert {"Conv", "HardSigmoid"}.isdisjoint(run.kernels)
+    assert {"Conv", "HardSigmoid", "BatchNormalization"}.isdisjoint(run.kernels)
     assert len(run.codes) >= 7
     assert run.changed() == {}
     assert all(np.array_equal(run.here[name], run.there[name]) for name in run.outputs)
