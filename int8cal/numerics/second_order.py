@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,14 +198,16 @@ def factor(moments: Float64, threads: int = 1) -> Float64:
             square = sums[begin:end, begin:end] - known @ known.T
             lower[begin:end, begin:end] = np.linalg.cholesky(square)
             inverse = np.linalg.inv(lower[begin:end, begin:end])
-
-            def below(part: slice, *, own: slice = slice(begin, end), inverse: Float64 = inverse) -> None:
-                rest = sums[part, own] - lower[part, : own.start] @ lower[own, : own.start].T  # noqa: B023
-                lower[part, own] = rest @ inverse.T  # noqa: B023
-
+            below = partial(_solve, sums, lower, slice(begin, end), inverse)
             for _ in in_parts(below, list(_strips(end, len(sums))), threads):
                 pass
     return result
+
+
+def _solve(sums: Float64, lower: Float64, own: slice, inverse: Float64, rows: slice) -> None:
+    """Find some rows of a strip of a factor, below what is the factor of its own square, whose inverse is given."""
+    rest = sums[rows, own] - lower[rows, : own.start] @ lower[own, : own.start].T
+    lower[rows, own] = rest @ inverse.T
 
 
 def _strips(begin: int, end: int) -> Iterator[slice]:
