@@ -73,8 +73,9 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         precision.probe.close()  # scoring opens models of its own
         entries = {name: better.entries.get(name, entry) for name, entry in state.table.tensors.items()}
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
-        if state.results[-1].kept:
-            sweep = precision.sweep(state.table.affines(plan), wanted, within)
+    if fit_ranges:
+        # now of what something else can be done about: what was measured already is not measured again
+        sweep = precision.sweep(state.table.affines(plan), wanted, within)
     precision.probe.close()
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)
