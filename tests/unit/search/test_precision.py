@@ -433,3 +433,24 @@ def test_a_layer_that_takes_raw_pixels_has_no_second_plane(bench, channels):
     table = table.corrected(ResidualCodes({"Conv_h": FACTOR}))
     with pytest.raises(TableError, match="names 'Conv_h', which is no layer with an input of its own in float"):
         int8cal.quantize(model, table)
+
+
+def test_float_regions_are_measured_where_ranges_took_the_time(bench, monkeypatch):
+    blocks = [f"c{n} = Conv(r{n}, W{n}) a{n} = Add(r{n}, c{n}) r{n + 1} = Relu(a{n})" for n in range(40)]
+    text = f"g (float[N,8,6,6] x) => (float[N,8,6,6] y) {{ r0 = Conv(x, V) {' '.join(blocks)} y = Conv(r40, V) }}"
+    model = bench.text(text, V=(8, 8, 1, 1), **{f"W{n}": (8, 8, 1, 1) for n in range(40)})
+    seen, upgrades = [], Precision.upgrades
+
+    def recorded(self, sweep, *more, **others):
+        seen.append((self, sweep))
+        return upgrades(self, sweep, *more, **others)
+
+    monkeypatch.setattr(Precision, "upgrades", recorded)
+    monkeypatch.setattr(
+        "int8cal.search.precision.run_seconds", lambda *_: 1.5 / 70
+    )  # seconds of `fast` for 70 inferences
+    int8cal.calibrate(model, feeds(4 * LEAST_FIT, 8, 6, 6), latency_allowance=1000)
+    ((precision, sweep),) = seen
+    assert precision.has_time_for_ranges
+    assert len(precision.plan.groups) > 70
+    assert sweep.floats
