@@ -24,6 +24,7 @@ from int8cal.graph.load import save_model
 from int8cal.preprocess import Preprocess
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.table_file import table_to_json
+from int8cal.quantization.whole_blocks import in_whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ def stamp(model: onnx.ModelProto, table: CalibrationTable) -> None:
 
 
 def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) -> None:
-    """Save an int8 model with the identity of its table's run; the model in memory stays as it is.
+    """Save an int8 model with the identity of its table's run, laid out for its target; it stays as it is in memory.
 
     Raises:
         OutputError: The directory cannot be written.
@@ -69,7 +70,7 @@ def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) ->
     before = [(item.key, item.value) for item in model.metadata_props]
     stamp(model, table)
     try:
-        save_model(model, path)
+        save_model(in_whole_blocks(model, table.settings.target), path)
     finally:
         del model.metadata_props[:]
         for key, value in before:

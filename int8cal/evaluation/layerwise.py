@@ -29,6 +29,7 @@ from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.protos import metadata_of, weight_bytes
 from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
+from int8cal.quantization.whole_blocks import real_channels
 from int8cal.runtime.batching import make_feed, run_each, run_group
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
 from int8cal.threads import threads_until_done
@@ -289,6 +290,7 @@ def _compare(
 ) -> list[tuple[ErrorSums, str, _Outside]]:
     """Error sums of each tap, what made them impossible ("" when nothing did), and values outside its range."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
+    channels = real_channels(int8.model)
     sums, problems, outside = [ErrorSums()] * len(taps), [""] * len(taps), [_Outside() for _ in taps]
     tensors = [tap.tensor for tap in taps if tap.op_type != "Input"]
     threads = threads or cpu_count()
@@ -308,6 +310,8 @@ def _compare(
             x = sample.feed[tap.tensor] if tap.op_type == "Input" else expected[tap.tensor]
             first_part, *rest = (part.real(actual) for part in dequantized[index])
             y = sum(rest, first_part)
+            if tap.quantize.input[0] in channels:
+                y = y[:, : channels[tap.quantize.input[0]]]
             if x.shape != y.shape:
                 problems[index] = f"its shape is {x.shape} in the FP32 model and {y.shape} in the int8 model"
             elif not np.isfinite(x).all():

@@ -185,6 +185,8 @@ class OpRule:
         joined_channels: Groups of fewer channels are joined up to so many, see quantization.wide_groups; 0 for never.
         padded_taps: A convolution of three channels and at most so many taps reads a fourth one of zeros, see
             quantization.image_channels.
+        channel_block: Channels that the kernel of a depthwise convolution takes at once, see quantization.whole_blocks;
+            0 where it does not matter.
         per_channel: It runs as a depthwise convolution where it is a factor and a shift per channel, see
             quantization.depthwise. It asks for codes of a sum alone: of other tensors, channels have ranges of their
             own before it, and it joins where they are quantized anyway.
@@ -207,6 +209,7 @@ class OpRule:
     in_float: FloatLimits | None = None
     joined_channels: int = 0
     padded_taps: int = 0
+    channel_block: int = 0
     per_channel: bool = False
     mode: str = ""
     behind: tuple[str, ...] = ()
@@ -224,7 +227,7 @@ def data_slots(node: onnx.NodeProto, rule: OpRule) -> tuple[int, ...]:
 
 
 ONNXRUNTIME_CPU: dict[str, OpRule] = {
-    "Conv": OpRule("linear", bias=2, in_float=FloatLimits(), joined_channels=32, padded_taps=25),
+    "Conv": OpRule("linear", bias=2, in_float=FloatLimits(), joined_channels=32, padded_taps=25, channel_block=16),
     "ConvTranspose": OpRule("linear", bias=2, no_kernel=True),
     "Gemm": OpRule("linear", bias=2, float_output=True),
     "MatMul": OpRule("linear", float_output=True),
@@ -277,7 +280,15 @@ _ONNXRUNTIME = OpTable(ONNXRUNTIME_CPU, looks_behind=True)
 # Layers take the activation and the Q behind them into their kernels, whatever the activation: a Q right behind the
 # layer would only round once more.
 _INPUTS_ONLY: dict[str, OpRule] = {
-    op: replace(rule, float_output=True, no_kernel=False, in_float=None, joined_channels=0, padded_taps=0)
+    op: replace(
+        rule,
+        float_output=True,
+        no_kernel=False,
+        in_float=None,
+        joined_channels=0,
+        padded_taps=0,
+        channel_block=0,
+    )
     for op, rule in ONNXRUNTIME_CPU.items()
     if rule.kind == "linear"
 }
