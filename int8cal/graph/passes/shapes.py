@@ -75,6 +75,8 @@ def _constant(wanted: Sizes | None, given: NamedDims | None, allowzero: int) -> 
     ]
     if shape.count(None) > 1 or (None in shape and (0 in shape or -1 in shape)):
         return None
+    if allowzero and 0 in shape and -1 in shape:
+        return None  # the runtime takes [0, -1] of an empty input as it stands, and refuses it as a copied dimension
     told = tuple(-1 if each is None else each for each in shape)
     return told if _may_fit(told, given) else None
 

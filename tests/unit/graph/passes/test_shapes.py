@@ -148,6 +148,7 @@ def test_a_shape_that_cannot_fit_stays_computed(entries):
 
 @settings(max_examples=80, deadline=None)
 @example(["n", "w", "w", "-1"], (True, False, False), 0, [(0, 0), (1, 1)])
+@example(["n", "-1"], (True, False, False), 1, [(0, 0), (0, 0)])
 @given(
     st.lists(st.sampled_from(["n", "m", "w", "n*m", "m*w", "w/2", "-1", "2", "4", "0", "z"]), min_size=1, max_size=5),
     st.tuples(*[st.booleans()] * 3),
