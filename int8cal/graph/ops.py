@@ -251,6 +251,7 @@ ONNXRUNTIME_CPU: dict[str, OpRule] = {
     "DepthToSpace": OpRule("pass"),
     "Split": OpRule("pass", splits=True),
     "Resize": OpRule("pass", mode="nearest"),
+    "Pad": OpRule("pass", mode="constant"),  # with zeros; of codes, see quantization.on_codes
 }
 
 

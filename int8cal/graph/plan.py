@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from int8cal.graph.bodies import full_name
 from int8cal.graph.embeddings import find_embeddings
 from int8cal.graph.float_convolutions import convolutions_faster_in_float
-from int8cal.graph.index import Index, attribute, walk
+from int8cal.graph.index import Index, walk
+from int8cal.graph.kernels import has_kernel
 from int8cal.graph.layers import (
     BESIDE_FLOATS,
     GATES,
@@ -24,12 +25,11 @@ from int8cal.graph.layers import (
     activated,
     are_scores,
     layer_of,
-    line_of,
     recurrent_of,
     unranged_layer_of,
 )
 from int8cal.graph.ops import Kind, OpRule, OpTable, data_slots, is_standard, op_of, op_table
-from int8cal.graph.passes.steps import channel_step, reads_sum
+from int8cal.graph.passes.steps import reads_sum
 from int8cal.graph.select import EXCLUDED
 from int8cal.graph.shared_scales import SharedScales
 from int8cal.protos import subgraphs
@@ -224,10 +224,7 @@ class _Planner:
             rule = self.rules.get(node.op_type)
             if rule is None or rule.kind not in kinds or not is_standard(node) or node.name in self.taken_in:
                 continue
-            lacks = rule.for_codes and not (self.selection.of_u8 and line_of(node))
-            if lacks or (rule.per_channel and channel_step(self.index, node) is None):
-                continue
-            if not rule.mode or attribute(node, "mode", rule.mode.encode()) == rule.mode.encode():
+            if has_kernel(self.index, node, rule, of_u8=self.selection.of_u8):
                 yield node, rule
 
     def _variable(self, node: onnx.NodeProto, rule: OpRule) -> list[str]:

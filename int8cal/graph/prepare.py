@@ -29,6 +29,7 @@ from int8cal.graph.passes.masks import deep_masks
 from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
+from int8cal.graph.passes.pads import whole_pads
 from int8cal.graph.passes.pools import shifts_behind_pools
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
@@ -248,6 +249,7 @@ def _form_products(model: onnx.ModelProto) -> None:
 
 # The last one last: what goes into a layer does not go behind a pool.
 _PASSES = (
+    whole_pads,
     futile_expands,
     hard_sigmoids,
     pool_means,
@@ -264,7 +266,7 @@ def fold(model: onnx.ModelProto) -> bool:
 
     Tensors whose values change get another name, ending in "_folded"; all others keep theirs, and so do the nodes that
     are left, but for masks, which keep their names. Every rewrite takes a node, a factor or a mask away, or brings a
-    clip nearer to its layer or a shift behind a pool, so the rounds come to an end.
+    clip nearer to its layer, a shift behind a pool or axes out of a Pad, so the rounds come to an end.
 
     Args:
         model: Node names are unique, shapes inferred; changed in place.

@@ -25,11 +25,11 @@ from int8cal.quantization.image_channels import is_padded
 from int8cal.quantization.layers import scales_per_output
 from int8cal.quantization.moves import moves_into_bodies
 from int8cal.quantization.norms import adds_before_norms
+from int8cal.quantization.on_codes import on_codes, write_on_codes
 from int8cal.quantization.pools import pools_before_codes, stop_codes
 from int8cal.quantization.prelu import last_of_prelu, write_prelu
 from int8cal.quantization.products import Rows, loses_kernel, reads_codes
 from int8cal.quantization.transposes import kept_from_codes
-from int8cal.quantization.upsampling import repeats, write_repeated
 from int8cal.quantization.wide_groups import groups_in_one, joined
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _Emitter:
         self.moved: dict[str, _Parameters] = {}  # tensors whose codes were moved
         self.flattened = kept_from_codes(self.index, plan) if looks_behind else frozenset[str]()
         self.pools = pools_before_codes(self.index, plan) if looks_behind else frozenset[str]()
-        self.repeats = repeats(draft, activations) if looks_behind else {}
+        self.on_codes = on_codes(draft, activations) if looks_behind else {}
         self.sums = adds_before_norms(self.index, plan) if looks_behind else frozenset[str]()
         self.depthwise = depthwise_of_codes(self.index, plan, activations) if looks_behind else frozenset[str]()
         # a planned tensor that is a graph output, or that a subgraph reads by its name, has its name behind the DQ;
@@ -143,8 +143,8 @@ class _Emitter:
             if data in self.moved or reads_codes(self.plan, node, 0, data):
                 self._move(node)
                 return
-        if node.name in self.repeats:
-            self._repeat(node, self.repeats[node.name])
+        if node.name in self.on_codes:
+            self._on_codes(node, self.on_codes[node.name])
             return
         layer = self.layer_of.get(node.name)
         if layer is not None and node.name in self.products:
@@ -202,11 +202,11 @@ class _Emitter:
         self.nodes.append(copy)
         self.built.node("DequantizeLinear", [after.codes, after.scale, after.zero_point], output)
 
-    def _repeat(self, node: onnx.NodeProto, factors: tuple[int, int]) -> None:
-        """Write a Resize of codes as one that repeats codes, which then need no Q."""
+    def _on_codes(self, node: onnx.NodeProto, factors: tuple[int, int]) -> None:
+        """Write a node that moves values as one that moves codes, which then need no Q."""
         before, output = self.parameters[node.input[0]], str(node.output[0])
         self.parameters[output] = after = replace(before, codes=self.names.tensor(f"{output}_quantized"))
-        write_repeated(self.built, self.index, node, factors, before.codes, after.codes)
+        write_on_codes(self.built, self.index, node, factors, (before.codes, after.codes), before.zero_point)
 
     def _gelu(self, node: onnx.NodeProto, tensor: str) -> None:
         """Write a GELU as one node in the place of its last one."""

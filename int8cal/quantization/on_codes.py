@@ -1,8 +1,11 @@
-"""A Resize that repeats each pixel, of codes, as copies of whole rows.
+"""What moves values is written as what moves codes, where onnxruntime does not do that by itself, or slowly.
 
-onnxruntime's Resize of codes looks each value up, in 0.9 ns: ten times as long as two Concats of a tensor with itself
-take where channels come last, one beside each pixel and one beside each row. Its integer convolutions write and read
-codes so, and the Transposes here meet theirs. The figures: docs/decisions/what-is-quantized.md.
+A Pad with zeros adds zero points: between a DQ and a Q it is a node of real numbers.
+
+A Resize that repeats each pixel is copies of whole rows. onnxruntime's Resize of codes looks each value up, in 0.9 ns:
+ten times as long as two Concats of a tensor with itself take where channels come last, one beside each pixel and one
+beside each row. Its integer convolutions write and read codes so, and the Transposes here meet theirs. The figures:
+docs/decisions/what-is-quantized.md.
 """
 
 from __future__ import annotations
@@ -40,19 +43,22 @@ _WAYS = frozenset(
 _SCALES = 2  # their place among the inputs
 
 
-def repeats(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, tuple[int, int]]:
-    """Name the Resizes that repeat pixels and of which nobody reads but codes: how often along height and width.
+def on_codes(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, tuple[int, int]]:
+    """Name the Pads, and the Resizes that repeat pixels, of which nobody reads but codes, with the scale of before.
 
     Args:
         draft: The float model and its plan.
         activations: Affine of every planned tensor.
+
+    Returns:
+        How often each repeats a pixel, along height and width.
     """
-    index, plan, found = draft.index, draft.plan, {}
+    index, plan, found = draft.index, draft.plan, dict[str, tuple[int, int]]()
     fine = {layer.input for layer in plan.layers if layer.node in draft.residual or layer.node in draft.fine}
     for name in plan.integer_nodes:
         node = index.nodes[name]
-        factors = whole_factors(index, node) if node.op_type == "Resize" else None
-        if factors is None or factors == (1, 1):
+        factors = whole_factors(index, node) if node.op_type == "Resize" else (1, 1)
+        if factors is None or (factors == (1, 1) and node.op_type != "Pad"):
             continue
         data, output = node.input[0], node.output[0]
         uses = index.uses.get(output, ())
@@ -61,6 +67,25 @@ def repeats(draft: Draft, activations: Mapping[str, Affine]) -> dict[str, tuple[
         if not as_floats and activations[data] == activations[output]:
             found[name] = factors
     return found
+
+
+def write_on_codes(
+    built: Builder, index: Index, node: onnx.NodeProto, factors: tuple[int, int], codes: tuple[str, str], zero: str
+) -> None:
+    """Write the nodes of one of these; the last one has its name.
+
+    Args:
+        built: Gets the nodes.
+        index: Of the float model.
+        node: The Pad or Resize in it.
+        factors: See `on_codes`.
+        codes: What it reads, and those that it gives.
+        zero: Their zero point.
+    """
+    if node.op_type == "Pad":
+        built.nodes.append(instead(node, "Pad", [codes[0], node.input[1], zero, *node.input[3:]], codes[1]))
+    else:
+        _write_repeated(built, index, node, factors, *codes)
 
 
 def whole_factors(index: Index, node: onnx.NodeProto) -> tuple[int, int] | None:
@@ -95,19 +120,9 @@ def _scales(index: Index, node: onnx.NodeProto, dims: Sequence[int | None]) -> l
     return [1.0, *(one / other for one, other in zip(after[1:], dims[1:], strict=True) if one and other)]
 
 
-def write_repeated(
+def _write_repeated(
     built: Builder, index: Index, node: onnx.NodeProto, factors: tuple[int, int], codes: str, output: str
 ) -> None:
-    """Write the nodes of such a Resize; the last one has its name.
-
-    Args:
-        built: Gets the nodes.
-        index: Of the float model.
-        node: The Resize in it.
-        factors: See `repeats`.
-        codes: What it reads.
-        output: The codes that it gives.
-    """
     _, channels, height, width = index.dims(node.input[0]) or ()
 
     def added(what: str) -> str:

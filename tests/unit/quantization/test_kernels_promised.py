@@ -34,6 +34,7 @@ BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels 
     "Transpose": ("m = Transpose <perm = [0, 2, 3, 1]> (c)", {}, 6),
     "Slice": ("m = Slice(c, s, e, a)", {"s": np.array([0]), "e": np.array([4]), "a": np.array([1])}, 4),
     "DepthToSpace": ("m = DepthToSpace <blocksize = 2> (c)", {}, 2),
+    "Pad": ("m = Pad(c, p)", {"p": np.array([0, 0, 1, 0, 0, 2, 1, 3])}, 10),
     "Resize": ('m = Resize <mode = "nearest"> (c, , by)', {"by": np.array([1, 1, 2, 2], np.float32)}, 8),
 }
 TO_ROWS = {

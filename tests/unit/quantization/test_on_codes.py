@@ -1,14 +1,15 @@
-"""A Resize of codes that repeats pixels is written as copies of rows, and gives the same codes."""
+"""Resizes that repeat pixels are written as copies of rows, Pads as Pads of codes, and give the same codes."""
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 from int8cal.graph.edit import Builder, Names
 from int8cal.graph.index import Index
-from int8cal.quantization.upsampling import whole_factors, write_repeated
+from int8cal.quantization.on_codes import whole_factors, write_on_codes
 from int8cal.runtime.sessions import Session
 
 WAYS = [
@@ -49,7 +50,7 @@ def resize(dims, scales, way, *, by_sizes=False, free=False):
 def repeated(model, factors):
     index = Index(model)
     built = Builder(Names(model.graph))
-    write_repeated(built, index, index.graph.node[0], factors, "x", "y")
+    write_on_codes(built, index, index.graph.node[0], factors, ("x", "y"), "")
     other = onnx.ModelProto()
     other.CopyFrom(model)
     del other.graph.node[:], other.graph.initializer[:]
@@ -98,7 +99,7 @@ def test_an_enlarged_tensor_of_codes_has_no_resize(bench, monkeypatch):
     assert "Resize" not in ops(built)
     assert ops(built).count("Concat") == 2
     with monkeypatch.context() as patch:
-        patch.setattr("int8cal.quantization.emit.repeats", lambda *_: {})
+        patch.setattr("int8cal.quantization.emit.on_codes", lambda *_: {})
         _, other = made(bench)
     assert "Resize" in ops(other)
     assert ops(built).count("QuantizeLinear") == ops(other).count("QuantizeLinear") - 1  # what is repeated needs none
@@ -122,3 +123,62 @@ def test_one_that_is_an_output_stays(bench):
 def test_another_runtime_gets_the_resize_as_it_was(bench):
     _, built = made(bench, target="openvino")
     assert ops(built).count("Resize") == 1
+
+
+def padded(
+    bench, pads, *, more="", opset=17, behind="q = MaxPool<kernel_shape = [2, 2]>(p) y = Conv(q, V)", **settings
+):
+    text = f"g (float[N,4,8,8] x) => (float[A,B,C,D] y) {{ c = Conv(x, W) p = Pad{more.partition('|')[2]}(c, pads{more.partition('|')[0]}) {behind} }}"
+    channels = 8 + int(pads[1] + pads[5]) if len(pads) == 8 else 8
+    weights = {"W": (8, 4, 3, 3), "V": (4, channels, 1, 1), "pads": np.array(pads, np.int64)}
+    constants = {"zero": np.zeros((), np.float32), "one": np.ones((), np.float32), "axes": np.array([2, 3], np.int64)}
+    weights |= {name: value for name, value in constants.items() if name in more}
+    model = bench.text(text, opset=opset, **weights)
+    samples = bench.samples(model)
+    return samples, *bench.quantized(model, samples=samples, **settings)
+
+
+def pad_of(model):
+    (node,) = [node for node in model.graph.node if node.op_type == "Pad"]
+    return node
+
+
+@pytest.mark.parametrize("activations", ["u8", "s8"])
+@pytest.mark.parametrize(
+    ("pads", "more", "opset"),
+    [
+        ([0, 0, 1, 1, 0, 0, 1, 1], "", 17),
+        ([0, 0, 0, 0, 0, 4, 0, 0], ", zero", 17),
+        ([0, 2, 1, 0, 0, 1, 0, 3], "", 17),
+        ([0, 0, -1, 2, 0, 0, 0, -2], "", 17),
+        ([1, 1, 0, 2], ", , axes", 18),
+    ],
+)
+def test_a_pad_of_codes_is_the_pad_of_values(bench, monkeypatch, pads, more, opset, activations):
+    samples, *_, plan, _, other = padded(bench, pads, more=more, opset=opset, activations=activations)
+    assert "Pad_p" in plan.integer_nodes or pad_of(other.model).name in plan.integer_nodes
+    before = next(node for node in other.model.graph.node if node.output[0] == pad_of(other.model).input[0])
+    assert before.op_type == "QuantizeLinear"
+    with monkeypatch.context() as patch:
+        patch.setattr("int8cal.quantization.emit.on_codes", lambda *_: {})
+        plain = padded(bench, pads, more=more, opset=opset, activations=activations)[-1]
+    before = next(node for node in plain.model.graph.node if node.output[0] == pad_of(plain.model).input[0])
+    assert before.op_type == "DequantizeLinear"
+    for sample in samples:
+        one, two = (Session(each.model, threads=1).run(sample.feed)["y"] for each in (other, plain))
+        assert np.abs(one).max() > 0
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("more", [", one", '|<mode = "edge">', '|<mode = "reflect">'])
+def test_a_pad_with_other_values_stays_float(bench, more):
+    _, _, plan, _, _ = padded(bench, [0, 0, 1, 1, 0, 0, 1, 1], more=more)
+    assert not any("Pad" in name for name in plan.integer_nodes)
+
+
+def test_a_pad_that_floats_read_has_real_values(bench):
+    samples, prepared, _, _, built = padded(
+        bench, [0, 0, 1, 1, 0, 0, 1, 1], behind="v = Conv(p, V) t = Elu(p) u = ReduceMean<axes = [1]>(t) y = Add(v, u)"
+    )
+    float_, int8 = (Session(each, threads=1).run(samples[0].feed)["y"] for each in (prepared.model, built.model))
+    assert np.abs(float_ - int8).max() < 0.05 * np.abs(float_).max()

@@ -60,18 +60,10 @@ IMAGE_PLACES = {
     "in front of a ConvTranspose": (FROM_IMAGE, "i = Conv(x, W, B) {op} y = ConvTranspose(m, T)"),
     "behind a ConvTranspose": (FROM_IMAGE, "i = ConvTranspose(x, U) {op} y = Conv(m, V)"),
 }
-NO_KERNEL = ("Pad", "Resize")
 # (op, place) -> what stays, and why
 STAYS = {
     # both neighbours need codes, and a Conv cannot write anything else: the op in the middle costs a DQ
-    **{
-        (op, place): {f"{op} between DQ and Q"}
-        for op in NO_KERNEL
-        for place in IMAGE_PLACES
-        if place.startswith("between layers")
-        # a Pad that nothing else reads becomes the padding of the convolution behind it
-        and (op != "Pad" or place == "between layers, a float op reads it")
-    },
+    **{("Resize", place): {"Resize between DQ and Q"} for place in IMAGE_PLACES if place.startswith("between layers")},
     # the codes of its input have another scale than its own: one range clips, the other does not
     **{(op, "between layers, a float op reads its input"): {f"{op} between DQ and Q"} for op in ("Relu", "Clip")},
 }
