@@ -23,8 +23,8 @@ from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import save_model
 from int8cal.preprocess import Preprocess
 from int8cal.protos import metadata_of, set_metadata
+from int8cal.quantization.laid_out import laid_out
 from int8cal.quantization.table_file import table_to_json
-from int8cal.quantization.whole_blocks import in_whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def save_stamped(model: onnx.ModelProto, table: CalibrationTable, path: Path) ->
     before = [(item.key, item.value) for item in model.metadata_props]
     stamp(model, table)
     try:
-        save_model(in_whole_blocks(model, table.settings.target), path)
+        save_model(laid_out(model, table.settings.target), path)
     finally:
         del model.metadata_props[:]
         for key, value in before:

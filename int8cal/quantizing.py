@@ -11,8 +11,8 @@ from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.identity import mixed_with, stamp
 from int8cal.io.paths import require_apart, require_free
 from int8cal.quantization.build import build_model, shared_scale_warnings, unknown_tensor_warnings
+from int8cal.quantization.laid_out import laid_out
 from int8cal.quantization.table_file import load_table
-from int8cal.quantization.whole_blocks import in_whole_blocks
 from int8cal.runtime.sessions import simplify, weights_folder
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
     stamp(built.model, table)
     return replace(
         built,
-        model=in_whole_blocks(built.model, table.settings.target),
+        model=laid_out(built.model, table.settings.target),
         warnings=(
             *built.warnings,
             *shared_scale_warnings(plan, table),

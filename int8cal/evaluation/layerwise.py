@@ -95,7 +95,7 @@ def find_layers(
             continue
         tensor = _reference(source, target, quantize)
         if tensor is None:
-            if not _residual_of_quantizer(target, quantize):
+            if not _residual_of_quantizer(target, quantize) and not _quantized_again(target, quantize):
                 missing.append(quantize.input[0])
         elif tensor not in found:
             producer = source.producer.get(tensor)
@@ -205,6 +205,13 @@ def _residual_of_quantizer(index: Index, quantize: onnx.NodeProto) -> str:
     """Return the tensor of which a Q writes the residual codes, what its first code leaves; "" for any other node."""
     difference = index.producer.get(quantize.input[0]) if quantize.op_type == "QuantizeLinear" else None
     return residual_of(index, difference) if difference is not None else ""
+
+
+def _quantized_again(index: Index, quantize: onnx.NodeProto) -> bool:
+    """Whether a Q writes codes that a Conv read, with their own scale: see `quantization.channels_last`."""
+    conv = index.producer.get(quantize.input[0])
+    before = index.producer.get(conv.input[0]) if conv is not None and conv.op_type == "Conv" else None
+    return before is not None and before.op_type == "DequantizeLinear" and before.input[1:] == quantize.input[1:]
 
 
 def residual_of(index: Index, difference: onnx.NodeProto) -> str:

@@ -17,11 +17,9 @@ import numpy as np
 import onnx
 
 from int8cal.errors import ModelError
-from int8cal.graph.edit import Names, constant, refill
+from int8cal.graph.edit import Names, constant, instead, refill
 from int8cal.graph.index import Index, Use, attribute
-from int8cal.graph.ops import op_table
 from int8cal.protos import metadata_of, set_metadata
-from int8cal.stored import values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,18 +62,16 @@ class _Region:
     keeps_zeros: bool = True
 
 
-def in_whole_blocks(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
+def in_whole_blocks(model: onnx.ModelProto, block: int) -> onnx.ModelProto:
     """Add channels of zeros to an int8 model around depthwise convolutions whose channels leave a block unfinished.
 
     Args:
         model: The QDQ model, which stays as it is.
-        target: Name of the runtime that it was built for.
+        block: Channels that the kernel computes at once; 0 for none.
 
     Returns:
         The model where there is nothing to add, else another one with the same outputs.
     """
-    conv = op_table(target).rules.get("Conv")
-    block = 0 if conv is None else conv.channel_block
     if not block or not any(attribute(node, "group", 1) % block for node in _grouped(model)):
         return model
     result = onnx.ModelProto()
@@ -196,24 +192,29 @@ def _at_convolution(region: _Region, index: Index, use: Use, channels: int) -> l
 
 
 def _at_pad(region: _Region, index: Index, use: Use, channels: int) -> list[tuple[str, int]] | None:
-    """Take in a Pad with zeros: of channels behind the last one, which those of zeros take the place of, or of none."""
+    """Take in a Pad with zeros that adds channels behind the last one, or none."""
     node, slot = use
-    if (
-        attribute(node, "mode", b"constant") != b"constant"
-        or len(node.input) > 3
-        or node.input[1] not in index.initializers
-    ):
+    stored = all(name in index.initializers for name in node.input[1:] if name)
+    if attribute(node, "mode", b"constant") != b"constant" or len(node.input) > 3 or not stored:
         return None
-    pads = index.constant(node.input[1]).tolist()
-    value = index.initializers.get(node.input[2]) if len(node.input) > 2 and node.input[2] else None
-    if len(node.input) > 2 and node.input[2] and (value is None or values_of(value).any()):
-        return None
-    if len(pads) != 2 * region.rank or pads[1] != 0 or pads[1 + region.rank] < 0:
+    pads = index.constant(node.input[1])
+    if not _adds_zeros(index, node) or len(pads) != 2 * region.rank or pads[1] != 0 or pads[1 + region.rank] < 0:
         return None
     more = int(pads[1 + region.rank])
     if more:
         region.pads[node.name] = node
     return [(node.output[0], channels + more)] if slot == 0 else [(node.input[0], channels - more)]
+
+
+def _adds_zeros(index: Index, pad: onnx.NodeProto) -> bool:
+    """Whether a Pad adds zeros, which of codes are zero points."""
+    if len(pad.input) < 3 or not pad.input[2]:
+        return True
+    before = index.producer.get(pad.input[0])
+    if before is not None and before.op_type in ("QuantizeLinear", "Pad"):
+        return len(before.input) > 2 and before.input[2] == pad.input[2]
+    value = index.constant(pad.input[2])
+    return value.dtype.kind == "f" and not value.any()
 
 
 def _is_depthwise(index: Index, node: onnx.NodeProto) -> bool:
@@ -284,7 +285,10 @@ def _widen(index: Index, regions: list[_Region], block: int) -> None:
             before, behind = (region.tensors[name] for name in (node.input[0], node.output[0]))
             pads = np.array(index.constant(node.input[1]))
             pads[1 + region.rank] += -behind % block - -before % block
-            edits.append(_Edit(node, 1, pads))
+            if pads.any():
+                edits.append(_Edit(node, 1, pads))
+            else:
+                node.CopyFrom(instead(node, "Identity", node.input[:1]))
     _apply(index, edits)
     # what is told of shapes is not true any more
     stale = {name for region in regions for name in region.tensors} | {edit.node.output[0] for edit in edits}

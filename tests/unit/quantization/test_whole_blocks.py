@@ -10,9 +10,11 @@ from int8cal.errors import ModelError
 from int8cal.evaluation.layerwise import measure_layers
 from int8cal.graph.index import attribute
 from int8cal.protos import metadata_of, set_metadata
+from int8cal.quantization.laid_out import laid_out
 from int8cal.quantization.whole_blocks import WIDE_KEY, in_whole_blocks, real_channels
 from int8cal.runtime.sessions import Session
 
+BLOCK = 16
 # Each with a convolution of 4 channels to 24 in front, and what follows a depthwise one of 24.
 INVERTED = "c = Conv(x, W) r = Relu(c) d = Conv<group=24, pads=[1, 1, 1, 1]>(r, D, B) e = Relu(d) y = Conv(e, V)"
 SQUEEZED = (
@@ -76,7 +78,7 @@ def groups(model):
 def test_blocks_are_whole_and_every_bit_is_the_same(bench, nodes, weights):
     _, samples, model = built(bench, nodes, weights=weights)
     before = model.SerializeToString(deterministic=True)
-    wide = in_whole_blocks(model, "portable")
+    wide = in_whole_blocks(model, BLOCK)
     assert groups(model)
     assert groups(wide) == [32] * len(groups(model))
     onnx.checker.check_model(wide, full_check=True)
@@ -89,7 +91,7 @@ def test_blocks_are_whole_and_every_bit_is_the_same(bench, nodes, weights):
 @pytest.mark.parametrize("nodes", FITS.values(), ids=FITS)
 def test_layers_are_compared_without_the_zeros(bench, nodes):
     prepared, samples, model = built(bench, nodes)
-    wide = in_whole_blocks(model, "portable")
+    wide = in_whole_blocks(model, BLOCK)
     plain, reasons, _ = measure_layers(prepared, model, samples)
     assert len(plain) > 3
     assert measure_layers(prepared, wide, samples)[:2] == (plain, reasons)
@@ -114,28 +116,28 @@ def test_layers_are_compared_without_the_zeros(bench, nodes):
 )
 def test_what_treats_channels_unlike_each_other_keeps_its_own(bench, nodes):
     model = built(bench, nodes, {**SHAPES, "L": (4, 48, 1, 1)})[2]
-    assert in_whole_blocks(model, "portable") is model
+    assert in_whole_blocks(model, BLOCK) is model
 
 
 def test_another_runtime_gets_the_channels_that_there_are(bench):
     model = built(bench, INVERTED, target="openvino")[2]
-    assert in_whole_blocks(model, "openvino") is model
+    assert laid_out(model, "openvino") is model
 
 
 @pytest.mark.parametrize("count", [16, 32, 48, 8, 12])
 def test_whole_blocks_and_less_than_one_stay(bench, count):
     shapes = {"W": (count, 4, 1, 1), "D": (count, 1, 3, 3), "B": (count,), "V": (4, count, 1, 1)}
     model = built(bench, INVERTED.replace("24", str(count)), shapes)[2]
-    assert in_whole_blocks(model, "portable") is model
+    assert in_whole_blocks(model, BLOCK) is model
 
 
 def test_an_odd_number_of_channels_stays_where_windows_are_read(bench):
     """Codes of two taps meet there in one instruction, which have been chosen for each other."""
     shapes = {"W": (25, 4, 1, 1), "D": (25, 1, 3, 3), "B": (25,), "K": (4, 25, 3, 3), "V": (4, 25, 1, 1)}
     window = built(bench, WINDOW.replace("24", "25"), shapes)[2]
-    assert in_whole_blocks(window, "portable") is window
+    assert in_whole_blocks(window, BLOCK) is window
     point = built(bench, INVERTED.replace("24", "25"), shapes)[2]
-    assert groups(in_whole_blocks(point, "portable")) == [32]
+    assert groups(in_whole_blocks(point, BLOCK)) == [32]
 
 
 def test_constants_that_others_read_stay(bench):
@@ -145,7 +147,7 @@ def test_constants_that_others_read_stay(bench):
         " f = Conv(x, W) g = Softmax<axis=1>(f) h = Conv(g, V) y = Concat<axis=2>(e, h)"
     )
     _, samples, model = built(bench, nodes)
-    wide = in_whole_blocks(model, "portable")
+    wide = in_whole_blocks(model, BLOCK)
     assert groups(wide) == [32]
     first, second = (Session(each, threads=1).run(samples[0].feed)["y"] for each in (model, wide))
     assert np.array_equal(first, second)
@@ -160,6 +162,6 @@ def test_a_damaged_record_is_told(text):
 
 
 def test_the_record_says_what_is_real(bench):
-    wide = in_whole_blocks(built(bench, WIDER)[2], "portable")
+    wide = in_whole_blocks(built(bench, WIDER)[2], BLOCK)
     record = json.loads(metadata_of(wide, WIDE_KEY))
     assert (record["d"], record["e"]) == (24, 28)
