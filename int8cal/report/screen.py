@@ -84,11 +84,15 @@ class Screen:
         return f"{'█' * full + (_EIGHTHS[part] if part else ''):{columns}}"
 
     def part(self, low: float, high: float, width: int | None = None, middle: float | None = None) -> str:
-        """Draw where a part from low to high lies in a whole of 0 to 1, with a mark in it; at least one column."""
+        """Draw where a part from low to high lies in a whole of 0 to 1, with a mark in it; at least one column.
+
+        What lies outside, at infinity even, ends at the edge; a NaN is 0.
+        """
         columns = width or self.bar_width
         inside, outside, mark = ("━", "·", "┿") if self.blocks else ("=", ".", "|")
-        first = min(max(round(low * columns), 0), columns - 1)
-        last = max(min(round(high * columns), columns), first + 1)
+        low, high = (min(max(0.0, each), 1.0) for each in (low, high))  # in this order, which takes NaN for 0
+        first = min(round(low * columns), columns - 1)
+        last = max(round(high * columns), first + 1)
         cells = [outside] * first + [inside] * (last - first) + [outside] * (columns - last)
         if middle is not None:
             cells[min(max(round(middle * columns - 0.5), first), last - 1)] = mark

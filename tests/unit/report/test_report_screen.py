@@ -199,3 +199,17 @@ def test_nodes_that_a_table_leaves_out_are_counted_and_listed_where_all_rows_are
     assert [line.split() for line in whole if "/a" in line] == [["left_without_range", "/a:", "no", "scale"]]
     assert max(map(len, short)) <= 80
     assert sum("word" in line for line in short) == 4
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drawn"),
+    [
+        (0.2, 0.6, "..====...."),
+        (-3, 0.5, "=====....."),
+        (0.5, np.inf, ".....====="),
+        (-np.inf, np.nan, "=........."),
+        (9, 9, ".........="),
+    ],
+)
+def test_a_part_ends_at_the_edge_of_the_whole(low, high, drawn):
+    assert Screen(blocks=False).part(low, high, 10) == drawn
