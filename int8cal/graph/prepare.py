@@ -18,6 +18,7 @@ from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
 from int8cal.graph.ops import STANDARD
 from int8cal.graph.passes.affine import fold_affine
+from int8cal.graph.passes.ahead import factors_ahead
 from int8cal.graph.passes.clips import clips_before_moves, fold_clips
 from int8cal.graph.passes.computed import folded
 from int8cal.graph.passes.einsum import einsum_products
@@ -252,6 +253,7 @@ _PASSES = (
     whole_pads,
     futile_expands,
     hard_sigmoids,
+    factors_ahead,
     pool_means,
     fold_clips,
     clips_before_moves,

@@ -66,6 +66,14 @@ def step_of(index: Index, node: onnx.NodeProto) -> AffineStep | None:
     return found if usable and (np.abs(found.shift) < LARGEST_SHIFT).all() else None
 
 
+def scaled(index: Index, node: onnx.NodeProto) -> AffineStep | None:
+    """Read a node that multiplies by one constant above 0, or divides by it, as a step; None for any other."""
+    step = step_of(index, node)
+    if step is None or not step.scalar or step.shift.item() != 0.0 or step.factor.item() <= 0.0:
+        return None
+    return step
+
+
 def channel_step(index: Index, node: onnx.NodeProto) -> AffineStep | None:
     """Read a BatchNormalization over one or two axes as a step; None for any other node."""
     if node.op_type != "BatchNormalization" or index.rank(node.input[0]) not in (3, 4):

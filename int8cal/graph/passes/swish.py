@@ -15,7 +15,7 @@ import numpy as np
 from int8cal.graph.edit import Rewrite, instead
 from int8cal.graph.layers import STEEPEST, clip_bounds
 from int8cal.graph.ops import is_standard
-from int8cal.graph.passes.steps import step_of
+from int8cal.graph.passes.steps import scaled, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def hard_sigmoids(index: Index, names: Names) -> Iterator[Rewrite]:
         if line is None or reader is None:
             continue
         bound = clip_bounds(index, clip)[1]
-        gate = _scaled(index, reader)
+        gate = scaled(index, reader)
         scaling = gate or _swish_scaled(index, reader, line.data, str(clip.output[0]))
         factor = 0.0 if scaling is None else scaling.factor.item() * bound
         exact = abs(factor - 1.0) <= SAME
@@ -83,19 +83,11 @@ def _line(index: Index, clip: onnx.NodeProto) -> AffineStep | None:
     return step if 0.0 < step.shift.item() < high else None
 
 
-def _scaled(index: Index, node: onnx.NodeProto) -> AffineStep | None:
-    """Return a node that multiplies by one constant above 0, or divides by it, as a step."""
-    step = step_of(index, node)
-    if step is None or not step.scalar or step.shift.item() != 0.0 or step.factor.item() <= 0.0:
-        return None
-    return step
-
-
 def _swish_scaled(index: Index, product: onnx.NodeProto, data: str, line: str) -> AffineStep | None:
     """Return what scales the product of a tensor and its clipped line, behind it or the tensor in front of it."""
     if product.op_type != "Mul" or not is_standard(product) or line not in product.input:
         return None
     other = str(product.input[product.input[0] == line])
     node = index.only_reader(product.output[0]) if other == data else index.producer.get(other)
-    step = None if node is None or (other != data and index.only_reader(other) is None) else _scaled(index, node)
+    step = None if node is None or (other != data and index.only_reader(other) is None) else scaled(index, node)
     return step if other == data or (step is not None and step.data == data) else None
