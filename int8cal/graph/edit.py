@@ -5,6 +5,7 @@ A node list is rebuilt, never edited while it is walked.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from int8cal.graph.index import Index
+
+
+_WORTH_SHARING = 1024  # bytes of a constant that several nodes read alike
 
 
 class Names:
@@ -67,6 +71,7 @@ class Builder:
         self.names = names
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
+        self._known: dict[tuple[object, ...], str] = {}  # constants by their values
 
     def node(
         self, op_type: str, inputs: Sequence[str], output: str, *, after: str = "", **attributes: Any
@@ -85,6 +90,33 @@ class Builder:
         name = self.names.tensor(name)
         self.initializers[name] = constant(name, value)
         return name
+
+    def integers(
+        self, stem: str, codes: npt.NDArray[Any], scale: npt.NDArray[Any], *, axis: int = 0, output: str = ""
+    ) -> str:
+        """Append a DequantizeLinear of constant codes with zero point 0; returns its output.
+
+        Args:
+            stem: What names begin with.
+            codes: The integers.
+            scale: Float32: (), or one for each position of an axis.
+            axis: That axis.
+            output: The output's name; a free one is taken where none is given.
+        """
+        output = output or self.names.tensor(f"{stem}_dequantized")
+        parts = {"quantized": codes, "scale": scale, "zero_point": np.zeros(scale.shape, codes.dtype)}
+        names = [self.shared(f"{stem}_{part}", value) for part, value in parts.items()]
+        self.node("DequantizeLinear", names, output, axis=axis if scale.shape else None)
+        return output
+
+    def shared(self, name: str, value: npt.NDArray[Any]) -> str:
+        """Add a constant, or name the one of the same values: layers that share a weight mostly have the same codes."""
+        if value.nbytes < _WORTH_SHARING:
+            return self.constant(name, value)
+        key = value.dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
+        if key not in self._known:
+            self._known[key] = self.constant(name, value)
+        return self._known[key]
 
 
 def _attribute(key: str, value: Any) -> onnx.AttributeProto:

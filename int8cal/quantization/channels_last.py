@@ -176,18 +176,10 @@ def _insert(model: onnx.ModelProto, begins: list[_Begin]) -> None:
         if codes not in channels:
             continue
         _, scale, zero = node.input
-        real, weight, value = (built.names.tensor(f"{again[codes]}_{what}") for what in ("read", "weight", "written"))
-        kind = onnx.helper.tensor_dtype_to_np_dtype(types[scale])
-        constants = [
-            built.constant(f"{again[codes]}_{what}", array)
-            for what, array in (
-                ("ones", np.full((channels[codes], 1, 1, 1), _ONE, np.int8)),
-                ("scale", np.array(1 / _ONE, kind)),
-                ("zero_point", np.zeros((), np.int8)),
-            )
-        ]
+        real, value = (built.names.tensor(f"{again[codes]}_{what}") for what in ("read", "written"))
+        one = np.array(1 / _ONE, onnx.helper.tensor_dtype_to_np_dtype(types[scale]))
         built.node("DequantizeLinear", [codes, scale, zero], real)
-        built.node("DequantizeLinear", constants, weight)
+        weight = built.integers(f"{again[codes]}_ones", np.full((channels[codes], 1, 1, 1), _ONE, np.int8), one)
         built.node("Conv", [real, weight], value, group=channels[codes], kernel_shape=[1, 1])
         built.node("QuantizeLinear", [value, scale, zero], again[codes])
     refill(model.graph.node, built.nodes)

@@ -67,8 +67,8 @@ def write_depthwise(built: Builder, index: Index, copy: onnx.NodeProto, node: on
         stop_codes(built, index, node)
         return
     taps = attributes["kernel_shape"]
-    codes, scale = np.ones((attributes["group"], 1, *taps), np.int8), np.float32(1.0 / math.prod(taps))
-    weight = _integers(built, f"{node.output[0]}_ones", codes, scale)
+    codes, scale = np.ones((attributes["group"], 1, *taps), np.int8), np.array(1.0 / math.prod(taps), np.float32)
+    weight = built.integers(f"{node.output[0]}_ones", codes, scale)
     built.nodes.append(instead(copy, "Conv", [copy.input[0], weight], copy.output[0], **attributes))
 
 
@@ -81,20 +81,10 @@ def _write_step(built: Builder, copy: onnx.NodeProto, step: AffineStep, before: 
     codes = np.rint(factor / scales).astype(np.int8).reshape(-1, 1, *taps)
     shift_scales = np.float32(before.scale) * scales
     shifts = np.rint(shift / shift_scales).astype(np.int32)
-    weight = _integers(built, f"{step.output}_factors", codes, scales)
-    bias = _integers(built, f"{step.output}_shifts", shifts, shift_scales)
+    weight = built.integers(f"{step.output}_factors", codes, scales)
+    bias = built.integers(f"{step.output}_shifts", shifts, shift_scales)
     inputs = [copy.input[0], weight, bias]
     built.nodes.append(instead(copy, "Conv", inputs, copy.output[0], group=len(codes), kernel_shape=taps))
-
-
-def _integers(built: Builder, stem: str, codes: np.ndarray, scale: Any) -> str:
-    """Write integers behind a DQ with one scale, or one for each entry of the first axis."""
-    output = built.names.tensor(f"{stem}_dequantized")
-    zeros = np.zeros(scale.shape, codes.dtype)
-    parts = {"quantized": codes, "scale": scale, "zero_point": zeros}
-    names = [built.constant(f"{stem}_{part}", value) for part, value in parts.items()]
-    built.node("DequantizeLinear", names, output, axis=0 if scale.shape else None)
-    return output
 
 
 def average_as_convolution(index: Index, node: onnx.NodeProto) -> dict[str, Any] | None:

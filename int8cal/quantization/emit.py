@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from int8cal.quantization.corrections.correction import Draft
 
 _LARGEST_TERM = 2.0**24  # in steps of the sum, where a kernel's float32 still tells one from the next
-_WORTH_SHARING = 1024  # bytes of a constant that several nodes read alike
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class _Emitter:
         self.built = Builder(self.names)
         self.nodes = self.built.nodes
         self.parameters: dict[str, _Parameters] = {}
-        self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         # with s8 activations the runtime's Gemm takes several times as long as its MatMul: there the Add stays
         self.products = {layer.node for layer in plan.layers if layer.bias_add and self._unsigned(layer.input)}
         self.adds = {layer.bias_add: layer for layer in plan.layers if layer.bias_add}
@@ -237,14 +234,8 @@ class _Emitter:
         most = before.dtype.qmax
         self._scale(node.input[0], alpha, "slope")
         kind = before.dtype.name
-        shift = self._integer_constant(
-            f"{gate.output[0]}_shift",
-            np.array(most, kind),
-            np.array(beta / most, np.float32),
-            np.array(0, kind),
-            None,
-            self.names.tensor(f"{gate.output[0]}_shift"),
-        )
+        name, step = f"{gate.output[0]}_shift", np.array(beta / most, np.float32)
+        shift = self.built.integers(name, np.array(most, kind), step, output=self.names.tensor(name))
         line = self.names.tensor(f"{gate.output[0]}_line")
         self.nodes.append(instead(gate, "Add", [gate.input[0], shift], line))
         least = self.built.constant(f"{line}_min", np.float32(0.0))
@@ -408,7 +399,6 @@ class _Emitter:
         axis = layer.axis
         codes, count = integers.weight, groups_in_one(self.draft, layer)
         scales = integers.scales.astype(np.float32)
-        per_tensor = axis is None
         if count > 1:
             codes = joined(codes, layer.group, count)
             without_attribute(node, "group")
@@ -416,13 +406,8 @@ class _Emitter:
         if self.activations[layer.input].dtype is U16 and layer.op_type == "MatMul":
             node.input[rule.weight] = self._folded_weight(stem, integers.weight, scales, axis)
         else:
-            node.input[rule.weight] = self._integer_constant(
-                stem,
-                codes,
-                scales.reshape(()) if per_tensor else scales,
-                np.zeros((), np.int8) if per_tensor else np.zeros(len(scales), np.int8),
-                axis,
-            )
+            apart = scales.reshape(()) if axis is None else scales
+            node.input[rule.weight] = self.built.integers(stem, codes, apart, axis=axis or 0)
         if integers.bias is None or rule.bias is None or layer.bias is None:
             return
         bias_scales = np.float32(self.activations[layer.input].scale) * scales_per_output(scales, layer)
@@ -431,37 +416,8 @@ class _Emitter:
             value = integers.bias * bias_scales.astype(np.float64)
             node.input[rule.bias] = self.built.constant(stem, value.astype(np.float32))
             return
-        if len(bias_scales) == 1:
-            scale, bias_axis = bias_scales[:1].reshape(()), None
-        else:
-            scale, bias_axis = bias_scales, 0
-        zero = np.zeros(scale.shape, np.int32)
-        node.input[rule.bias] = self._integer_constant(stem, integers.bias, scale, zero, bias_axis)
-
-    def _integer_constant(
-        self,
-        stem: str,
-        codes: np.ndarray,
-        scale: np.ndarray,
-        zero_point: np.ndarray,
-        axis: int | None,
-        output: str = "",
-    ) -> str:
-        output = output or self.names.tensor(f"{stem}_dequantized")
-        parts = {"quantized": codes, "scale": scale, "zero_point": zero_point}
-        names = [self._constant(f"{stem}_{part}", value) for part, value in parts.items()]
-        # an attribute of None is left out
-        self.built.node("DequantizeLinear", names, output, axis=axis)
-        return output
-
-    def _constant(self, name: str, value: np.ndarray) -> str:
-        """Add a constant, or name the one of the same values: layers that share a weight mostly have the same codes."""
-        if value.nbytes < _WORTH_SHARING:
-            return self.built.constant(name, value)
-        key = value.dtype.name, value.shape, hashlib.sha256(value.tobytes()).digest()
-        if key not in self.constants:
-            self.constants[key] = self.built.constant(name, value)
-        return self.constants[key]
+        scale = bias_scales[:1].reshape(()) if len(bias_scales) == 1 else bias_scales
+        node.input[rule.bias] = self.built.integers(stem, integers.bias, scale)
 
     def _folded_weight(self, stem: str, codes: np.ndarray, scales: np.ndarray, axis: int | None) -> str:
         """Write int8 weights of a MatMul behind Cast and Mul, which the runtime folds when it loads the model.
@@ -470,7 +426,7 @@ class _Emitter:
         Conv or Gemm keeps DequantizeLinear: folded weights would get int8 codes again, with one scale for all of them.
         """
         output, real = (self.names.tensor(f"{stem}_{part}") for part in ("dequantized", "float"))
-        quantized = self._constant(f"{stem}_quantized", codes)
+        quantized = self.built.shared(f"{stem}_quantized", codes)
         scale = self.built.constant(f"{stem}_scale", scales.reshape(along(axis, codes.ndim)))
         self.built.node("Cast", [quantized], real, to=onnx.TensorProto.FLOAT)
         self.built.node("Mul", [real, scale], output)
