@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from int8cal.numerics.affine import Affine
 
 _AXES = 2  # of a depthwise convolution of integers that the runtime has a kernel for
+_MOST_TAPS = 256  # of a pool: as many ones for each channel
 _LARGEST_SHIFT = 2.0**29  # in steps of the sum, which has 32 bits
 _LEAST_SCALE = 2.0**-64  # of a weight: its product with the input's scale is no denormal number
 
@@ -95,11 +96,12 @@ def average_as_convolution(index: Index, node: onnx.NodeProto) -> dict[str, Any]
         node: An AveragePool.
 
     Returns:
-        None where its channels are not known, or where windows at a border may have fewer taps than others.
+        None where its channels are not known, where windows at a border may have fewer taps than others, or where they
+        have very many.
     """
     dims, kernel = index.dims(node.input[0]), tuple(attribute(node, "kernel_shape", ()))
     rank = len(kernel)
-    if dims is None or len(dims) != rank + 2 or dims[1] is None or rank > _AXES:
+    if dims is None or len(dims) != rank + 2 or dims[1] is None or rank > _AXES or math.prod(kernel) > _MOST_TAPS:
         return None
     strides, dilations = (tuple(attribute(node, name, ())) or (1,) * rank for name in ("strides", "dilations"))
     pads = tuple(attribute(node, "pads", ())) or (0,) * 2 * rank
