@@ -125,9 +125,7 @@ def test_another_runtime_gets_the_resize_as_it_was(bench):
     assert ops(built).count("Resize") == 1
 
 
-def padded(
-    bench, pads, *, more="", opset=17, behind="q = MaxPool<kernel_shape = [2, 2]>(p) y = Conv(q, V)", **settings
-):
+def padded(bench, pads, *, more="", opset=17, behind="q = LeakyRelu<alpha = 0.1>(p) y = Conv(q, V)", **settings):
     text = f"g (float[N,4,8,8] x) => (float[A,B,C,D] y) {{ c = Conv(x, W) p = Pad{more.partition('|')[2]}(c, pads{more.partition('|')[0]}) {behind} }}"
     channels = 8 + int(pads[1] + pads[5]) if len(pads) == 8 else 8
     weights = {"W": (8, 4, 3, 3), "V": (4, channels, 1, 1), "pads": np.array(pads, np.int64)}
