@@ -83,7 +83,7 @@ def write_on_codes(
         zero: Their zero point.
     """
     if node.op_type == "Pad":
-        built.nodes.append(instead(node, "Pad", [codes[0], node.input[1], zero, *node.input[3:]], codes[1]))
+        built.nodes.append(instead(node, "Pad", [codes[0], node.input[1], zero], codes[1]))
     else:
         _write_repeated(built, index, node, factors, *codes)
 

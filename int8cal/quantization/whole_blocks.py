@@ -72,8 +72,8 @@ def in_whole_blocks(model: onnx.ModelProto, block: int) -> onnx.ModelProto:
     Returns:
         The model where there is nothing to add, else another one with the same outputs.
     """
-    if not block or not any(attribute(node, "group", 1) % block for node in _grouped(model)):
-        return model
+    if not block or next(_unfinished(model, block), None) is None:
+        return model  # before any copy
     result = onnx.ModelProto()
     result.CopyFrom(model)
     index = Index(result)
@@ -105,18 +105,21 @@ def real_channels(model: onnx.ModelProto) -> dict[str, int]:
     raise ModelError(f"its record {WIDE_KEY!r} is damaged: {text[:60]!r}", do="quantize the model again")
 
 
-def _grouped(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    return (node for node in model.graph.node if node.op_type == "Conv" and attribute(node, "group", 1) > 1)
+def _unfinished(model: onnx.ModelProto, block: int) -> Iterator[onnx.NodeProto]:
+    """Iterate over the convolutions with so many groups that the last block of them is not whole."""
+    for node in model.graph.node:
+        groups = attribute(node, "group", 1) if node.op_type == "Conv" else 1
+        if groups > block and groups % block:
+            yield node
 
 
 def _regions(index: Index, block: int) -> Iterator[_Region]:
     """Find what can be widened as a whole: all that is connected with a depthwise convolution, up to other layers."""
     seen: set[str] = set()
-    for node in _grouped(index.model):
-        channels = attribute(node, "group", 1)
-        if channels % block and channels > block and node.output[0] not in seen and _is_depthwise(index, node):
+    for node in _unfinished(index.model, block):
+        if node.output[0] not in seen and _is_depthwise(index, node):
             region = _Region(len(_shape(index, node.input[1]) or ()))
-            fits = _grow(region, index, node.output[0], channels)
+            fits = _grow(region, index, node.output[0], attribute(node, "group", 1))
             seen.update(region.tensors)
             if fits and (region.keeps_zeros or not region.pads):
                 yield region
