@@ -20,6 +20,9 @@ HERE = Path(__file__).parent
 # AVX2, and nothing later. TCG lacks the features that are taken off, and would say so on stderr.
 HASWELL = ("qemu-x86_64", "-cpu", "Haswell,-pcid,-x2apic,-tsc-deadline,-hle,-rtm,-invpcid")
 
+# OpenVINO's layers that multiply by weights
+PRODUCTS = {"Convolution", "Deconvolution", "FullyConnected", "MatMul"}
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -32,11 +35,17 @@ class Case:
     level: str = "all"
 
 
+def has_integer_products(kernels: Iterable[str]) -> bool:
+    """Whether OpenVINO multiplies in integers somewhere, among layers such as "Convolution jit_avx2_I8"."""
+    layers = [kernel.split() for kernel in kernels]
+    return any(layer in PRODUCTS and primitive.lower().endswith("_i8") for layer, primitive in layers)
+
+
 @dataclass(frozen=True)
 class Result:
     """Outputs by name, stacked over the runs, and what the runtime made of the graph.
 
-    kernels: onnxruntime: op types of the optimized graph; OpenVINO: the primitives of its layers ("jit_avx2_I8").
+    kernels: onnxruntime: op types of the optimized graph; OpenVINO: types and primitives of its layers ("Convolution jit_avx2_I8").
     """
 
     outputs: Arrays

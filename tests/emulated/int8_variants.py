@@ -46,6 +46,10 @@ class Variant:
         steps = {name: np.abs(self.here[name].astype(int) - self.there[name]).max() for name in self.codes}
         return {name: int(step) for name, step in steps.items() if step}
 
+    def share_beyond(self, codes: str, steps: int) -> float:
+        """Share of an integer tensor's codes that differ by more than so many steps."""
+        return float((np.abs(self.here[codes].astype(int) - self.there[codes]) > steps).mean())
+
     def output_steps(self) -> dict[str, float]:
         """Largest difference of each output, in 255ths of its range."""
         return {

@@ -13,8 +13,9 @@ import openvino as ov
 
 
 def kernels(compiled: ov.CompiledModel) -> list[str]:
-    """What each layer became: "jit_avx2_I8" is an integer kernel."""
-    return [str(node.get_rt_info()["primitiveType"].astype(str)) for node in compiled.get_runtime_model().get_ops()]
+    """What each layer became: "Convolution jit_avx2_I8" is an integer kernel."""
+    facts = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    return [" ".join(each[key].astype(str) for key in ("layerType", "primitiveType")) for each in facts]
 
 
 def run(core: ov.Core, job: dict) -> None:

@@ -1,6 +1,7 @@
 """Which weights oneDNN's kernels without VNNI multiply in one instruction; OpenVINO reads the QDQ models."""
 
 import pytest
+from harness import has_integer_products
 from pair_probe import Layer, expected_pairs, probe, saturated_pairs
 
 from int8cal.runtime.targets import any_two_meet, links_of
@@ -79,7 +80,7 @@ def measured(onednn, request):
 def test_weights_meet_in_the_order_of_the_layer(measured, layer):
     isa, results = measured
     result = results[layer]
-    assert any(kernel.lower().endswith("_i8") and "reorder" not in kernel for kernel in result.kernels)
+    assert has_integer_products(result.kernels)
     assert saturated_pairs(layer, result.first) == expected_pairs(layer, ALL[layer][isa])
 
 

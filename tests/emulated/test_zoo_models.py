@@ -4,6 +4,7 @@ INT8CAL_EMULATED=long takes all of them, s7 too, and more images (minutes); with
 """
 
 import pytest
+from harness import has_integer_products
 from int8_variants import LONG, SAFE, variants
 
 pytestmark = [pytest.mark.emulated, pytest.mark.zoo]
@@ -35,10 +36,10 @@ def test_safe_weights_give_the_same_integers(runs, kind):
     changed = run.changed()
     if name in FLOAT_DIFFERS:
         assert "Softmax" in run.kernels
-        # a value beside a tie is rounded the other way, and four layers carry that on; the answers differ by less. A
-        # remainder's steps are 254ths of the others'
-        whole = {codes: step for codes, step in changed.items() if not codes.endswith("_remainder_quantized")}
-        assert all(step <= 2 for step in whole.values()), changed
+        # A value beside a tie is rounded the other way, and the layers behind carry that on. One code in some tens of thousands
+        # ends more than 2 steps away; the answers differ by less. A remainder's steps are 254ths of the others'.
+        whole = [codes for codes in changed if not codes.endswith("_remainder_quantized")]
+        assert all(run.share_beyond(codes, 2) <= 1e-3 for codes in whole), {codes: changed[codes] for codes in whole}
     else:
         assert changed == {}
 
@@ -71,7 +72,7 @@ def onednn_runs(request, zoo_models, onednn):
 @pytest.mark.parametrize("kind", SAFE)
 def test_onednn_gives_the_same_answers_with_safe_weights(onednn_runs, vnni, kind):
     runs = onednn_runs[2]
-    assert any(kernel.endswith("_I8") and "conv" in kernel for kernel in runs[kind].kernels)
+    assert has_integer_products(runs[kind].kernels)
     assert runs[kind].answers_alike()
 
 
