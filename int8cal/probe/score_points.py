@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.graph.scopes import ELEMENTWISE, MOVING
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import copied
 
@@ -28,15 +29,7 @@ _REAL = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.Tensor
 _REAL_OR_UNKNOWN = _REAL | {onnx.TensorProto.UNDEFINED}
 # Saturating activations: their input is what is left of the difference between two models.
 _SATURATING = frozenset({"Softmax", "Sigmoid", "HardSigmoid", "Hardmax"})
-# Nodes whose output has values of their first input, in another shape or order or only some of them.
-_MOVING = frozenset(
-    {
-        "Cast", "Dropout", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Reshape", "Slice",
-        "Split", "Squeeze", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
-# Likewise, where the other operand is constant.
-_SCALING = frozenset({"Mul", "Add", "Sub", "Div"})
+_MOVING = MOVING | {"GatherElements", "GatherND"}
 # Nodes whose output's shape depends on values: what lies behind cannot be compared element by element.
 _SELECTING = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _SHAPES = frozenset({"Shape", "Size"})  # nodes that read no values
@@ -182,7 +175,7 @@ def _passed_slot(node: onnx.NodeProto, constants: frozenset[str]) -> int | None:
     """Return the input whose values a node moves, or maps one by one; None where it does neither."""
     if node.op_type in _MOVING or node.op_type in _SATURATING:
         return 0
-    if node.op_type not in _SCALING:
+    if node.op_type not in ELEMENTWISE:
         return None
     variable = [place for place, name in enumerate(node.input) if name not in constants]
     return variable[0] if len(variable) == 1 else None
@@ -374,7 +367,7 @@ def _hiding(index: Index, point: ScorePoint, loose: set[str]) -> tuple[onnx.Node
         if node.op_type in _SATURATING or (node.op_type == "Concat" and len(node.input) <= _MOST_PARTS):
             return node, point
         slot = 0
-        if node.op_type in _SCALING:
+        if node.op_type in ELEMENTWISE:
             variable = [place for place, name in enumerate(node.input) if not index.is_constant(name)]
             if len(variable) != 1:
                 return None

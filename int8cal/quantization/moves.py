@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from int8cal.graph.index import Index
     from int8cal.graph.plan import Plan
 
-MOVES = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # that the runtime takes a DQ past
+# ops that the runtime takes a Q and a DQ past
+MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def moves_into_bodies(index: Index, plan: Plan) -> frozenset[str]:

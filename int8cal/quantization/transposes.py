@@ -12,6 +12,7 @@ import math
 from typing import TYPE_CHECKING
 
 from int8cal.graph.index import attribute
+from int8cal.quantization.moves import MOVES
 
 if TYPE_CHECKING:
     import onnx
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _PAIR = 2
 _ROWS = 16  # of so few the copies take no longer than starting threads
-# ops that the runtime moves Q and DQ past
-_PASSED = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def kept_from_codes(index: Index, plan: Plan) -> frozenset[str]:
@@ -41,7 +40,7 @@ def kept_from_codes(index: Index, plan: Plan) -> frozenset[str]:
     ]
     if not pairs:
         return frozenset()
-    floats = [node for node in index.graph.node if node.op_type in _PASSED and node.name not in plan.integer_nodes]
+    floats = [node for node in index.graph.node if node.op_type in MOVES and node.name not in plan.integer_nodes]
     dequantized = {each.tensor for each in plan.tensors if each.exclusive}
     for node in floats:
         if node.input[0] in dequantized:

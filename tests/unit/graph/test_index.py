@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -88,3 +90,8 @@ def test_the_range_of_a_relu_is_known_behind_any_number_of_moves(shallow_stack):
 
 def test_names_that_pairs_connect_are_together_in_their_order():
     assert connected("abcde", [("d", "b"), ("e", "d"), ("x", "a"), ("c", "x")]) == [["a"], ["b", "d", "e"], ["c"]]
+
+
+def test_a_long_chain_is_followed_once():
+    names = [f"t{i}" for i in range(100_000)]
+    assert connected(names, reversed(list(itertools.pairwise(names)))) == [names]
