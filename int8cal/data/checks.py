@@ -25,6 +25,7 @@ Check = Literal[
     "no-preprocess",  # images into a float model, nothing declared
     "other-preprocess",  # not the preprocessing that the int8 model or the statistics were made with
     "shards",  # statistics of some parts of the data
+    "mixed-rows",  # rows taken for samples that the model does not keep apart
     "input-range",  # values that overwhelm the first layer, or vanish in it
     "input-variant",  # fed another way, the FP32 model is clearly better
     "chance",  # FP32 accuracy near chance

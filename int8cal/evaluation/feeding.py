@@ -17,6 +17,7 @@ import numpy as np
 from int8cal.data.checks import Finding
 from int8cal.data.sample import Sample
 from int8cal.data.text import inputs_of_text, plan_text, unknown_tokens
+from int8cal.evaluation.mixed_rows import mixed_rows
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
@@ -136,13 +137,17 @@ _EXCHANGED = _VARIANTS[3]
 
 
 def fed(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
-    """Say that images overwhelm the first layer, or vanish in it, or that no token of texts is known.
+    """Say that rows are no samples, that images overwhelm the first layer, or vanish in it, or that no token is known.
 
     Args:
         model: The FP32 model, prepared or not, weights loaded.
         feeds: Its samples; some are read.
         threads: Of the runtime; 0 for all CPUs.
     """
+    return (*mixed_rows(model, feeds, threads=threads), *_values(model, feeds, threads))
+
+
+def _values(model: onnx.ModelProto, feeds: Feeds, threads: int) -> tuple[Finding, ...]:
     signature = signature_of(model)
     if feeds.preprocess is not None and feeds.preprocess.text is not None:
         return _unknown(feeds, signature, feeds.preprocess.text)

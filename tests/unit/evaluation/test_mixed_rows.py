@@ -1,0 +1,84 @@
+"""Whether rows that are taken for samples are samples: models that go along their first axis, and models that do not."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from int8cal.data.feeds import open_feeds
+from int8cal.evaluation.feeding import fed
+from int8cal.evaluation.mixed_rows import mixed_rows
+from int8cal.graph.signature import signature_of
+from int8cal.job import DataSettings
+
+MIXING = {
+    "CumSum": "h = CumSum (a, zero)",
+    "Softmax": "h = Softmax <axis: int = 0> (a)",
+    "mean": "m = ReduceMean <axes: ints = [0], keepdims: int = 1> (a) h = Sub (a, m)",
+    "attention": "t = Transpose <perm: ints = [1, 0]> (a) s = MatMul (a, t) p = Softmax (s) h = MatMul (p, a)",
+}
+
+
+def network(body, first="N"):
+    model = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17]> net (float[{first}, 8] x) => (float[{first}, 4] y) '
+        f"<int64 zero = {{0}}> {{ a = MatMul (x, w) {body} y = MatMul (h, v) }}"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 16)), ("v", (16, 4))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.normal(0, 0.1, shape).astype(np.float32), name))
+    return model
+
+
+def found(folder, model, rows, samples=None, files=6):
+    rng = np.random.default_rng(1)
+    for number in range(files):
+        np.savez(folder / f"{number}.npz", x=rng.normal(0, 1, (rows, 8)).astype(np.float32))
+    feeds = open_feeds(DataSettings(str(folder), samples=samples), signature_of(model))
+    return fed(model, feeds, threads=1)
+
+
+@pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
+@pytest.mark.parametrize(("first", "samples"), [("N", None), (5, 12)], ids=["cut", "of several arrays"])
+def test_rows_that_are_no_samples_are_told(tmp_path, body, first, samples):
+    (finding,) = found(tmp_path, network(body, first), 5, samples)
+    assert finding.check == "mixed-rows"
+    assert '"x"' in finding.text
+    assert '"y"' in finding.text
+
+
+@pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
+def test_whole_arrays_of_a_fixed_size_are_samples(tmp_path, body):
+    assert found(tmp_path, network(body, 5), 5) == ()
+
+
+@pytest.mark.parametrize(("first", "samples"), [("N", None), (5, 12)], ids=["cut", "of several arrays"])
+@pytest.mark.parametrize("body", ["h = Relu (a)", "h = Softmax (a)"])
+def test_rows_that_are_samples_are_not_told(tmp_path, body, first, samples):
+    assert found(tmp_path, network(body, first), 5, samples) == ()
+
+
+def test_a_row_of_zeros_beside_others_is_not_what_it_is_alone(tmp_path):
+    (finding,) = found(tmp_path, network(MIXING["mean"]), 5)
+    assert "dB" not in finding.text  # alone it is zero, which has no ratio
+
+
+def test_outputs_without_rows_tell_nothing(tmp_path):
+    model = network("h = Relu (a)")
+    pooled = onnx.helper.make_node("ReduceMean", ["y"], ["z"], axes=[0], keepdims=0)
+    model.graph.node.append(pooled)
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [4]))
+    assert found(tmp_path, model, 5) == ()
+
+
+def test_a_model_that_takes_no_more_rows_at_once_is_left_to_its_run(tmp_path):
+    model = network("h = Reshape (a, one)")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 16], np.int64), "one"))
+    assert found(tmp_path, model, 5) == ()
+
+
+def test_single_samples_are_not_run_at_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("int8cal.evaluation.mixed_rows.Session", None)
+    model = network(MIXING["CumSum"])
+    np.savez(tmp_path / "a.npz", x=np.ones((1, 8), np.float32))
+    assert mixed_rows(model, open_feeds(DataSettings(str(tmp_path)), signature_of(model))) == ()
