@@ -6,6 +6,7 @@ import collections
 import importlib.metadata
 import os
 import platform
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,8 @@ def _plan_lines(path: Path, width: int, screen: Screen) -> list[str]:
 
     prepared = prepare(path, simplify)
     plan = make_plan(prepared.model, Selection())
-    lines = [] if screen.only else _family_lines(prepared.model, plan)
     bodies, apart = plan_bodies(prepared, Selection())
+    lines = [] if screen.only else _family_lines(prepared.model, replace(plan, bodies=bodies))
     plans = [("", plan), *((f"{path}/", each.plan) for path, each in bodies.items())]
     layers = sum(len(each.layers) + len(each.recurrent) for _, each in plans)
     tensors = sum(len(each.tensors) for _, each in plans)

@@ -30,6 +30,7 @@ _ROWS, _GROUPS = 4, 4
 # Kernels add in another order for other numbers of rows: 100 dB and more. Where all rows have a part in each: 4 dB with
 # CumSum, 0 dB with attention over steps, less than 0 with a convolution along them.
 _APART_DB = 40.0
+_FIXED = "give the model's first axis a fixed size and every file as many rows; then a file is one sample"
 
 
 def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
@@ -39,6 +40,9 @@ def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tup
         model: The FP32 model, prepared or not, weights loaded.
         feeds: Its samples; the first ones are read, unless none can share an array.
         threads: Of the runtime; 0 for all CPUs.
+
+    Raises:
+        DataError: The model does not run on a row of an array that was cut.
     """
     signature = signature_of(model)
     size = batch_size(signature)
@@ -52,9 +56,15 @@ def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tup
     session = Session(model, threads=threads, entries=QUIET)
     places = sorted({0, len(rows) // 2, len(rows) - 1})
     try:
-        beside = session.run({name: np.concatenate([row.feed[name] for row in rows]) for name in names})
         alone = {at: session.run({name: np.repeat(rows[at].feed[name], size, 0) for name in names}) for at in places}
-    except DataError:  # it takes no other number of rows; what it makes of samples is told where they are run
+    except DataError as error:
+        if not feeds.made:
+            return ()  # what it makes of samples is told where they are run
+        what = f'{error.what} (on a single row: arrays are cut along the first axis of "{signature.inputs[0].name}")'
+        raise DataError(what, where=feeds.name, do=f"if rows are no samples, {_FIXED}", **error.fields) from error
+    try:
+        beside = session.run({name: np.concatenate([row.feed[name] for row in rows]) for name in names})
+    except DataError:  # it takes one row at a time
         return ()
     for name, values in beside.items():
         ratios = [_decibels(values, alone[at][name], at, len(rows), size) for at in places]
@@ -95,7 +105,7 @@ def _finding(first: str, output: str, ratio: float, size: int) -> Finding:
         "mixed-rows",
         f'rows of input "{first}" along its first axis are taken for samples, but the model mixes them: a row of '
         f'output "{output}" beside other rows is not what it is without them{told}',
-        "give the model's first axis a fixed size and every file as many rows; then a file is one sample"
+        _FIXED
         if size == 1
         else "leave out what takes some samples (--samples, --shard), and give files of a whole batch",
     )

@@ -150,7 +150,7 @@ class Family:
     Attributes:
         rule: Of RULES.
         parts: Where, in graph order.
-        inside: How many of them lie in graphs inside of nodes or functions, where nothing is quantized.
+        inside: How many of them lie in graphs inside of nodes or functions.
     """
 
     rule: Rule
@@ -168,7 +168,7 @@ class Family:
         if self.rule.figure and figures:
             told.append(self.rule.figure.format(max(figures, key=abs)))
         if self.inside:
-            told.append(f"{self.inside} of them inside of other nodes, where nothing is quantized")
+            told.append(f"{self.inside} of them inside of other nodes")
         return "; ".join(told)
 
 

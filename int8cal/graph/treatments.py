@@ -37,7 +37,7 @@ class Planned:
 
     def on_integers(self, parts: Sequence[Part]) -> int:
         """How many of the nodes the plan has on integers."""
-        return sum(part.node in self.plan.integer_nodes for part in parts)
+        return sum(any(part.node in plan.integer_nodes for plan in self.plan.graphs.values()) for part in parts)
 
     def rescaled(self, tensors: Collection[str]) -> int:
         """How many of the tensors lie in a chain, so that their channels can be brought to one size."""
@@ -167,7 +167,7 @@ def embeddings(parts: Sequence[Part], planned: Planned) -> str:
 
 def recurrent(parts: Sequence[Part], planned: Planned) -> str:
     """Tell of cells: weights become int8 in one of two forms, which the step "recurrent" decides."""
-    cells = {each.node: each for each in planned.plan.recurrent}
+    cells = {each.node: each for plan in planned.plan.graphs.values() for each in plan.recurrent}
     found = [cells[part.node] for part in parts if part.node in cells]
     able = sum(not each.no_kernel for each in found)
     whose = "its weights" if len(parts) == 1 else "their weights"

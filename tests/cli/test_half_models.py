@@ -94,7 +94,7 @@ def test_the_int8_model_has_the_users_types_and_the_values_of_its_weights(calibr
 def test_the_report_says_what_was_converted(calibrated):
     kind, _, out = calibrated
     assert (
-        f"the model is {kind}: it was calibrated, and is compared, with its weights in float32, in speed too; size is beside its own file"
+        f"the model has tensors in {kind}: it was calibrated, and is compared, in float32, in speed too; size is beside its own file"
         in out
     )
     report = json.loads(Path("out/report.json").read_text())

@@ -181,6 +181,26 @@ def test_a_float_model_says_what_tends_to_go_wrong_with_its_kind(call, sample_ru
     assert "families" not in call("inspect", sample_run / "model.int8.onnx").out
 
 
+def test_families_tell_of_cells_inside_of_other_nodes_what_becomes_of_them(call, tmp_path):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> net (float[1, 2, 8] x, bool flag) => (float[A, B, C, D] y) {
+            y = If (flag) <
+                then_branch = g () => (float[A, B, C, D] a) { a = GRU <hidden_size = 8> (x, W, R) },
+                else_branch = g () => (float[A, B, C, D] b) { b = GRU <hidden_size = 8> (x, W, R) }
+            >
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    for name in ("W", "R"):
+        values = rng.normal(0, 0.3, (1, 24, 8)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    onnx.save(model, tmp_path / "branches.onnx")
+    out = call("inspect", tmp_path / "branches.onnx").out
+    assert "would be quantized: 2 layers" in out
+    assert "2 of them inside of other nodes" in out
+    assert "what int8cal does: their weights become int8" in out
+
+
 def network(*, in_nodes: bool) -> onnx.ModelProto:
     """A layer and a Softmax, its weights as an initializer or in a Constant node."""
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(0, 0.1, (32, 10)).astype(np.float32), "w")

@@ -127,8 +127,8 @@ def told(model: onnx.ModelProto) -> tuple[str, ...]:
     types = metadata_of(model, CONVERTED)
     if types is None:
         return ()
-    how = "it was calibrated, and is compared, with its weights in float32, in speed too; size is beside its own file"
-    return (f"the model is {types}: {how}",)
+    how = "it was calibrated, and is compared, in float32, in speed too; size is beside its own file"
+    return (f"the model has tensors in {types}: {how}",)
 
 
 def in_their_types(model: onnx.ModelProto) -> onnx.ModelProto:

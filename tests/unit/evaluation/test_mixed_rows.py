@@ -6,6 +6,7 @@ import pytest
 from onnx import numpy_helper
 
 from int8cal.data.feeds import open_feeds
+from int8cal.errors import DataError
 from int8cal.evaluation.feeding import fed
 from int8cal.evaluation.mixed_rows import mixed_rows
 from int8cal.graph.signature import signature_of
@@ -75,6 +76,14 @@ def test_a_model_that_takes_no_more_rows_at_once_is_left_to_its_run(tmp_path):
     model = network("h = Reshape (a, one)")
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, 16], np.int64), "one"))
     assert found(tmp_path, model, 5) == ()
+
+
+def test_a_model_that_cannot_run_on_a_row_is_told_with_what_was_cut(tmp_path):
+    model = network("h = Reshape (a, five)")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([5, 16], np.int64), "five"))
+    with pytest.raises(DataError, match=r'single row.*"x"') as error:
+        found(tmp_path, model, 5)
+    assert error.value.where == str(tmp_path)
 
 
 def test_single_samples_are_not_run_at_all(tmp_path, monkeypatch):
