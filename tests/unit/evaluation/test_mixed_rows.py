@@ -64,6 +64,10 @@ def test_a_row_of_zeros_beside_others_is_not_what_it_is_alone(tmp_path):
     assert "dB" not in finding.text  # alone it is zero, which has no ratio
 
 
+def test_a_model_that_draws_random_numbers_is_not_said_to_mix_rows(tmp_path):
+    assert found(tmp_path, network("r = RandomNormalLike (a) h = Add (a, r)"), 5) == ()
+
+
 def test_outputs_without_rows_tell_nothing(tmp_path):
     model = network("h = Relu (a)")
     pooled = onnx.helper.make_node("ReduceMean", ["y"], ["z"], axes=[0], keepdims=0)
