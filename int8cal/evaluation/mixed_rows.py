@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from int8cal.data.checks import Finding
-from int8cal.errors import DataError
+from int8cal.errors import DataError, ModelError
 from int8cal.graph.signature import signature_of
 from int8cal.numerics.metrics import error_sums
 from int8cal.runtime.batching import batch_size
@@ -53,7 +53,10 @@ def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tup
     shapes = {tuple(row.feed[name].shape for name in names) for row in rows}
     if len(shapes) != 1 or len(rows) < 2:
         return ()
-    session = Session(model, threads=threads, entries=QUIET)
+    try:
+        session = Session(model, threads=threads, entries=QUIET)
+    except ModelError:  # told by its file's name where it is calibrated
+        return ()
     places = sorted({0, len(rows) // 2, len(rows) - 1})
     try:
         alone = {at: session.run({name: np.repeat(rows[at].feed[name], size, 0) for name in names}) for at in places}
