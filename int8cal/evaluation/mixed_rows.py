@@ -16,7 +16,7 @@ from int8cal.data.checks import Finding
 from int8cal.errors import DataError, ModelError
 from int8cal.graph.signature import signature_of
 from int8cal.numerics.metrics import error_sums
-from int8cal.runtime.batching import batch_size
+from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tup
     if signature.batch is None or feeds.prepared or not (feeds.made or feeds.files is None or size > 1):
         return ()
     rows = list(itertools.islice(feeds, _ROWS)) if size == 1 else _strangers(feeds, size)
-    names = [spec.name for spec in signature.inputs if all(spec.name in row.feed for row in rows)]
-    shapes = {tuple(row.feed[name].shape for name in names) for row in rows}
+    shapes = {tuple((name, values.shape) for name, values in row.feed.items()) for row in rows}
     if len(shapes) != 1 or len(rows) < 2:
         return ()
     try:
@@ -59,13 +58,14 @@ def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tup
         return ()
     places = sorted({0, len(rows) // 2, len(rows) - 1})
     try:
-        alone = {at: session.run({name: np.repeat(rows[at].feed[name], size, 0) for name in names}) for at in places}
+        alone = {at: run_group(session, signature, [rows[at]]) for at in places}
     except DataError as error:
         if not feeds.made:
             return ()  # what it makes of samples is told where they are run
         what = f'{error.what} (on a single row: arrays are cut along the first axis of "{signature.inputs[0].name}")'
-        raise DataError(what, where=feeds.name, do=f"if rows are no samples, {_FIXED}", **error.fields) from error
-    together = {name: np.concatenate([row.feed[name] for row in rows]) for name in names}
+        do = f"{error.do}; or, if rows are no samples, {_FIXED}"
+        raise DataError(what, where=error.where, do=do, **error.fields) from error
+    together = {name: np.concatenate([row.feed[name] for row in rows]) for name in make_feed(signature, rows)}
     try:
         beside = session.run(together)
     except DataError:  # it takes one row at a time

@@ -87,7 +87,8 @@ def test_a_model_that_cannot_run_on_a_row_is_told_with_what_was_cut(tmp_path):
     model.graph.initializer.append(numpy_helper.from_array(np.array([5, 16], np.int64), "five"))
     with pytest.raises(DataError, match=r'single row.*"x"') as error:
         found(tmp_path, model, 5)
-    assert error.value.where == str(tmp_path)
+    assert error.value.where == f"{tmp_path / '0.npz'}[0]"
+    assert "leave the sample out" in error.value.do
 
 
 def test_single_samples_are_not_run_at_all(tmp_path, monkeypatch):
