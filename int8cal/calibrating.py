@@ -277,7 +277,7 @@ def _calibrate_into(
     checkpoint = _open_checkpoint(job, planned.prepared.sha256, tell)
     # before the pass over the calibration data: nobody shall wait for bad evaluation data
     gates = with_standing(job.evaluation.gates, gates_of(job.evaluation))
-    data, signature = job.evaluation.data or job.data, planned.prepared.signature
+    data, signature, threads = job.evaluation.data or job.data, planned.prepared.signature, job.calibration.threads
     if tell is not None:
         for line in slow_warnings(job.quantization):
             tell(line)
@@ -285,7 +285,7 @@ def _calibrate_into(
     with open_stage("check the data"):
         feeds = open_feeds(data, signature, require_labels=need_labels(gates), trim=planned.trim)
         findings.add((*opened(feeds, signature), *before_calibration(planned, job)))
-        threads, classes = job.calibration.threads, classes_of(signature)
+        classes = classes_of(signature)
         findings.add(better_fed(planned.prepared.model, feeds, classes, threads=threads))
     findings.require_none()
 

@@ -35,6 +35,7 @@ from int8cal.evaluation.gates import (
     with_standing,
 )
 from int8cal.evaluation.layerwise import find_layers
+from int8cal.evaluation.mixed_rows import of_whole_rows
 from int8cal.evaluation.origin import origin_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import Report
@@ -183,7 +184,10 @@ def evaluate_models(
         header = _header(int8)
         beside = fp32.parent if isinstance(fp32, Path) else Path()
         stored = stored_preprocess(header, int8 if isinstance(int8, Path) else None, beside)
-        feeds = open_samples(data, signature, stream, trim, require_labels=require_labels, stored=stored)
+        model = reference.model
+        feeds = open_samples(
+            data, model, signature, stream, trim, threads=threads, require_labels=require_labels, stored=stored
+        )
         used = _used(data, feeds, stored)
         if tell is not None:
             for line in used:
@@ -309,19 +313,28 @@ def _digest(model: Path) -> str | None:
 
 def open_samples(
     data: DataSettings,
+    model: onnx.ModelProto,
     signature: Signature,
     stream: Callable[[], object] | None,
-    trim: Trimmer,
+    trim: Trimmer | None,
     *,
+    threads: int,
     require_labels: bool = False,
     stored: StoredPreprocess | None = None,
     shard: Shard | None = None,
 ) -> Feeds:
-    """Open the samples of a path, or of a stream of feed dicts in its place; see `open_feeds`."""
-    if stream is None:
-        known = None if stored is None else stored.preprocess
+    """Open the samples of a path as a model takes them, or of a stream of feed dicts in its place.
+
+    See `open_feeds`, and `of_whole_rows`, which runs the model. A stream, which may end for good, is not read.
+    """
+    if stream is not None:
+        return feeds_of(stream, signature, data.samples, trim, shard)
+    known = None if stored is None else stored.preprocess
+
+    def opened_for(signature: Signature) -> Feeds:
         return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known, shard=shard)
-    return feeds_of(stream, signature, data.samples, trim, shard)
+
+    return of_whole_rows(model, opened_for(signature), opened_for, threads=threads)
 
 
 def trimmer(

@@ -17,7 +17,6 @@ from int8cal.calibration.engines.stored import Stored
 from int8cal.calibration.ranges import without_values
 from int8cal.calibration.statistics_file import load_statistics
 from int8cal.data.checks import SampleWatch
-from int8cal.data.feeds import read_ahead
 from int8cal.data.preprocessing import noted
 from int8cal.data.shards import Shard
 from int8cal.errors import DataError, naming
@@ -43,6 +42,7 @@ from int8cal.search.goals.latency import leave_slow_layers
 from int8cal.search.recipes import PLAIN, RECIPES, run_recipe
 from int8cal.search.scorer import Holdout, Scorer, split_samples
 from int8cal.search.search import Result, explained
+from int8cal.threads import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,9 +110,11 @@ def plan_job(
         plan = require_layers(prepared, Selection.of(job.quantization))
         taps = make_taps(plan, find_chains(prepared.model, plan))
         uint8 = plan_uint8_input(prepared, plan, job.data.preprocess, job.quantization)
-        trim = trimmer(prepared.signature, prepared.model, taps=taps, threads=job.calibration.threads)
+        model, signature, threads = prepared.model, prepared.signature, job.calibration.threads
+        trim = trimmer(signature, model, taps=taps, threads=threads)
         shard = None if job.calibration.shard is None else Shard.parse(job.calibration.shard)
-        feeds = open_samples(job.data, prepared.signature, stream, trim, shard=shard)
+        feeds = open_samples(job.data, model, signature, stream, trim, threads=threads, shard=shard)
+        prepared = replace(prepared, signature=feeds.signature)
         path = job.calibration.statistics
         known = None if path is None else load_statistics(path)
     return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric, known)
@@ -302,13 +304,10 @@ def _counting(
     hold: bool = False,
 ) -> Counting | Stored:
     """Begin a pass over samples of the model, or of a body, or what takes known statistics in its place."""
-    prepared, taps, sha256 = planned.prepared, planned.taps, planned.prepared.sha256
+    graph = planned.prepared.model, planned.prepared.signature
+    taps, sha256, threads = planned.taps, planned.prepared.sha256, job.calibration.threads
     if known is None:
-        threads = job.calibration.threads
-        model, signature = prepared.model, prepared.signature
-        return Counting(
-            model, signature, taps, model_sha256=sha256, threads=threads, keep=keep, record=record, hold=hold
-        )
+        return Counting(*graph, taps, model_sha256=sha256, threads=threads, keep=keep, record=record, hold=hold)
     statistics = known.bodies.get(body) if body else known
     return Stored(statistics, str(job.calibration.statistics), body, taps, model_sha256=sha256, keep=keep)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import queue
+import threading
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +21,7 @@ Y = TypeVar("Y")
 
 _SHORT_S, _LAST = 150e-6, 8  # a call that no thread is woken for; calls over which what they take is told
 _PARTS, _MOST_IN_PART = 64, 32  # of items, per thread; and items of a part
+_POLL_SECONDS = 0.1
 
 
 @contextmanager
@@ -110,3 +113,50 @@ def one_thread_each() -> Iterator[None]:
     """
     with threadpool_limits(1, "blas"):
         yield
+
+
+def read_ahead(items: Iterable[X], size: int) -> Iterator[X]:
+    """Pass items on in order; a thread, which ends with the iterator, reads up to `size` before they are asked for.
+
+    Raises:
+        Exception: Whatever reading an item raised, when its turn comes.
+    """
+    ready: queue.Queue[tuple[X | None, BaseException | None, bool]] = queue.Queue(maxsize=size)
+    stop = threading.Event()
+
+    def put(entry: tuple[X | None, BaseException | None, bool]) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(entry, timeout=_POLL_SECONDS)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def read() -> None:
+        try:
+            for item in items:
+                if not put((item, None, False)):
+                    return
+            put((None, None, True))
+        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
+            put((None, error, True))
+
+    thread = threading.Thread(target=read, name="int8cal-read-ahead", daemon=True)
+    thread.start()
+    given_up = False
+    try:
+        while True:
+            item, error, last = ready.get()
+            if error is not None:
+                raise error
+            if last:
+                return
+            yield item  # type: ignore[misc]
+    except GeneratorExit:
+        given_up = True  # perhaps by the garbage collector, see threads_until_done
+        raise
+    finally:
+        stop.set()
+        if not given_up:
+            thread.join(timeout=5)

@@ -18,9 +18,10 @@ from int8cal.batch.summary import figures_of
 from int8cal.calibrating import files_of
 from int8cal.config.chain import CALIBRATION, EVALUATION, data_of, splits
 from int8cal.data.feeds import open_feeds
-from int8cal.data.fit import LABEL_KEYS, Header, count_rows
+from int8cal.data.fit import LABEL_KEYS, Header, are_apart, count_rows
 from int8cal.data.sample import Sample
 from int8cal.errors import DataError, GateError, Int8calError, OutputError
+from int8cal.evaluating import open_samples
 from int8cal.evaluation.evaluate import nothing_measured
 from int8cal.evaluation.gates import check_gates, parse_gates
 from int8cal.evaluation.output_groups import GroupFinder
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from int8cal.batch.jobs import Task
     from int8cal.config.chain import ChainModel, Link
+    from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Array, Feed
     from int8cal.graph.signature import Signature, TensorSpec
     from int8cal.job import Job
@@ -171,7 +173,8 @@ def _joined(task: Task, jobs: Mapping[str, Job], split: str) -> Iterator[Sample]
         feed |= {link.input: _cast(row[link.source][1][link.tensor], signature, link.input) for link in links}
         if not number:
             headers = {name: Header(array.dtype, array.shape) for name, array in feed.items()}
-            count_rows(headers, signature, links[0].place.text)
+            own = replace(signature, whole=signature.whole or are_apart(signature))
+            count_rows(headers, own, links[0].place.text)
         label = next((each[0].label for each in reversed(row.values()) if each[0].label is not None), None)
         yield Sample(feed, "", label)
 
@@ -181,11 +184,12 @@ def _run(job: Job, split: str, tensors: Sequence[str]) -> Iterator[tuple[Sample,
     reference = float32_reference(job.model)
     signature = signature_of(reference.model)
     outputs = [spec.name for spec in signature.outputs if spec.name in tensors]
-    feeds = open_feeds(data_of(job, split), signature)
+    threads = job.calibration.threads
+    feeds = open_samples(data_of(job, split), reference.model, signature, None, None, threads=threads)
     if not outputs:
         yield from ((sample, sample.feed) for sample in feeds)
         return
-    session = Session(reference.run, threads=job.calibration.threads, entries=QUIET)
+    session = Session(reference.run, threads=threads, entries=QUIET)
     for sample, values in run_each(session, signature, feeds, outputs):
         yield sample, sample.feed | values
 
@@ -215,10 +219,15 @@ class _Member:
         self.paths = (task.job.model, directory / name)
         reference, self.int8 = float32_reference(task.job.model), load_model(self.paths[1])
         self.signatures = (signature_of(reference.model), signature_of(self.int8))
-        threads = task.job.calibration.threads
-        self.sessions = [Session(each, threads=threads, entries=QUIET) for each in (reference.run, self.paths[1])]
+        self.reference, self.threads = reference.model, task.job.calibration.threads
+        self.sessions = [Session(each, threads=self.threads, entries=QUIET) for each in (reference.run, self.paths[1])]
         self.names = match_outputs(*self.signatures)
-        self.comparison = OutputComparison(self.names, GroupFinder(reference.model, threads=threads))
+        self.comparison = OutputComparison(self.names, GroupFinder(reference.model, threads=self.threads))
+
+    def samples(self, split: str) -> Feeds:
+        """Open the samples as they were recorded, or the model's own data."""
+        data = data_of(self.job, split)
+        return open_samples(data, self.reference, self.signatures[0], None, None, threads=self.threads)
 
     def run(self, sample: Sample, values: Mapping[str, tuple[Feed, Feed]]) -> tuple[Feed, Feed]:
         """Run both models on a sample; of what other models give, each gets that of its own kind.
@@ -301,7 +310,7 @@ def compare_chain(chain: Sequence[Task]) -> tuple[JobResult, ...]:
     """
     members = [_Member(task, task.chain) for task in chain if task.chain is not None]
     split = EVALUATION if all(EVALUATION in splits(task.job) for task in chain) else CALIBRATION
-    streams = [open_feeds(data_of(each.job, split), each.signatures[0]) for each in members]
+    streams = [each.samples(split) for each in members]
     for samples in zip(*streams, strict=True):
         values: dict[str, tuple[Feed, Feed]] = {}
         for member, sample in zip(members, samples, strict=True):

@@ -14,6 +14,7 @@ from int8cal.calibration.ranges import require_known_tensors
 from int8cal.config.load import placed_patterns
 from int8cal.data.feeds import open_feeds
 from int8cal.errors import Int8calError, OutputError
+from int8cal.evaluating import open_samples
 from int8cal.evaluation.gates import gates_of, need_labels
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
@@ -197,7 +198,8 @@ def _require_fit(job: Job, prepared: Prepared, *, recorded: bool) -> tuple[int |
     require_known_tensors(plan, quantization.ranges)
     if recorded:
         return None, None
-    feeds = open_feeds(job.data, prepared.signature)
+    model, signature, threads = prepared.model, prepared.signature, job.calibration.threads
+    feeds = open_samples(job.data, model, signature, None, None, threads=threads)
     gates = gates_of(job.evaluation)
-    evaluation = open_feeds(job.evaluation.data or job.data, prepared.signature, require_labels=need_labels(gates))
+    evaluation = open_feeds(job.evaluation.data or job.data, feeds.signature, require_labels=need_labels(gates))
     return feeds.count, evaluation.count

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -42,6 +43,12 @@ class CallStream:
     labelled: bool = True
 
     count: ClassVar[None] = None  # only a pass can tell
+
+    def first_rows(self, count: int) -> list[Sample]:
+        """Return the first rows of the first feed; of none where it is one sample."""
+        item = next(iter(self._items()), None)
+        rows = [] if item is None else list(itertools.islice(self._split(item, f"{self.name}[0]"), count))
+        return rows if len(rows) > 1 else []
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
         """Call the function and give its samples, or those of the shard, one at a time."""
@@ -103,11 +110,17 @@ class CallStream:
                 raise DataError(f'"{key}" is no array: {error}', where=where, do="yield numpy arrays") from error
         label_key = match_inputs(arrays, self.signature, where)
         headers = {name: Header(array.dtype, array.shape) for name, array in arrays.items()}
-        rows = count_rows(headers, self.signature, where)
+        try:
+            signature, rows = self.signature, count_rows(headers, self.signature, where)
+        except DataError as error:
+            if not error.fields.get("apart"):
+                raise
+            signature = replace(self.signature, whole=True)
+            rows = count_rows(headers, signature, where)
         labels = None if label_key is None or not self.labelled else label_values(arrays[label_key], rows, where)
         for row in range(rows):
             origin = row_name(where, row, rows)
-            yield Sample(take_row(arrays, row, self.signature, origin), origin, None if labels is None else labels[row])
+            yield Sample(take_row(arrays, row, signature, origin), origin, None if labels is None else labels[row])
 
 
 def is_callable_path(text: str, base: Path | None = None) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import queue
-import threading
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from int8cal.data.arrays import open_npy, open_npz, open_test_data
 from int8cal.data.audio import open_audio, plan_audio
 from int8cal.data.callables import CallStream, is_callable_path, open_callable
-from int8cal.data.checks import classes_of
+from int8cal.data.checks import Finding, classes_of
 from int8cal.data.columns import one_of, plan_rows, require_fed
 from int8cal.data.file_stream import FileStream
 from int8cal.data.find import TEXTS, find
@@ -41,10 +39,6 @@ if TYPE_CHECKING:
     from int8cal.graph.signature import Signature
     from int8cal.job import DataSettings
 
-T = TypeVar("T")
-
-_POLL_SECONDS = 0.1
-
 
 class Feeds:
     """The samples of a source; every `iter` is a new pass in the same order, with one file in memory at a time.
@@ -58,14 +52,17 @@ class Feeds:
         images: Whether the samples are images.
         prepared: Whether they are made of images, text or sound, and not arrays.
         preprocess: How they become feeds; None for pixel values as they are, and for arrays as they are.
+        signature: What they were opened for; `whole` where each file is one sample.
         skipped: Files left out by skip_bad, those of the last pass included.
         made: How samples were made of arrays that hold several, in a line.
         padding: What padding the samples of the last pass had.
+        mixed: That rows are taken for samples which the model does not keep apart, where that was found.
     """
 
     def __init__(
         self,
         stream: FileStream | CallStream,
+        signature: Signature,
         *,
         labelled: bool,
         labels: Labels | None = None,
@@ -81,6 +78,7 @@ class Feeds:
         self.images, self.prepared, self.preprocess, self.name = images, prepared, preprocess, stream.name
         self.skipped, self.made = list(skipped), made
         self.padding: tuple[Padding, ...] = ()
+        self.signature, self.mixed = signature, tuple[Finding, ...]()
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
 
     def spread(self, count: int) -> list[Sample]:
@@ -90,6 +88,17 @@ class Feeds:
             stream = stream.thinned(count)
         samples = itertools.islice(stream.read([]), count)
         return [sample if self._trim is None else self._trim(sample) for sample in samples]
+
+    def neighbours(self, count: int) -> list[Sample]:
+        """Read the first rows of the first array that was cut into several samples; nothing where none was.
+
+        They are the same ones whatever part of the samples is chosen.
+
+        Raises:
+            DataError: They cannot be read.
+        """
+        rows = [] if self.prepared else self._stream.first_rows(count)
+        return [row if self._trim is None else self._trim(row) for row in rows]
 
     @property
     def files(self) -> FileStream | None:
@@ -157,7 +166,8 @@ def open_feeds(
     Args:
         settings: Path, number of samples (a seeded choice, in order; the first ones of a function), preprocessing,
             labels.
-        signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample.
+        signature: The model's inputs. An array of the model's rank is a batch, one of a rank less is one sample; where
+            the inputs have free first axes of their own, and differ in their sizes, each file is one sample.
         require_labels: Whether missing labels are an error.
         trim: Takes the padding off a sample, see data.trimming; None to leave samples as they are stored.
         stored: Preprocessing where the settings declare none.
@@ -174,12 +184,16 @@ def open_feeds(
     """
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
-    if is_dataset(settings.path):
-        feeds = _open_dataset(settings, signature, trim, stored, shard)
-    elif is_callable_path(settings.path):
-        feeds = _open_callable(settings, signature, trim, shard)
-    else:
-        feeds = _open_files(settings, signature, trim, stored, shard)
+    try:
+        feeds = _opened(settings, signature, trim, stored, shard)
+    except DataError as error:
+        if not error.fields.get("apart"):
+            raise
+        try:
+            feeds = _opened(settings, replace(signature, whole=True), trim, stored, shard)
+        except DataError:
+            raise error from None
+        feeds.made = (f"each file of {settings.path} is one sample: the inputs have rows of their own",)
     if require_labels and not feeds.labelled:
         why = "" if feeds.no_classes is None else f": {feeds.no_classes.why}"
         raise DataError(
@@ -188,6 +202,20 @@ def open_feeds(
             do="use one folder per class, add a labels.csv (file,label), or give --labels FILE or column:NAME",
         )
     return feeds
+
+
+def _opened(
+    settings: DataSettings,
+    signature: Signature,
+    trim: Callable[[Sample], Sample] | None,
+    stored: Preprocess | None,
+    shard: Shard | None,
+) -> Feeds:
+    if is_dataset(settings.path):
+        return _open_dataset(settings, signature, trim, stored, shard)
+    if is_callable_path(settings.path):
+        return _open_callable(settings, signature, trim, shard)
+    return _open_files(settings, signature, trim, stored, shard)
 
 
 def feeds_of(
@@ -199,54 +227,7 @@ def feeds_of(
 ) -> Feeds:
     """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
     stream = CallStream("data", function, signature, samples, shard)
-    return Feeds(stream, labelled=False, trim=trim)
-
-
-def read_ahead(items: Iterable[T], size: int) -> Iterator[T]:
-    """Pass items on in order; a thread, which ends with the iterator, reads up to `size` before they are asked for.
-
-    Raises:
-        Exception: Whatever reading an item raised, when its turn comes.
-    """
-    ready: queue.Queue[tuple[T | None, BaseException | None, bool]] = queue.Queue(maxsize=size)
-    stop = threading.Event()
-
-    def put(entry: tuple[T | None, BaseException | None, bool]) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(entry, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def read() -> None:
-        try:
-            for item in items:
-                if not put((item, None, False)):
-                    return
-            put((None, None, True))
-        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
-            put((None, error, True))
-
-    thread = threading.Thread(target=read, name="int8cal-read-ahead", daemon=True)
-    thread.start()
-    given_up = False
-    try:
-        while True:
-            item, error, last = ready.get()
-            if error is not None:
-                raise error
-            if last:
-                return
-            yield item  # type: ignore[misc]
-    except GeneratorExit:
-        given_up = True  # perhaps by the garbage collector, see runtime.batching.threads_until_done
-        raise
-    finally:
-        stop.set()
-        if not given_up:
-            thread.join(timeout=5)
+    return Feeds(stream, signature, labelled=False, trim=trim)
 
 
 def _open_callable(
@@ -268,7 +249,7 @@ def _open_callable(
     first = next(stream.read([]), None)
     if first is None:
         raise _nothing_in(shard, settings.path)
-    return Feeds(stream, labelled=first.label is not None, trim=trim)
+    return Feeds(stream, signature, labelled=first.label is not None, trim=trim)
 
 
 def _open_files(
@@ -303,7 +284,8 @@ def _open_files(
     made: tuple[str, ...] = ()
     if not prepared and rows > len(parts):
         made = (f"arrays of {settings.path} are cut into {rows} samples along their first axis",)
-    read = _Read([part for _, part in parts], constant, prepared, found.kind == "image", tuple(skipped), made)
+    images = found.kind == "image"
+    read = _Read(signature, [part for _, part in parts], constant, prepared, images, tuple(skipped), made)
     return _feeds(settings, read, labels, trim, shard)
 
 
@@ -331,7 +313,7 @@ def _open_dataset(
     plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
     part = part_of(dataset, plan)
     labels = None if part.labels is None else own_labels([part], declared=column)
-    read = _Read([part], constant, prepared=True, images=plan.image is not None)
+    read = _Read(signature, [part], constant, prepared=True, images=plan.image is not None)
     return _feeds(settings, read, labels, trim, shard)
 
 
@@ -346,6 +328,7 @@ def _with_stored(settings: DataSettings, stored: Preprocess | None, *, prepared:
 class _Read:
     """What was opened; `constant`: feeds that are the same in every sample. Else as in `Feeds`."""
 
+    signature: Signature
     parts: Sequence[Part]
     constant: Feed
     prepared: bool
@@ -368,6 +351,7 @@ def _feeds(
     )
     return Feeds(
         stream,
+        read.signature,
         labelled=labels is not None,
         labels=labels,
         no_classes=no_classes,

@@ -59,6 +59,19 @@ class FileStream:
             labels=None if self.labels is None else tuple(self.labels[place] for place in places),
         )
 
+    def first_rows(self, count: int) -> list[Sample]:
+        """Read the first rows of the first file that holds several, chosen or not; nothing where none does.
+
+        Raises:
+            DataError: It cannot be read.
+        """
+        part = next((each for each in self.parts if each.rows > 1), None)
+        if part is None:
+            return []
+        rows = range(min(count, part.rows))
+        every = np.array([[0, row] for row in rows], np.int64)
+        return list(replace(self, parts=(part,), chosen=every, labels=None).read([]))
+
     def sample_name(self, place: int) -> str:
         """Name one of the samples, for messages."""
         index, row = self.chosen[place].tolist()

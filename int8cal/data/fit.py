@@ -176,13 +176,20 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
     counts = set(rows.values())
     if len(counts) > 1:
         text = ", ".join(f'"{name}" {count}' for name, count in rows.items())
-        raise DataError(f"the inputs have different numbers of samples: {text}", where=where, do="give all the same")
+        what, apart = f"the inputs have different numbers of samples: {text}", are_apart(signature)
+        raise DataError(what, where=where, do="give all the same", apart=apart)
     count = counts.pop()
     empty = next((name for name in rows if math.prod(headers[name].shape) == 0), None)
     if count > _MOST_EMPTY and empty is not None:  # a header can claim any number of samples that take no bytes
         what = f'input "{empty}" has shape {headers[empty].shape}: {count} samples without a value'
         raise DataError(what, where=where, do="give samples that hold values", input=empty)
     return count
+
+
+def are_apart(signature: Signature) -> bool:
+    """Whether the first axes of the inputs may be of different sizes: all are free, and no one name stands for all."""
+    first = [spec.shape[0] for spec in signature.inputs if spec.shape]
+    return signature.batch == "dynamic" and (None in first or len(set(first)) > 1)
 
 
 def has_batch_axis(spec: TensorSpec, signature: Signature) -> bool:

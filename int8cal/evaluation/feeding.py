@@ -17,7 +17,6 @@ import numpy as np
 from int8cal.data.checks import Finding
 from int8cal.data.sample import Sample
 from int8cal.data.text import inputs_of_text, plan_text, unknown_tokens
-from int8cal.evaluation.mixed_rows import mixed_rows
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
@@ -144,7 +143,7 @@ def fed(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Find
         feeds: Its samples; some are read.
         threads: Of the runtime; 0 for all CPUs.
     """
-    return (*mixed_rows(model, feeds, threads=threads), *_values(model, feeds, threads))
+    return (*feeds.mixed, *_values(model, feeds, threads))
 
 
 def _values(model: onnx.ModelProto, feeds: Feeds, threads: int) -> tuple[Finding, ...]:

@@ -2,12 +2,14 @@
 
 Arrays of more rows than the model's batch are cut, and rows of several arrays may come into one batch. Of a model that
 goes along this axis, what is counted then is of nothing that it will ever see. A few rows are run beside each other,
-and by themselves: alone, or among copies of themselves where the batch is fixed.
+and by themselves: alone, or among copies of themselves where the batch is fixed. Where the axis is free, each file is
+one sample of such a model.
 """
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,64 +22,127 @@ from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import numpy.typing as npt
     import onnx
 
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
+    from int8cal.graph.signature import Signature
 
 _ROWS, _GROUPS = 4, 4
 # Kernels add in another order for other numbers of rows: 100 dB and more. Where all rows have a part in each: 4 dB with
 # CumSum, 0 dB with attention over steps, less than 0 with a convolution along them.
 _APART_DB = 40.0
-_FIXED = "give the model's first axis a fixed size and every file as many rows; then a file is one sample"
+# Their scale is that of everything they are fed at once, which mixes rows by less than a step.
+_DYNAMIC = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulInteger"})
 
 
-def mixed_rows(model: onnx.ModelProto, feeds: Feeds, *, threads: int = 0) -> tuple[Finding, ...]:
-    """Say that rows are taken for samples which the model does not keep apart.
+def of_whole_rows(
+    model: onnx.ModelProto, feeds: Feeds, reopen: Callable[[Signature], Feeds], *, threads: int = 0
+) -> Feeds:
+    """Give samples whose rows the model keeps apart, or whole files where it does not; say it where neither can be.
 
     Args:
-        model: The FP32 model, prepared or not, weights loaded.
-        feeds: Its samples; the first ones are read, unless none can share an array.
+        model: The model, prepared or not, weights loaded.
+        feeds: Its samples; the first rows are read, unless none can share an array.
+        reopen: Opens the same samples for another signature.
         threads: Of the runtime; 0 for all CPUs.
 
+    Returns:
+        The feeds; or those that `reopen` gives for a signature without a batch axis, whose `made` says why: for each
+        part of the samples, if for one.
+
     Raises:
-        DataError: The model does not run on a row of an array that was cut.
+        DataError: The model runs neither on a row of an array that was cut nor on the whole.
     """
-    signature = signature_of(model)
+    signature = feeds.signature
     size = batch_size(signature)
-    if signature.batch is None or feeds.prepared or not (feeds.made or feeds.files is None or size > 1):
-        return ()
-    rows = list(itertools.islice(feeds, _ROWS)) if size == 1 else _strangers(feeds, size)
+    if signature.batch in (None, 1) or feeds.prepared or _DYNAMIC & {node.op_type for node in model.graph.node}:
+        return feeds
+    rows = feeds.neighbours(_ROWS) if size == 1 else _strangers(feeds, size)
     shapes = {tuple((name, values.shape) for name, values in row.feed.items()) for row in rows}
     if len(shapes) != 1 or len(rows) < 2:
-        return ()
+        return feeds
+    first = signature.inputs[0].name
     try:
         session = Session(model, threads=threads, entries=QUIET)
     except ModelError:  # told by its file's name where it is calibrated
-        return ()
-    places = sorted({0, len(rows) // 2, len(rows) - 1})
+        return feeds
+    own = signature_of(model)
     try:
-        alone = {at: run_group(session, signature, [rows[at]]) for at in places}
+        mixed = _mixed(session, own, rows)
     except DataError as error:
-        if not feeds.made:
-            return ()  # what it makes of samples is told where they are run
-        what = f'{error.what} (on a single row: arrays are cut along the first axis of "{signature.inputs[0].name}")'
-        do = f"{error.do}; or, if rows are no samples, {_FIXED}"
-        raise DataError(what, where=error.where, do=do, **error.fields) from error
+        whole = _whole(reopen, signature) if size == 1 else None
+        if whole is not None and _runs(session, own, whole):
+            return _told(whole, f'the model does not run on a single row of input "{first}"')
+        if size > 1:
+            return feeds  # what it makes of samples is told where they are run
+        what = f'{error.what} (on a single row: arrays are cut along the first axis of "{first}")'
+        unlabelled = "" if whole is not None else "; if rows are no samples, leave their labels out"
+        raise DataError(what, where=error.where, do=error.do + unlabelled, **error.fields) from error
+    if mixed is None:
+        return feeds
+    output, ratio = mixed
+    beside = f'a row of output "{output}" beside other rows is not what it is without them'
+    beside += "" if np.isinf(ratio) else f" ({ratio:.2f} dB)"
+    whole = _whole(reopen, signature) if signature.batch == "dynamic" else None
+    if whole is not None:
+        return _told(whole, f'the model mixes rows along the first axis of input "{first}": {beside}')
+    feeds.mixed = (
+        Finding(
+            "mixed-rows",
+            f'rows of input "{first}" along its first axis are taken for samples, but the model mixes them: {beside}',
+            "give one label for each file, or --labels none; then a file is one sample"
+            if size == 1
+            else "leave out what takes some samples (--samples, --shard), and give files of a whole batch",
+        ),
+    )
+    return feeds
+
+
+def _whole(reopen: Callable[[Signature], Feeds], signature: Signature) -> Feeds | None:
+    """Open each file as one sample; None where the files do not fit, such as those with a label for each row."""
+    try:
+        return reopen(replace(signature, whole=True))
+    except DataError:
+        return None
+
+
+def _runs(session: Session, signature: Signature, whole: Feeds) -> bool:
+    try:
+        run_group(session, signature, [*itertools.islice(whole, 1)])
+    except DataError:
+        return False
+    return True
+
+
+def _told(whole: Feeds, why: str) -> Feeds:
+    whole.made = (f"each file of {whole.name} is one sample: {why}",)
+    return whole
+
+
+def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> tuple[str, float] | None:
+    """Run rows by themselves and beside each other: the output in which they mix, and its SQNR; None where they do not.
+
+    Raises:
+        DataError: The model does not run on a row by itself.
+    """
+    size, places = batch_size(signature), sorted({0, len(rows) // 2, len(rows) - 1})
+    alone = {at: run_group(session, signature, [rows[at]]) for at in places}
     together = {name: np.concatenate([row.feed[name] for row in rows]) for name in make_feed(signature, rows)}
     try:
         beside = session.run(together)
     except DataError:  # it takes one row at a time
-        return ()
+        return None
     for name, values in beside.items():
         ratios = [_decibels(values, alone[at][name], at, len(rows), size) for at in places]
         known = [ratio for ratio in ratios if ratio is not None]
         if known and min(known) < _APART_DB:
-            if not np.array_equal(session.run(together)[name], values):
-                return ()  # it draws random numbers
-            return (_finding(signature.inputs[0].name, name, min(known), size),)
-    return ()
+            # not where it draws random numbers
+            return (name, min(known)) if np.array_equal(session.run(together)[name], values) else None
+    return None
 
 
 def _strangers(feeds: Feeds, size: int) -> list[Sample]:
@@ -103,15 +168,3 @@ def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: 
     if sums.sqnr_db is not None:
         return float(sums.sqnr_db)
     return None if np.array_equal(expected, actual) else -np.inf
-
-
-def _finding(first: str, output: str, ratio: float, size: int) -> Finding:
-    told = "" if np.isinf(ratio) else f" ({ratio:.2f} dB)"
-    return Finding(
-        "mixed-rows",
-        f'rows of input "{first}" along its first axis are taken for samples, but the model mixes them: a row of '
-        f'output "{output}" beside other rows is not what it is without them{told}',
-        _FIXED
-        if size == 1
-        else "leave out what takes some samples (--samples, --shard), and give files of a whole batch",
-    )

@@ -44,7 +44,8 @@ class Signature:
             input, and in an output where it is above 1; None when the inputs have no common batch axis, so that a feed
             is one indivisible sample. Vectors of a fixed size have none: their only axis holds features.
         whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, is a vector
-            that is multiplied by weights, or has the steps of a recurrence along its first axis.
+            that is multiplied by weights, or has the steps of a recurrence along its first axis. Data can tell it, too:
+            the inputs have as many rows as each likes, or the model does not keep rows apart (evaluation.mixed_rows).
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -41,7 +41,6 @@ ALLOWED = {
     "calibration/engines/parts.py": ({"of"}, "the method of what is packed"),
     "calibration/engines/ray.py": ({"add"}, "the sums' method"),
     "data/audio.py": ({"_whole", "feeds", "read"}, "the stream's methods and those of its parts"),
-    "data/feeds.py": ({"put"}, "the queue's method"),
     "data/file_stream.py": ({"numbered", "read"}, "the methods of the source and its files"),
     "data/hub.py": ({"_kind"}, "the types within a list's type"),
     "data/shards.py": ({"slice"}, "a property that makes a slice"),
@@ -74,6 +73,7 @@ ALLOWED = {
     "report/screen.py": ({"aligned"}, "the function of this name in wording"),
     "runtime/batching.py": ({"run"}, "the session's method"),
     "runtime/sessions.py": ({"_run_parts", "end_profiling", "run"}, "the runtime's methods"),
+    "threads.py": ({"put"}, "the queue's method"),
 }
 
 

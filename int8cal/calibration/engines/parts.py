@@ -12,10 +12,10 @@ from int8cal.calibration.body_samples import feed_bodies
 from int8cal.calibration.collector import variation_of
 from int8cal.calibration.engines.local import Collected, Counted, Counting, KeptSamples
 from int8cal.data.checks import SampleWatch
-from int8cal.data.feeds import read_ahead
 from int8cal.data.trimming import UndecidedError
 from int8cal.errors import DataError
 from int8cal.protos import PackedModel
+from int8cal.threads import read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

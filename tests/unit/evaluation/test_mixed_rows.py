@@ -1,4 +1,4 @@
-"""Whether rows that are taken for samples are samples: models that go along their first axis, and models that do not."""
+"""Whether rows are samples, or whole files: models that go along their first axis, and models that do not."""
 
 import numpy as np
 import onnx
@@ -7,8 +7,7 @@ from onnx import numpy_helper
 
 from int8cal.data.feeds import open_feeds
 from int8cal.errors import DataError
-from int8cal.evaluation.feeding import fed
-from int8cal.evaluation.mixed_rows import mixed_rows
+from int8cal.evaluation.mixed_rows import of_whole_rows
 from int8cal.graph.signature import signature_of
 from int8cal.job import DataSettings
 
@@ -31,41 +30,77 @@ def network(body, first="N"):
     return model
 
 
-def found(folder, model, rows, samples=None, files=6):
+def opened(folder, model, rows, samples=None, files=6, **more):
     rng = np.random.default_rng(1)
     for number in range(files):
-        np.savez(folder / f"{number}.npz", x=rng.normal(0, 1, (rows, 8)).astype(np.float32))
-    feeds = open_feeds(DataSettings(str(folder), samples=samples), signature_of(model))
-    return fed(model, feeds, threads=1)
+        np.savez(folder / f"{number}.npz", x=rng.normal(0, 1, (rows, 8)).astype(np.float32), **more)
+
+    def opened_for(signature):
+        return open_feeds(DataSettings(str(folder), samples=samples), signature)
+
+    return of_whole_rows(model, opened_for(signature_of(model)), opened_for, threads=1)
 
 
 @pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
-@pytest.mark.parametrize(("first", "samples"), [("N", None), (5, 12)], ids=["cut", "of several arrays"])
-def test_rows_that_are_no_samples_are_told(tmp_path, body, first, samples):
-    (finding,) = found(tmp_path, network(body, first), 5, samples)
+@pytest.mark.parametrize("samples", [None, 1, 3])
+def test_rows_that_are_no_samples_stay_together(tmp_path, body, samples):
+    feeds = opened(tmp_path, network(body), 5, samples)
+    assert feeds.signature.whole
+    assert feeds.count == (samples or 6)
+    assert [sample.feed["x"].shape for sample in feeds] == [(5, 8)] * feeds.count
+    (line,) = feeds.made
+    assert "is one sample" in line
+    assert '"x"' in line
+    assert '"y"' in line
+
+
+@pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
+def test_rows_of_several_arrays_in_one_batch_are_told(tmp_path, body):
+    feeds = opened(tmp_path, network(body, 5), 5, 12)
+    (finding,) = feeds.mixed
     assert finding.check == "mixed-rows"
     assert '"x"' in finding.text
     assert '"y"' in finding.text
+    assert "--samples" in finding.do
+
+
+def test_rows_with_labels_of_their_own_are_told(tmp_path):
+    feeds = opened(tmp_path, network(MIXING["mean"]), 5, labels=np.arange(5))
+    assert feeds.count == 30
+    (finding,) = feeds.mixed
+    assert finding.check == "mixed-rows"
+    assert "label" in finding.do
 
 
 @pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
 def test_whole_arrays_of_a_fixed_size_are_samples(tmp_path, body):
-    assert found(tmp_path, network(body, 5), 5) == ()
+    feeds = opened(tmp_path, network(body, 5), 5)
+    assert (feeds.mixed, feeds.signature.whole) == ((), False)
 
 
 @pytest.mark.parametrize(("first", "samples"), [("N", None), (5, 12)], ids=["cut", "of several arrays"])
 @pytest.mark.parametrize("body", ["h = Relu (a)", "h = Softmax (a)"])
-def test_rows_that_are_samples_are_not_told(tmp_path, body, first, samples):
-    assert found(tmp_path, network(body, first), 5, samples) == ()
+def test_rows_that_are_samples_are_cut(tmp_path, body, first, samples):
+    feeds = opened(tmp_path, network(body, first), 5, samples)
+    assert (feeds.mixed, feeds.signature.whole, feeds.count) == ((), False, samples or 30)
 
 
 def test_a_row_of_zeros_beside_others_is_not_what_it_is_alone(tmp_path):
-    (finding,) = found(tmp_path, network(MIXING["mean"]), 5)
-    assert "dB" not in finding.text  # alone it is zero, which has no ratio
+    (line,) = opened(tmp_path, network(MIXING["mean"]), 5).made
+    assert "dB" not in line  # alone it is zero, which has no ratio
 
 
-def test_a_model_that_draws_random_numbers_is_not_said_to_mix_rows(tmp_path):
-    assert found(tmp_path, network("r = RandomNormalLike (a) h = Add (a, r)"), 5) == ()
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = RandomNormalLike (a) h = Add (a, r)",
+        "q, s, z = DynamicQuantizeLinear (a) h = DequantizeLinear (q, s, z)",  # rows share a scale
+    ],
+    ids=["random", "dynamic"],
+)
+def test_rows_that_differ_for_another_reason_are_cut(tmp_path, body):
+    feeds = opened(tmp_path, network(body), 5)
+    assert (feeds.mixed, feeds.signature.whole) == ((), False)
 
 
 def test_outputs_without_rows_tell_nothing(tmp_path):
@@ -73,20 +108,28 @@ def test_outputs_without_rows_tell_nothing(tmp_path):
     pooled = onnx.helper.make_node("ReduceMean", ["y"], ["z"], axes=[0], keepdims=0)
     model.graph.node.append(pooled)
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [4]))
-    assert found(tmp_path, model, 5) == ()
+    assert not opened(tmp_path, model, 5).signature.whole
 
 
 def test_a_model_that_takes_no_more_rows_at_once_is_left_to_its_run(tmp_path):
     model = network("h = Reshape (a, one)")
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, 16], np.int64), "one"))
-    assert found(tmp_path, model, 5) == ()
+    assert opened(tmp_path, model, 5).count == 30
 
 
-def test_a_model_that_cannot_run_on_a_row_is_told_with_what_was_cut(tmp_path):
+def test_a_model_that_cannot_run_on_a_row_takes_whole_files(tmp_path):
+    model = network("h = Reshape (a, five)")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([5, 16], np.int64), "five"))
+    feeds = opened(tmp_path, model, 5)
+    assert feeds.count == 6
+    assert "single row" in feeds.made[0]
+
+
+def test_a_model_that_runs_neither_on_a_row_nor_on_the_file_is_told_with_what_was_cut(tmp_path):
     model = network("h = Reshape (a, five)")
     model.graph.initializer.append(numpy_helper.from_array(np.array([5, 16], np.int64), "five"))
     with pytest.raises(DataError, match=r'single row.*"x"') as error:
-        found(tmp_path, model, 5)
+        opened(tmp_path, model, 4)
     assert error.value.where == f"{tmp_path / '0.npz'}[0]"
     assert "leave the sample out" in error.value.do
 
@@ -95,4 +138,5 @@ def test_single_samples_are_not_run_at_all(tmp_path, monkeypatch):
     monkeypatch.setattr("int8cal.evaluation.mixed_rows.Session", None)
     model = network(MIXING["CumSum"])
     np.savez(tmp_path / "a.npz", x=np.ones((1, 8), np.float32))
-    assert mixed_rows(model, open_feeds(DataSettings(str(tmp_path)), signature_of(model))) == ()
+    feeds = open_feeds(DataSettings(str(tmp_path)), signature_of(model))
+    assert of_whole_rows(model, feeds, lambda _: None) is feeds
