@@ -31,6 +31,7 @@ from int8cal.graph.passes.means import pool_means
 from int8cal.graph.passes.operands import placed_operands
 from int8cal.graph.passes.opsets import MAX_OPSET, OPSET_OF_16_BITS, lower_opset, raise_opset
 from int8cal.graph.passes.pads import whole_pads
+from int8cal.graph.passes.parallel import parallel_convolutions
 from int8cal.graph.passes.pools import shifts_behind_pools
 from int8cal.graph.passes.shapes import constant_shapes
 from int8cal.graph.passes.sizes import fold_sizes
@@ -259,6 +260,7 @@ _PASSES = (
     clips_before_moves,
     deep_masks,
     fold_affine,
+    parallel_convolutions,
     shifts_behind_pools,
 )
 

@@ -238,7 +238,7 @@ def test_a_convolution_of_an_image_stays_float_in_front_of_a_swish(bench):
         ("c = Conv(t, S) r = Relu(c) d = Conv <group = 8> (r, D)", {"Conv_c", "Conv_d"}),
         ("c = Conv <group = 8> (t, D) d = Conv(c, N)", set()),
         ("c = Conv <group = 8> (t, D) d = Conv <group = 8> (c, D)", set()),
-        ("c = Conv <group = 8> (t, D) e = Conv(c, S) f = Conv(c, S) d = Add(e, f)", set()),
+        ("c = Conv <group = 8> (t, D) e = Conv(c, S) f = Conv(c, S) d = Mul(e, f)", set()),
         ("a = Conv(t, N) r = Relu(a) c = Conv <group = 8> (r, D) d = Conv(c, S)", set()),
         ("c = Conv <group = 8> (t, D) a = Conv(c, S) r = Relu(a) d = Conv(r, N)", set()),
     ],

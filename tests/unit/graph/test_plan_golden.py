@@ -38,7 +38,7 @@ RULES = {
     ),
     "residual_sum_scaled_and_shifted": (
         HEAD,
-        "c = Conv(x, W, B) d = Conv(x, U) a = Add(c, d) m = Mul(a, S) s = Sub(m, T) r = Max(s, nil) y = Conv(r, V)",
+        "c = Conv(x, W, B) d = Conv <dilations = [2, 2], pads = [1, 1, 1, 1]> (x, U) a = Add(c, d) m = Mul(a, S) s = Sub(m, T) r = Max(s, nil) y = Conv(r, V)",
         {
             **CONV,
             "U": (8, 4, 3, 3),

@@ -109,7 +109,7 @@ def test_an_average_that_is_a_convolution_has_its_values(made):
 
 # pre-activation: something else reads the sum, too, so that it folds into neither convolution
 NORM = (
-    "g (float[N,4,12,12] x) => (float[A,C,D,E] y) { c = Conv(x, W) d = Conv(x, U) s = Add(c, d) "
+    "g (float[N,4,12,12] x) => (float[A,C,D,E] y) { c = Conv(x, W) d = Conv <dilations = [2, 2], pads = [1, 1, 1, 1]> (x, U) s = Add(c, d) "
     "n = BatchNormalization(s, g, b, m, v) r = Relu(n) k = Conv(r, V) y = Add(k, s) }"
 )
 NORMED = {

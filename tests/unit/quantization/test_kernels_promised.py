@@ -14,7 +14,7 @@ from int8cal.quantization.build import build_model
 
 CONV = {"W": (8, 4, 3, 3), "B": (8,)}
 BEHIND_CONV = {  # op -> text between two convolutions, its constants, channels it leaves
-    "Add": ("d = Conv(x, U) m = Add(c, d)", {"U": (8, 4, 3, 3)}, 8),
+    "Add": ("d = Conv <dilations = [2, 2], pads = [1, 1, 1, 1]> (x, U) m = Add(c, d)", {"U": (8, 4, 3, 3)}, 8),
     "Mul": ("d = Conv(x, U) m = Mul(c, d)", {"U": (8, 4, 3, 3)}, 8),
     "Concat": ("d = Conv(x, U) m = Concat <axis = 1> (c, d)", {"U": (8, 4, 3, 3)}, 16),
     "Sigmoid": ("m = Sigmoid(c)", {}, 8),

@@ -18,7 +18,7 @@ RESIDUAL = """net (float[N,4,8,8] x) => (float[N,5] y) {
     s = Add(b, ar)
     sr = Relu(s)
     c = Conv <pads = [1, 1, 1, 1]> (sr, C)
-    d = Conv (sr, D)
+    d = Conv <pads = [2, 2, 2, 2], dilations = [2, 2]> (sr, D)
     t = Add(d, c)
     h = HardSwish(t)
     g = GlobalAveragePool(h)
@@ -27,7 +27,7 @@ RESIDUAL = """net (float[N,4,8,8] x) => (float[N,5] y) {
     y = Add(m, bias)
 }"""
 WEIGHTS = {
-    "A": (6, 4, 3, 3), "a_b": (6,), "B": (6, 6, 3, 3), "b_b": (6,), "C": (6, 6, 3, 3), "D": (6, 6, 1, 1), "M": (6, 5), "bias": (5,)
+    "A": (6, 4, 3, 3), "a_b": (6,), "B": (6, 6, 3, 3), "b_b": (6,), "C": (6, 6, 3, 3), "D": (6, 6, 3, 3), "M": (6, 5), "bias": (5,)
 }  # fmt: skip
 LSTM = """net (float[3,1,4] x) => (float[3,1,2] y) {
     h, last = LSTM <hidden_size = 2> (x, W, R)

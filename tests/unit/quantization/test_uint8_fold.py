@@ -216,8 +216,8 @@ def test_each_reader_of_the_input_is_folded_and_they_share_the_extra_channel(ben
             a = Conv <pads = [1, 1, 1, 1]> (x, W, b)
             c = Conv <pads = [1, 1, 1, 1], dilations = [1, 1]> (x, W, b)
             d = Conv (x, V)
-            e = Add (a, c)
-            y = Add (e, d)
+            e = Mul (a, c)
+            y = Mul (e, d)
         }""",
         W=(4, 3, 3, 3),
         b=(4,),

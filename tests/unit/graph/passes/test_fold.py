@@ -145,13 +145,13 @@ FOLDED = {
     ),
     "a sum of two layers": (
         IMAGE,
-        "c = Conv(x, W, B) d = Conv(x, V) s = Add(c, d) m = Mul(s, S) y = Add(m, T)",
+        "c = Conv(x, W, B) d = Conv <dilations = [2, 2], pads = [1, 1, 1, 1]> (x, V) s = Add(c, d) m = Mul(s, S) y = Add(m, T)",
         {**CONV, **C6, "V": (6, 4, 3, 3)},
         "Conv Conv Add",
     ),
     "a difference of two layers": (
         IMAGE,
-        "c = Conv(x, W, B) d = Conv(x, V) s = Sub(c, d) m = Mul(s, S) y = Add(m, T)",
+        "c = Conv(x, W, B) d = Conv <dilations = [2, 2], pads = [1, 1, 1, 1]> (x, V) s = Sub(c, d) m = Mul(s, S) y = Add(m, T)",
         {**CONV, **C6, "V": (6, 4, 3, 3)},
         "Conv Conv Sub",
     ),
