@@ -14,6 +14,7 @@ times the CPU's time. The runtime gives the same bits.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -176,15 +177,19 @@ def _rows(value: npt.NDArray[Any], size: int, rows: slice) -> npt.NDArray[Any]:
 
 
 class ReusedOutputs:
-    """Runs like a Session, but what it returns is overwritten by the next run, or by one some runs later."""
+    """Runs like a Session, but what it returns is overwritten by the next run, or by one some runs later.
 
-    at_once = 1
+    Attributes:
+        at_once: Of the session. Runs that go on at the same time need a depth of as many at least, see `keep`.
+    """
 
     def __init__(self, session: Session) -> None:
+        self.at_once = session.at_once
         self._session = session
         self._kept: list[_Buffers] = []
         self._runs = 0
         self._depth = 1
+        self._taking = Lock()
 
     def keep(self, depth: int) -> None:
         """Let outputs last until `depth` runs later from now on; those of earlier runs are given up."""
@@ -205,11 +210,13 @@ class ReusedOutputs:
         Raises:
             DataError: A kernel failed on these values.
         """
-        index = self._runs % self._depth
-        self._runs += 1
-        if index == len(self._kept):
-            self._kept.append(_Buffers(self._session))
-        return self._kept[index].run(feed, outputs)
+        with self._taking:
+            index = self._runs % self._depth
+            self._runs += 1
+            if index == len(self._kept):
+                self._kept.append(_Buffers(self._session))
+            taken = self._kept[index]
+        return taken.run(feed, outputs)
 
 
 class _Buffers:

@@ -50,7 +50,7 @@ class TapSession:
 
 
 def open_taps(
-    model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0, plain: Sequence[str] = ()
+    model: onnx.ModelProto, taps: Sequence[Tap], *, threads: int = 0, at_once: int = 1, plain: Sequence[str] = ()
 ) -> TapSession:
     """Open a model with taps as its outputs, with as many of them as possible in the runtime's own layout.
 
@@ -60,6 +60,7 @@ def open_taps(
         model: The prepared model.
         taps: What to tap. One may come out blocked unless its channels are counted on another axis than 1.
         threads: Intra-op threads; 0 for one per CPU.
+        at_once: Runs that share them.
         plain: Further tensors that come out, these in the ordinary layout.
 
     Raises:
@@ -76,12 +77,12 @@ def open_taps(
             if optimized is not None:
                 exposed, outputs = expose_blocked(optimized, blockable, block)
                 if outputs:
-                    session = _opened(exposed, folder, threads)
+                    session = _opened(exposed, folder, threads, at_once)
                     if session is not None:
                         names = {output.name: output.name for output in optimized.graph.output}
                         blocks = {name: block if name in outputs else 1 for name in names}
                         return TapSession(session, names | outputs, blocks)
-    session = Session(tapped, threads=threads, entries=QUIET)
+    session = Session(tapped, threads=threads, at_once=at_once, entries=QUIET)
     return TapSession(session, {name: name for name in session.outputs}, dict.fromkeys(session.outputs, 1))
 
 
@@ -148,12 +149,12 @@ def block_size() -> int:
     return 1
 
 
-def _opened(exposed: onnx.ModelProto, folder: Path, threads: int) -> Session | None:
+def _opened(exposed: onnx.ModelProto, folder: Path, threads: int, at_once: int = 1) -> Session | None:
     """Open the graph with blocked outputs; None where the runtime does not read what it wrote (some branches)."""
     path = folder / "tapped.onnx"
     path.write_bytes(exposed.SerializeToString())
     try:
-        return Session(path, threads=threads, optimization="none", entries=QUIET)
+        return Session(path, threads=threads, at_once=at_once, optimization="none", entries=QUIET)
     except ModelError:
         return None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from int8cal.calibration.collector import Collectors, TapValues, group_size, non
 from int8cal.calibration.statistics import FINGERPRINT_MODULUS, Statistics
 from int8cal.data.padding import kept, tally
 from int8cal.errors import DataError, StatisticsError
+from int8cal.graph.dims import named_dims
 from int8cal.graph.taps import Tap, tapped_model
 from int8cal.numerics import exactsum, kernels
 from int8cal.numerics.affine import U8
@@ -21,10 +24,10 @@ from int8cal.numerics.loglinear import BINS, SHIFT, histogram
 from int8cal.numerics.mse import mse_range
 from int8cal.runtime.batching import ReusedOutputs, batch_size, run_each
 from int8cal.runtime.blocked import open_taps
-from int8cal.runtime.sessions import Session, cpu_count
+from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from int8cal.calibration.collector import Widths
     from int8cal.data.padding import Padding
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 KEPT_BYTES = 128_000_000
 KEPT_ALWAYS = 8
 RECORDED_BYTES = 64_000_000
+# Of what is tapped of samples that run side by side; and of one of them, below which a run takes less than threads do.
+BESIDE_BYTES, LEAST_BESIDE = 128_000_000, 500_000
 HOLDING_BYTES = 600  # what Python takes to hold one sample's outputs, besides their values
 
 
@@ -292,30 +297,42 @@ class Counting:
     def _stream(self, samples: Iterable[Sample]) -> None:
         model, signature, taps, threads = self._model, self._signature, self._taps, self._threads
         inputs = {spec.name for spec in signature.inputs}
-        opened = self._opened or open_taps(model, taps, threads=threads, plain=self._recorded)
+        left = iter(samples)
+        first = next(left, None)
+        if first is None:
+            return
+        opened = self._opened or open_taps(
+            model, taps, threads=threads, at_once=_at_once(model, signature, taps, first), plain=self._recorded
+        )
         self._opened = opened if self._hold else None
         names = {opened.outputs[tap.tensor]: tap.tensor for tap in taps if tap.tensor in opened.outputs}
         session = ReusedOutputs(opened.session)
-        group: list[tuple[Sample, dict[str, TapValues]]] = []
         fed = [tap.tensor for tap in taps if tap.tensor in inputs]
         rows, runs = max(batch_size(signature), 1), 1  # samples per inference, inferences per group
         wanted = [*dict.fromkeys((*names, *self._recorded))]
-        for count, (sample, outputs) in enumerate(run_each(session, signature, samples, wanted or None), 1):
-            self._record(sample, outputs)
-            tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
-            for out, name in names.items():
-                block = opened.blocks[name]
-                # blocked layouts are those of images
-                tapped[name] = TapValues(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
-            group.append((sample, tapped))
-            fits = max(group_size(tapped) // rows, 1)
-            if count % rows == 0 and len(group) >= min(runs, fits) * rows:
-                _count(self._collectors, group, model, signature, threads)
-                group.clear()
-                runs = fits
-                session.keep(runs)
-        if group:
+        left, seen = chain(iter((first,)), left), _bytes_of(first)
+        del first  # nothing but the group is held: an iterator that has ended holds nothing
+
+        def counted(part: list[Sample]) -> tuple[int, int]:
+            # how many inferences the next group may have, and the size of the sample that says so
+            group: list[tuple[Sample, dict[str, TapValues]]] = []
+            # to its end before it is counted: nothing runs beside counting, and nothing is overwritten
+            for sample, outputs in run_each(session, signature, part, wanted or None):
+                self._record(sample, outputs)
+                tapped = {name: TapValues(kept(name, sample.feed[name], sample), 1) for name in fed}
+                for out, name in names.items():
+                    block = opened.blocks[name]
+                    # blocked layouts are those of images
+                    tapped[name] = TapValues(kept(name, outputs[out], sample) if block == 1 else outputs[out], block)
+                group.append((sample, tapped))
             _count(self._collectors, group, model, signature, threads)
+            fits = max(group_size(group[-1][1]) // rows, 1)
+            return max(fits - fits % session.at_once, session.at_once), _bytes_of(part[-1])
+
+        while part := _part(left, rows, runs, session.at_once, seen):
+            runs, seen = counted(part)
+            session.keep(runs)
+            del part
 
     def _record(self, sample: Sample, outputs: Arrays) -> None:
         found = {name: np.array(outputs[name]) for name in self._recorded}
@@ -324,6 +341,44 @@ class Counting:
             self._recorded = ()
         elif found:
             self._outputs[sample.fingerprint] = found
+
+
+def _part(samples: Iterator[Sample], rows: int, runs: int, at_once: int, seen: int) -> list[Sample]:
+    """Take the samples of a group: of so many inferences, and of no more than run side by side where one is larger.
+
+    Args:
+        samples: What is left of them.
+        rows: Samples per inference.
+        runs: How many inferences may be held of a sample that has `seen` bytes.
+        at_once: How many run side by side.
+        seen: Size of the sample that `runs` was told by.
+    """
+    part: list[Sample] = []
+    for sample in samples:
+        part.append(sample)
+        most = runs if _bytes_of(sample) <= seen else at_once
+        if len(part) % rows == 0 and len(part) >= min(runs, most) * rows:
+            break
+    return part
+
+
+def _at_once(model: onnx.ModelProto, signature: Signature, taps: Sequence[Tap], sample: Sample) -> int:
+    """Say how many samples to run side by side: what they give has to be held at the same time.
+
+    The first sample must not decide what others have to agree with: convolutions may add up otherwise with another
+    number of threads. So where there are some, all sizes but the batch have to be the model's own.
+    """
+    summed = any(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
+    if summed and not all(
+        isinstance(size, int) for spec in signature.inputs for size in (spec.shape or ("?",) * 2)[1:]
+    ):
+        return 1
+    dims = named_dims(model, {name: value.shape for name, value in sample.feed.items()})
+    tapped = [dims.get(tap.tensor, ("unknown",)) for tap in taps]
+    if not all(isinstance(size, int) for sizes in tapped for size in sizes):
+        return 1
+    held = 4 * sum(math.prod(size for size in sizes if isinstance(size, int)) for sizes in tapped)
+    return SIDE_BY_SIDE if LEAST_BESIDE <= held <= BESIDE_BYTES // SIDE_BY_SIDE else 1
 
 
 def uncounted(taps: tuple[Tap, ...], model_sha256: str) -> Collected:

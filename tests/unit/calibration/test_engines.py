@@ -1,5 +1,6 @@
 """One pass on this machine: the same statistics whatever the order and the files, and NaN named where it arises."""
 
+import copy
 from itertools import pairwise
 
 import numpy as np
@@ -54,6 +55,42 @@ def test_order_and_shards_leave_no_trace(tools, batch):
         shards = [network.collect(samples[a:b]).statistics for a, b in pairwise(cuts)]
         assert tools.file_bytes(merge(shards)) == whole
         assert tools.file_bytes(merge(shards[::-1])) == whole
+
+
+@pytest.mark.parametrize("batch", ["N", 1, 2])
+def test_runs_side_by_side_leave_no_trace(tools, monkeypatch, batch):
+    network, samples = tools.network(batch), tools.samples(9)
+    alone = tools.file_bytes(network.collect(samples, threads=2).statistics)
+    monkeypatch.setattr(keeping, "LEAST_BESIDE", 0)
+    opened, open_taps = [], keeping.open_taps
+    monkeypatch.setattr(
+        keeping, "open_taps", lambda *given, **how: opened.append(how["at_once"]) or open_taps(*given, **how)
+    )
+    for largest in (1, 3, 16):
+        monkeypatch.setattr(collector, "_LARGEST_GROUP", largest)
+        assert tools.file_bytes(network.collect(samples, threads=2).statistics) == alone
+    assert opened == [2, 2, 2]
+
+
+def test_samples_whose_taps_are_large_run_alone(network, tools, monkeypatch):
+    def at_once(model=network.model):
+        return keeping._at_once(model, signature_of(model), network.taps, tools.samples(1)[0])
+
+    assert at_once() == 1  # 154 values
+    monkeypatch.setattr(keeping, "LEAST_BESIDE", 0)
+    assert at_once() == 2
+    # another sample could be larger, and a convolution could add up otherwise then
+    free = copy.deepcopy(network.model)
+    free.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "H"
+    assert at_once(free) == 1
+    monkeypatch.setattr(keeping, "BESIDE_BYTES", 2 * 4 * 153)
+    assert at_once() == 1
+
+
+def test_a_group_ends_where_a_sample_is_larger_than_the_one_that_told_its_size(tools):
+    small, large = tools.samples(4), tools.samples(5, shape=(2, 9, 9))
+    left, seen = iter([*small, *large]), small[0].feed["x"].nbytes
+    assert [len(keeping._part(left, 1, 16, 2, seen)) for _ in range(4)] == [5, 2, 2, 0]
 
 
 def test_threads_leave_no_trace(network, tools):

@@ -7,6 +7,7 @@ import pytest
 from int8cal.errors import DataError
 from int8cal.runtime.batching import ReusedOutputs
 from int8cal.runtime.sessions import Session
+from int8cal.threads import in_order
 
 
 def session(body, inputs="float[N,3] x", outputs="float[N,3] y"):
@@ -67,3 +68,16 @@ def test_values_last_as_many_runs_as_asked_for():
 def test_a_single_number_stays_one():
     runs = ReusedOutputs(session("y = ReduceSum <keepdims = 0> (x)", outputs="float y"))
     assert [runs.run(feed([1, 2, 3]))["y"].shape for _ in range(4)] == [()] * 4
+
+
+def test_runs_at_the_same_time_have_memory_of_their_own():
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["" : 17]> g (float[N,3] x) => (float[N,3] y) {y = Neg(x)}'
+    )
+    runs = ReusedOutputs(Session(model, threads=2, at_once=2))
+    assert runs.at_once == 2
+    runs.keep(8)
+    for first in range(0, 64, 8):
+        values = range(first, first + 8)
+        found = [*in_order(lambda value: runs.run(feed([value, 0, 1]))["y"], values, 2)]
+        assert [row[0, 0] for row in found] == [-value for value in values]
