@@ -18,6 +18,7 @@ from int8cal.graph.layers import window_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import in_chunks, tapped_model
 from int8cal.numerics.gram import (
+    Moments,
     MomentSums,
     chosen_rows,
     convolution_reads,
@@ -28,6 +29,7 @@ from int8cal.numerics.gram import (
 )
 from int8cal.progress import track
 from int8cal.runtime.batching import batch_size, fed, run_samples
+from int8cal.runtime.code_products import code_gram
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 from int8cal.threads import in_parts
 
@@ -38,14 +40,13 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.signature import Signature
-    from int8cal.numerics.gram import Moments
     from int8cal.runtime.batching import Arrays, SampleLike
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 # What one pass sees takes up to this; what a single larger input takes has a pass of its own.
-PASS_BYTES = 128_000_000
+PASS_BYTES = 256_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
@@ -246,11 +247,21 @@ class _Seen:
 
     def moments(self) -> Moments:
         """Return the moments; what they are made of is gone then."""
-        sums, codes = self._sums or self._empty(), self._codes
+        sums, codes = self._sums, self._codes
         self._sums, self._codes = None, []
+        if codes and not self._source.kernel and codes[0][0].dtype.itemsize == 1:
+            return self._of_codes(codes)
+        sums = sums or self._empty()
         for each, limit in codes:
             sums.add(self._source.rows_of(each, limit))
         return sums.result()
+
+    def _of_codes(self, kept: list[tuple[npt.NDArray[Any], int]]) -> Moments:
+        """Compute the moments of what a product reads, whose kept codes are its rows; these are given up."""
+        point, rows = self._source.zero_point, np.concatenate([each for each, _ in kept])
+        kept.clear()
+        total = rows.sum(axis=0, dtype=np.int64) - point * len(rows)
+        return Moments(code_gram(rows, point, self._threads)[None], total[None].astype(np.float64), len(rows))
 
     def _empty(self) -> MomentSums:
         return MomentSums(self._source.groups, self._source.size, self._threads)
