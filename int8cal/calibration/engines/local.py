@@ -40,7 +40,7 @@ KEPT_BYTES = 128_000_000
 KEPT_ALWAYS = 8
 RECORDED_BYTES = 64_000_000
 # Of what is tapped of samples that run side by side; and of one of them, below which a run takes less than threads do.
-BESIDE_BYTES, LEAST_BESIDE = 128_000_000, 500_000
+BESIDE_BYTES, LEAST_BESIDE = 160_000_000, 500_000
 HOLDING_BYTES = 600  # what Python takes to hold one sample's outputs, besides their values
 
 
