@@ -365,13 +365,10 @@ def _part(samples: Iterator[Sample], rows: int, runs: int, at_once: int, seen: i
 def _at_once(model: onnx.ModelProto, signature: Signature, taps: Sequence[Tap], sample: Sample) -> int:
     """Say how many samples to run side by side: what they give has to be held at the same time.
 
-    The first sample must not decide what others have to agree with: convolutions may add up otherwise with another
-    number of threads. So where there are some, all sizes but the batch have to be the model's own.
+    The first sample must not decide what others have to agree with: kernels may add up otherwise with another number of
+    threads. So all sizes but the batch have to be the model's own.
     """
-    summed = any(node.op_type in ("Conv", "ConvTranspose") for node in model.graph.node)
-    if summed and not all(
-        isinstance(size, int) for spec in signature.inputs for size in (spec.shape or ("?",) * 2)[1:]
-    ):
+    if not all(isinstance(size, int) for spec in signature.inputs for size in (spec.shape or ("?",) * 2)[1:]):
         return 1
     dims = named_dims(model, {name: value.shape for name, value in sample.feed.items()})
     tapped = [dims.get(tap.tensor, ("unknown",)) for tap in taps]
