@@ -368,7 +368,8 @@ def _at_once(model: onnx.ModelProto, signature: Signature, taps: Sequence[Tap], 
     The first sample must not decide what others have to agree with: kernels may add up otherwise with another number of
     threads. So all sizes but the batch have to be the model's own.
     """
-    if not all(isinstance(size, int) for spec in signature.inputs for size in (spec.shape or ("?",) * 2)[1:]):
+    inner = slice(0 if signature.batch is None else 1, None)
+    if not all(isinstance(size, int) for spec in signature.inputs for size in (spec.shape or ("?",) * 2)[inner]):
         return 1
     dims = named_dims(model, {name: value.shape for name, value in sample.feed.items()})
     tapped = [dims.get(tap.tensor, ("unknown",)) for tap in taps]

@@ -1,6 +1,7 @@
 """One pass on this machine: the same statistics whatever the order and the files, and NaN named where it arises."""
 
 import copy
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -83,6 +84,8 @@ def test_samples_whose_taps_are_large_run_alone(network, tools, monkeypatch):
     free = copy.deepcopy(network.model)
     free.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "H"
     assert at_once(free) == 1
+    whole = replace(signature_of(network.model), whole=True)
+    assert keeping._at_once(network.model, whole, network.taps, tools.samples(1)[0]) == 1
     monkeypatch.setattr(keeping, "BESIDE_BYTES", 2 * 4 * 153)
     assert at_once() == 1
 
