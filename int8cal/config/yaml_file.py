@@ -125,7 +125,7 @@ def read_yaml(path: Path) -> YamlFile:
     try:
         loader = _Loader(data)
         try:
-            root = loader.get_single_node()
+            root = _root(path, loader)
             if root is None:
                 raise refused("the file is empty", 'start with "model: FILE" and "data: PATH"')
             values = _Builder(path, loader).build(root)
@@ -145,6 +145,16 @@ def read_yaml(path: Path) -> YamlFile:
             path=path,
         )
     return YamlFile(path, root, values)
+
+
+def _root(path: Path, loader: _Loader) -> yaml.Node | None:
+    try:
+        return loader.get_single_node()
+    except ValueError as error:  # of a version with more digits than Python makes a number of
+        line, column = loader.line + 1, loader.column + 1
+        what = "is not valid YAML: a number in a line that begins with % is too long"
+        do = "write %YAML 1.1, or leave the line out"
+        raise ConfigError(what, do=do, where=f"{path}:{line}:{column}", path=path, line=line, column=column) from error
 
 
 def _syntax_error(path: Path, error: yaml.MarkedYAMLError) -> ConfigError:
