@@ -14,12 +14,13 @@ from pydantic import TypeAdapter
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
+from int8cal.data.labels import NONE
 from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
 from int8cal.data.text import identified
 from int8cal.data.trimming import Arrays, Opened, Run, Trimmer
-from int8cal.errors import ModelError
+from int8cal.errors import DataError, ModelError
 from int8cal.evaluation.data_checks import Findings, few_judged, opened
 from int8cal.evaluation.evaluate import evaluate_pair
 from int8cal.evaluation.feeding import better_fed, fed
@@ -334,7 +335,24 @@ def open_samples(
     def opened_for(signature: Signature) -> Feeds:
         return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known, shard=shard)
 
-    return of_whole_rows(model, opened_for(signature), opened_for, threads=threads)
+    try:
+        feeds = opened_for(signature)
+    except DataError as error:
+        if not error.fields.get("one_label"):
+            raise
+        # a label for each file, which is then a sample, if the model says so, too
+        plain = replace(data, labels=NONE)
+
+        def opened_plain(signature: Signature) -> Feeds:
+            return open_feeds(plain, signature, trim=trim, stored=known, shard=shard)
+
+        found = of_whole_rows(model, opened_plain(signature), opened_plain, threads=threads)
+        if not found.signature.whole:
+            raise
+        feeds = opened_for(found.signature)
+        feeds.made = found.made
+        return feeds
+    return of_whole_rows(model, feeds, opened_for, threads=threads)
 
 
 def trimmer(

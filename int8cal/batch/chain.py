@@ -226,7 +226,9 @@ class _Member:
 
     def samples(self, split: str) -> Feeds:
         """Open the samples as they were recorded, or the model's own data."""
-        data = data_of(self.job, split)
+        data, signature = data_of(self.job, split), self.signatures[0]
+        if self.chain.links and signature.batch == "dynamic":  # a sample in each file
+            return open_feeds(data, replace(signature, whole=True))
         return open_samples(data, self.reference, self.signatures[0], None, None, threads=self.threads)
 
     def run(self, sample: Sample, values: Mapping[str, tuple[Feed, Feed]]) -> tuple[Feed, Feed]:

@@ -149,8 +149,8 @@ def _header_of(path: Path) -> tuple[Header, int]:
     return header, start
 
 
-def open_npz(path: Path, signature: Signature) -> ArrayPart:
-    """Read the headers (and the labels) of an .npz file and check them against the inputs.
+def open_npz(path: Path, signature: Signature, *, labelled: bool = True) -> ArrayPart:
+    """Read the headers (and the labels, if they are asked for) of an .npz file and check them against the inputs.
 
     Raises:
         DataError: An unreadable file, unknown or missing keys, shapes or dtypes that do not fit, malformed labels.
@@ -173,7 +173,7 @@ def open_npz(path: Path, signature: Signature) -> ArrayPart:
     label_key = match_inputs(headers, signature, name)
     rows = count_rows(headers, signature, name)
     labels = None
-    if label_key is not None:
+    if label_key is not None and labelled:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 labels = label_values(archive[label_key], rows, name)

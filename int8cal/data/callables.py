@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from int8cal.data.shards import Shard
     from int8cal.graph.signature import Signature
 
+_LOOKED_AT = 8  # feeds, for one that holds several samples
+
 
 @dataclass(frozen=True)
 class CallStream:
@@ -44,11 +46,19 @@ class CallStream:
 
     count: ClassVar[None] = None  # only a pass can tell
 
-    def first_rows(self, count: int) -> list[Sample]:
-        """Return the first rows of the first feed; of none where it is one sample."""
-        item = next(iter(self._items()), None)
-        rows = [] if item is None else list(itertools.islice(self._split(item, f"{self.name}[0]"), count))
-        return rows if len(rows) > 1 else []
+    def first_rows(self, count: int, place: float) -> list[Sample]:
+        """Return the first rows of one of the first feeds that hold several; nothing where none does.
+
+        Args:
+            count: How many at most.
+            place: Of which feed, from 0 for the first of them to 1 for the last.
+        """
+        feeds = (
+            list(itertools.islice(self._split(item, f"{self.name}[{index}]"), count))
+            for index, item in enumerate(itertools.islice(self._items(), _LOOKED_AT))
+        )
+        several = [rows for rows in feeds if len(rows) > 1]
+        return several[round(place * (len(several) - 1))] if several else []
 
     def read(self, skipped: list[str]) -> Iterator[Sample]:  # noqa: ARG002 - a function has no files to skip
         """Call the function and give its samples, or those of the shard, one at a time."""

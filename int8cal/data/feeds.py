@@ -89,15 +89,19 @@ class Feeds:
         samples = itertools.islice(stream.read([]), count)
         return [sample if self._trim is None else self._trim(sample) for sample in samples]
 
-    def neighbours(self, count: int) -> list[Sample]:
-        """Read the first rows of the first array that was cut into several samples; nothing where none was.
+    def neighbours(self, count: int, place: float = 0.0) -> list[Sample]:
+        """Read the first rows of an array that was cut into several samples; nothing where none was.
 
         They are the same ones whatever part of the samples is chosen.
+
+        Args:
+            count: How many at most.
+            place: Of which array, from 0 for the first to 1 for the last; of a function one of the first ones.
 
         Raises:
             DataError: They cannot be read.
         """
-        rows = [] if self.prepared else self._stream.first_rows(count)
+        rows = [] if self.prepared else self._stream.first_rows(count, place)
         return [row if self._trim is None else self._trim(row) for row in rows]
 
     @property
@@ -187,12 +191,12 @@ def open_feeds(
     try:
         feeds = _opened(settings, signature, trim, stored, shard)
     except DataError as error:
-        if not error.fields.get("apart"):
+        if not error.fields.get("apart") or signature.batch != "dynamic":
             raise
         try:
             feeds = _opened(settings, replace(signature, whole=True), trim, stored, shard)
-        except DataError:
-            raise error from None
+        except DataError as other:
+            raise (other if other.fields.get("labels") else error) from None
         feeds.made = (f"each file of {settings.path} is one sample: the inputs have rows of their own",)
     if require_labels and not feeds.labelled:
         why = "" if feeds.no_classes is None else f": {feeds.no_classes.why}"
@@ -418,7 +422,11 @@ def _openers(
     elif found.kind == "image":
         open_one = partial(ImagePart, plan=plan_images(signature, settings.preprocess, settings.path))
     else:
-        open_one = partial(open_npy if found.kind == ".npy" else open_npz, signature=signature)
+        open_one = (
+            partial(open_npy, signature=signature)
+            if found.kind == ".npy"
+            else partial(open_npz, signature=signature, labelled=settings.labels != NONE)
+        )
     for file in found.files:
         yield file.as_posix(), found.place(file), partial(open_one, file)
 

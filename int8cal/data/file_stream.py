@@ -59,15 +59,20 @@ class FileStream:
             labels=None if self.labels is None else tuple(self.labels[place] for place in places),
         )
 
-    def first_rows(self, count: int) -> list[Sample]:
-        """Read the first rows of the first file that holds several, chosen or not; nothing where none does.
+    def first_rows(self, count: int, place: float) -> list[Sample]:
+        """Read the first rows of a file that holds several, chosen or not; nothing where none does.
+
+        Args:
+            count: How many at most.
+            place: Of which file, from 0 for the first to 1 for the last.
 
         Raises:
             DataError: It cannot be read.
         """
-        part = next((each for each in self.parts if each.rows > 1), None)
-        if part is None:
+        several = [each for each in self.parts if each.rows > 1]
+        if not several:
             return []
+        part = several[round(place * (len(several) - 1))]
         rows = range(min(count, part.rows))
         every = np.array([[0, row] for row in rows], np.int64)
         return list(replace(self, parts=(part,), chosen=every, labels=None).read([]))

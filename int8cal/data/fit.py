@@ -112,9 +112,9 @@ def label_values(array: Array, rows: int, where: str) -> tuple[int, ...]:
             f"labels have dtype {array.dtype.name}, expected integers", where=where, do="store class indices"
         )
     if array.shape != (rows,) and not (rows == 1 and array.shape == ()):
-        raise DataError(
-            f"labels have shape {array.shape}, expected ({rows},)", where=where, do="store one class index per sample"
-        )
+        do = "store one class index per sample, or give --labels none"
+        what = f"labels have shape {array.shape}, expected ({rows},)"
+        raise DataError(what, where=where, do=do, labels=True, one_label=array.size == 1)
     labels = tuple(int(label) for label in array.reshape(-1))
     if labels and min(labels) < 0:
         raise DataError(f"label {min(labels)} is negative", where=where, do="store class indices counted from 0")
@@ -179,6 +179,11 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
         what, apart = f"the inputs have different numbers of samples: {text}", are_apart(signature)
         raise DataError(what, where=where, do="give all the same", apart=apart)
     count = counts.pop()
+    free = [
+        headers[spec.name].shape[:1] for spec in signature.inputs if spec.shape and not isinstance(spec.shape[0], int)
+    ]
+    if signature.whole and free and set(free) == {(0,)}:
+        return 0
     empty = next((name for name in rows if math.prod(headers[name].shape) == 0), None)
     if count > _MOST_EMPTY and empty is not None:  # a header can claim any number of samples that take no bytes
         what = f'input "{empty}" has shape {headers[empty].shape}: {count} samples without a value'

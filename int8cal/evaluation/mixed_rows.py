@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
 
-_ROWS, _GROUPS = 4, 4
+_ROWS, _MORE_ROWS, _SMALL, _GROUPS = 4, 16, 4096, 4  # rows; of samples of so few values; and batches of strangers
 # Kernels add in another order for other numbers of rows: 100 dB and more. Where all rows have a part in each: 4 dB with
 # CumSum, 0 dB with attention over steps, less than 0 with a convolution along them.
 _APART_DB = 40.0
@@ -61,9 +61,9 @@ def of_whole_rows(
     size = batch_size(signature)
     if signature.batch in (None, 1) or feeds.prepared or _DYNAMIC & {node.op_type for node in model.graph.node}:
         return feeds
-    rows = feeds.neighbours(_ROWS) if size == 1 else _strangers(feeds, size)
-    shapes = {tuple((name, values.shape) for name, values in row.feed.items()) for row in rows}
-    if len(shapes) != 1 or len(rows) < 2:
+    tried = _neighbours(feeds) if size == 1 else [_strangers(feeds, size)]
+    tried = [rows for rows in tried if len(rows) > 1 and _alike(rows)]
+    if not tried:
         return feeds
     first = signature.inputs[0].name
     try:
@@ -72,42 +72,55 @@ def of_whole_rows(
         return feeds
     own = signature_of(model)
     try:
-        mixed = _mixed(session, own, rows)
+        mixed = next((found for rows in tried if (found := _mixed(session, own, rows)) is not None), None)
     except DataError as error:
-        whole = _whole(reopen, signature) if size == 1 else None
-        if whole is not None and _runs(session, own, whole):
-            return _told(whole, f'the model does not run on a single row of input "{first}"')
         if size > 1:
             return feeds  # what it makes of samples is told where they are run
+        whole = _whole(reopen, signature)
+        if isinstance(whole, DataError):
+            do = f"{error.do}; or, if rows are no samples: {whole}"
+        elif _runs(session, own, whole):
+            return _told(whole, f'the model does not run on a single row of input "{first}"')
+        else:
+            do = error.do
         what = f'{error.what} (on a single row: arrays are cut along the first axis of "{first}")'
-        unlabelled = "" if whole is not None else "; if rows are no samples, leave their labels out"
-        raise DataError(what, where=error.where, do=error.do + unlabelled, **error.fields) from error
+        raise DataError(what, where=error.where, do=do, **error.fields) from error
     if mixed is None:
         return feeds
-    output, ratio = mixed
-    beside = f'a row of output "{output}" beside other rows is not what it is without them'
-    beside += "" if np.isinf(ratio) else f" ({ratio:.2f} dB)"
-    whole = _whole(reopen, signature) if signature.batch == "dynamic" else None
-    if whole is not None:
-        return _told(whole, f'the model mixes rows along the first axis of input "{first}": {beside}')
+    do = "leave out what takes some samples (--samples, --shard), and give files of a whole batch"
+    if size == 1:
+        whole = _whole(reopen, signature)
+        if not isinstance(whole, DataError):
+            return _told(whole, f'the model mixes rows along the first axis of input "{first}": {mixed}')
+        do = f"a file would be one sample, but: {whole}"
     feeds.mixed = (
         Finding(
             "mixed-rows",
-            f'rows of input "{first}" along its first axis are taken for samples, but the model mixes them: {beside}',
-            "give one label for each file, or --labels none; then a file is one sample"
-            if size == 1
-            else "leave out what takes some samples (--samples, --shard), and give files of a whole batch",
+            f'rows of input "{first}" along its first axis are taken for samples, but the model mixes them: {mixed}',
+            do,
         ),
     )
     return feeds
 
 
-def _whole(reopen: Callable[[Signature], Feeds], signature: Signature) -> Feeds | None:
-    """Open each file as one sample; None where the files do not fit, such as those with a label for each row."""
+def _neighbours(feeds: Feeds) -> list[list[Sample]]:
+    """Read rows of one array; where samples are small, more of them, and of three arrays: some may be all alike."""
+    rows = feeds.neighbours(_ROWS)
+    if not rows or sum(values.size for values in rows[0].feed.values()) > _SMALL:
+        return [rows]
+    return [feeds.neighbours(_MORE_ROWS, place) for place in (0.0, 0.5, 1.0)]
+
+
+def _alike(rows: Sequence[Sample]) -> bool:
+    return len({tuple((name, values.shape) for name, values in row.feed.items()) for row in rows}) == 1
+
+
+def _whole(reopen: Callable[[Signature], Feeds], signature: Signature) -> Feeds | DataError:
+    """Open each file as one sample; the error where files do not fit, such as those with a label for each row."""
     try:
         return reopen(replace(signature, whole=True))
-    except DataError:
-        return None
+    except DataError as error:
+        return error
 
 
 def _runs(session: Session, signature: Signature, whole: Feeds) -> bool:
@@ -119,12 +132,13 @@ def _runs(session: Session, signature: Signature, whole: Feeds) -> bool:
 
 
 def _told(whole: Feeds, why: str) -> Feeds:
-    whole.made = (f"each file of {whole.name} is one sample: {why}",)
+    each = "file" if whole.files is not None else "feed"
+    whole.made = (f"each {each} of {whole.name} is one sample: {why}",)
     return whole
 
 
-def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> tuple[str, float] | None:
-    """Run rows by themselves and beside each other: the output in which they mix, and its SQNR; None where they do not.
+def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> str | None:
+    """Run rows by themselves and beside each other, and say in which output they mix; None where they do not.
 
     Raises:
         DataError: The model does not run on a row by itself.
@@ -140,8 +154,14 @@ def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> tu
         ratios = [_decibels(values, alone[at][name], at, len(rows), size) for at in places]
         known = [ratio for ratio in ratios if ratio is not None]
         if known and min(known) < _APART_DB:
-            # not where it draws random numbers
-            return (name, min(known)) if np.array_equal(session.run(together)[name], values) else None
+            if not np.array_equal(session.run(together)[name], values, equal_nan=True):
+                return None  # it draws random numbers
+            told = "" if np.isinf(min(known)) else f" ({min(known):.2f} dB)"
+            return f'a row of output "{name}" beside other rows is not what it is without them{told}'
+    # an output of one size, whatever the number of rows, is of all of them
+    shapes = [(values.shape, alone[0][name].shape) for name, values in beside.items()]
+    if size == 1 and all(first == second and 0 not in first for first, second in shapes):
+        return f'output "{next(iter(beside))}" is one for all rows'
     return None
 
 
@@ -159,11 +179,16 @@ def _strangers(feeds: Feeds, size: int) -> list[Sample]:
 def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int, size: int) -> float | None:
     """Return the SQNR of a row beside others against the row by itself; None where an output has no such rows."""
     fits = beside.ndim == alone.ndim > 0 and len(beside) == rows and len(alone) == size
-    if not fits or beside.dtype.kind != "f" or beside.shape[1:] != alone.shape[1:]:
+    if not fits or beside.dtype.kind != "f":
         return None
+    if beside.shape[1:] != alone.shape[1:]:  # as many columns as rows: each row is held against all
+        sizes = set(zip(beside.shape[1:], alone.shape[1:], strict=True))
+        return -np.inf if size == 1 and sizes <= {(rows, 1), *((each, each) for each in beside.shape)} else None
     expected, actual = alone[min(at, size - 1)], beside[at]
-    if not (np.isfinite(expected).all() and np.isfinite(actual).all()):
+    if not np.isfinite(actual).all():
         return None
+    if not np.isfinite(expected).all():
+        return -np.inf
     sums = error_sums(expected, actual)
     if sums.sqnr_db is not None:
         return float(sums.sqnr_db)

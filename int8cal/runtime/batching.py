@@ -76,12 +76,24 @@ def make_feed(signature: Signature, samples: Sequence[SampleLike]) -> Arrays:
 
     Returns:
         Input name -> array. With a fixed batch B > 1 axis 0 has B rows, short groups padded with their last sample.
+
+    Raises:
+        DataError: Samples of one batch differ in their shapes.
     """
     size = batch_size(signature)
     first = samples[0].feed
     names = [spec.name for spec in signature.inputs if spec.name in first]
     if size == 1:
         return {name: first[name] for name in names}
+    for sample in samples[1:]:
+        unlike = next((name for name in names if sample.feed[name].shape != first[name].shape), None)
+        if unlike is not None:
+            raise DataError(
+                f'input "{unlike}" has shape {sample.feed[unlike].shape}, and {first[unlike].shape} in '
+                f"{samples[0].origin}: the model takes {size} samples at once",
+                where=sample.origin,
+                do="give all samples one size, or the model's first axis a free size",
+            )
     padded = [*samples, *[samples[-1]] * (size - len(samples))]
     return {name: np.concatenate([sample.feed[name] for sample in padded]) for name in names}
 

@@ -171,3 +171,52 @@ def test_labels_of_rows_are_told_before_the_work(tmp_path, capsys):
     command = ["calibrate", str(model), "--data", str(data), "--no-latency", "--strict"]
     assert main([*command, "-o", str(tmp_path / "out")]) == 4
     assert "mixed-rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["points", "graph"])
+def test_one_label_for_each_file_is_that_of_a_sample(tmp_path, kind):
+    model, data, out = tmp_path / "net.onnx", write_data(tmp_path / "data", kind), tmp_path / "out"
+    onnx.save(network(kind), model)
+    for number, file in enumerate(sorted(data.iterdir())):
+        np.savez(file, **dict(np.load(file)), labels=np.array([number % 4]))
+    assert main(["calibrate", str(model), "--data", str(data), "-o", str(out), "--no-latency", "-q"]) == 0
+    assert json.loads((out / "report.json").read_text())["samples"] == len(SIZES)
+
+
+def test_one_label_for_several_samples_is_refused(tmp_path, capsys):
+    model, data = tmp_path / "net.onnx", tmp_path / "data"
+    data.mkdir()
+    net = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[N, 16] x) => (float[N, 4] y) { y = MatMul (x, v) }'
+    )
+    onnx.save(weighted(net, v=normal(0, 16, 4)), model)
+    np.savez(data / "0.npz", x=np.ones((3, 16), np.float32), labels=np.array([1]))
+    assert main(["calibrate", str(model), "--data", str(data), "-o", str(tmp_path / "out"), "-q"]) == 4
+    assert "expected (3,)" in capsys.readouterr().err
+
+
+def test_labels_of_nodes_need_not_be_taken(tmp_path):
+    model, data, out = tmp_path / "net.onnx", write_data(tmp_path / "data", "graph"), tmp_path / "out"
+    onnx.save(network("graph"), model)
+    for file in data.iterdir():
+        feed = dict(np.load(file))
+        np.savez(file, **feed, labels=np.zeros(len(feed["x"]), np.int64))
+    command = ["calibrate", str(model), "--data", str(data), "-o", str(out), "--no-latency", "-q"]
+    assert main(command) == 4
+    assert main([*command, "--labels", "none"]) == 0
+    assert json.loads((out / "report.json").read_text())["samples"] == len(SIZES)
+
+
+def test_samples_of_one_batch_have_one_size(tmp_path, capsys):
+    model, data = tmp_path / "net.onnx", tmp_path / "data"
+    data.mkdir()
+    net = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[4, t, 16] x) => (float[4, t, 4] y) { y = MatMul (x, v) }'
+    )
+    onnx.save(weighted(net, v=normal(0, 16, 4)), model)
+    for number in range(6):
+        np.savez(data / f"{number}.npz", x=np.ones((2, 3 + number, 16), np.float32))
+    assert main(["calibrate", str(model), "--data", str(data), "-o", str(tmp_path / "out"), "-q"]) == 4
+    error = capsys.readouterr().err
+    assert "takes 4 samples at once" in error
+    assert "npz" in error

@@ -7,7 +7,7 @@ MobileOne and FastViT have up to six branches in each block, and their authors k
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from onnx import helper
 from int8cal.graph.edit import Rewrite, instead
 from int8cal.graph.index import attribute
 from int8cal.graph.ops import is_standard
-from int8cal.graph.passes.steps import as_float32, step_of
+from int8cal.graph.passes.steps import LARGEST_SHIFT, as_float32, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from int8cal.graph.passes.steps import Float64
 
 _SUMS = frozenset({"Add", "Sub"})
+_LEAST_RANK = 3  # samples, channels and one spatial axis
+_MOST_FORMS = 16  # of the branches of one tensor, that others are held against
 
 
 @dataclass(frozen=True)
@@ -118,19 +120,25 @@ def _merged(index: Index, names: Names, root: onnx.NodeProto, inner: set[str]) -
     for data, tensors in groupby(by_data, key=lambda tensor: branches[tensor].data):
         alike = list(tensors)
         forms = {branches[tensor].form: tensor for tensor in reversed(alike)}
-        for host in sorted(forms.values(), key=lambda tensor: -branches[tensor].weight[0].size):
+        for host in sorted(forms.values(), key=lambda tensor: -branches[tensor].weight[0].size)[:_MOST_FORMS]:
             parts = [tensor for tensor in alike if tensor not in gone and _fits(branches[tensor], branches[host])]
             if len(parts) < 2:
                 continue
             merged = [branches[tensor] for tensor in parts]
             itself = _itself(sum(sign for tensor, sign in terms if tensor == data), branches[host])
-            if itself.weight.any() and _fits(itself, branches[host]):
+            if data not in gone and itself.weight.any() and _fits(itself, branches[host]):
                 parts, merged = [*parts, data], [*merged, itself]
             whole = _sum(merged, branches[host])
             if whole is not None:
                 results[parts[0]] = whole
                 gone.update(parts)
-    return _rewrite(names, root, sums, terms, branches, results, gone) if results else None
+    if not results:
+        return None
+    rewrite = _rewrite(names, root, sums, terms, branches, results, gone)
+    # sums that are taken in another order have other shapes where a term is broadcast
+    shapes = {index.dims(tensor) for tensor, _ in terms}
+    like = {new: old for new, old in rewrite.like.items() if len(shapes) == 1 or old in results}
+    return replace(rewrite, like=like)
 
 
 def _read_by(index: Index, tensor: str) -> str:
@@ -147,6 +155,8 @@ def _branch(index: Index, tensor: str, sign: int) -> _Branch | None:
     step = step_of(index, node) if node.op_type == "BatchNormalization" else None
     if step is not None:
         rank = index.rank(step.data) or 0
+        if rank < _LEAST_RANK:
+            return None
         one, zero = (1,) * (rank - 2), (0,) * (rank - 2)
         factor, shift = sign * step.factor.reshape(-1, 1, *one), sign * step.shift.reshape(-1)
         return _Branch(node, factor, shift, len(factor), one, one, zero, zero)
@@ -157,6 +167,8 @@ def _branch(index: Index, tensor: str, sign: int) -> _Branch | None:
         return None
     weight = sign * index.constant(node.input[1]).astype(np.float64)
     bias = sign * index.constant(node.input[2]).astype(np.float64) if any(node.input[2:]) else None
+    if bias is not None and not (np.abs(bias) < LARGEST_SHIFT).all():
+        return None
     axes = weight.ndim - 2
     ones, pads = (1,) * axes, tuple(attribute(node, "pads", (0,) * (2 * axes)))
     strides, dilations = (tuple(attribute(node, name, ones)) for name in ("strides", "dilations"))

@@ -69,7 +69,34 @@ def test_rows_with_labels_of_their_own_are_told(tmp_path):
     assert feeds.count == 30
     (finding,) = feeds.mixed
     assert finding.check == "mixed-rows"
-    assert "label" in finding.do
+    assert "labels have shape (5,)" in finding.do
+    assert "--labels none" in finding.do
+
+
+def test_rows_that_are_alike_in_one_file_are_tried_in_others(tmp_path):
+    for number, values in enumerate((np.zeros((5, 8)), np.ones((5, 8)), np.random.default_rng(0).normal(size=(5, 8)))):
+        np.savez(tmp_path / f"{number}.npz", x=values.astype(np.float32))
+    assert opened(tmp_path, network(MIXING["CumSum"]), 5, files=0).signature.whole
+
+
+def test_a_file_without_rows_is_no_sample(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((0, 8), np.float32))
+    assert opened(tmp_path, network(MIXING["CumSum"]), 5).count == 6
+
+
+def test_a_row_that_has_no_deviation_by_itself_is_of_a_whole_file(tmp_path):
+    spread = (
+        "m = ReduceMean <axes: ints = [0]> (a) d = Sub (a, m) q = Mul (d, d) e = ReduceMean <axes: ints = [0]> (q) "
+    )
+    assert opened(tmp_path, network(f"{spread} s = Sqrt (e) h = Div (d, s)"), 5).signature.whole
+
+
+def test_as_many_columns_as_rows_are_of_a_whole_file(tmp_path):
+    model = network("h = Relu (a)")
+    model.graph.node.append(onnx.helper.make_node("Transpose", ["y"], ["t"], perm=[1, 0]))
+    model.graph.node.append(onnx.helper.make_node("MatMul", ["y", "t"], ["z"]))
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["N", "M"]))
+    assert opened(tmp_path, model, 5).signature.whole
 
 
 @pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
@@ -103,12 +130,14 @@ def test_rows_that_differ_for_another_reason_are_cut(tmp_path, body):
     assert (feeds.mixed, feeds.signature.whole) == ((), False)
 
 
-def test_outputs_without_rows_tell_nothing(tmp_path):
+def test_an_output_of_all_rows_is_of_a_whole_file(tmp_path):
     model = network("h = Relu (a)")
     pooled = onnx.helper.make_node("ReduceMean", ["y"], ["z"], axes=[0], keepdims=0)
     model.graph.node.append(pooled)
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [4]))
-    assert not opened(tmp_path, model, 5).signature.whole
+    feeds = opened(tmp_path, model, 5)
+    assert feeds.signature.whole
+    assert '"z" is one for all rows' in feeds.made[0]
 
 
 def test_a_model_that_takes_no_more_rows_at_once_is_left_to_its_run(tmp_path):

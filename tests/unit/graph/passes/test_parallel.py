@@ -128,6 +128,31 @@ def test_depthwise_branches_and_the_tensor_itself_are_one_depthwise_convolution(
     assert helper.get_node_attr_value(after.graph.node[0], "group") == 4
 
 
+def test_the_tensor_itself_is_taken_in_once():
+    block = Sum(4, 8)
+    straight, dilated = (block.add(block.conv(3, dilation=step), block.conv(3, dilation=step)) for step in (1, 2))
+    assert ops(block.folded(block.add(straight, dilated, "x"))) == ["Conv", "Conv", "Add", "Sin"]
+
+
+def test_sums_of_normalizations_of_vectors_stay():
+    block = Sum(4, 9, axes=0)
+    assert ops(block.folded(block.add(block.norm(), block.norm()))).count("BatchNormalization") == 2
+
+
+def test_a_term_that_is_broadcast_keeps_its_shape():
+    block = Sum(4, 10)
+    narrow = [block.conv(SIZE, outputs=1, pad=0), block.conv(SIZE, outputs=1, pad=0, data=block.relu("x"))]
+    after = block.folded(block.add(narrow[0], block.add(narrow[1], block.add(block.conv(3), block.conv(1)))))
+    shape_inference.infer_shapes(after, strict_mode=True, check_type=True)
+
+
+def test_biases_that_round_are_kept_apart():
+    block = Sum(4, 11)
+    first = block.conv(3)
+    block.constants["c1"][:] = 1.5 * 2.0**23
+    assert ops(block.folded(block.add(first, block.conv(1)))).count("Conv") == 2
+
+
 def test_what_is_added_to_branches_stays():
     block = Sum(4, 3)
     after = block.folded(block.add(block.relu("x"), block.conv(3), block.conv(1), block.norm("x")))
@@ -179,6 +204,11 @@ def test_what_is_no_one_convolution_stays(make):
     total = make(block)
     convolutions = sum(node.op_type == "Conv" for node in block.nodes)
     assert ops(block.folded(total)).count("Conv") == convolutions
+
+
+def test_a_long_sum_of_many_forms_ends():
+    block = Sum(2, 12)
+    block.folded(block.add(*(block.conv(3, dilation=1 + number % 150, pad=1 + number % 150) for number in range(300))))
 
 
 def test_a_long_sum_is_one_convolution():
