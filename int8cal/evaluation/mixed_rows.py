@@ -108,7 +108,8 @@ def _neighbours(feeds: Feeds) -> list[list[Sample]]:
     rows = feeds.neighbours(_ROWS)
     if not rows or sum(values.size for values in rows[0].feed.values()) > _SMALL:
         return [rows]
-    return [feeds.neighbours(_MORE_ROWS, place) for place in (0.0, 0.5, 1.0)]
+    places = (0.0,) if feeds.files is None else (0.0, 0.5, 1.0)  # a function is called anew for each
+    return [feeds.neighbours(_MORE_ROWS, place) for place in places]
 
 
 def _alike(rows: Sequence[Sample]) -> bool:
