@@ -478,7 +478,8 @@ def _no_columns(settings: DataSettings) -> DataError:
 
 
 def _nothing_in(shard: Shard | None, name: str) -> DataError:
-    return DataError(f"shard {shard} holds no sample", where=name, do="make no more shards than there are samples")
+    do = "make no more shards than there are samples"
+    return DataError(f"shard {shard} holds no sample", where=name, do=do, empty_shard=True)
 
 
 def _all_skipped(name: str, skipped: list[str]) -> DataError:

@@ -55,7 +55,8 @@ def of_whole_rows(
         part of the samples, if for one.
 
     Raises:
-        DataError: The model runs neither on a row of an array that was cut nor on the whole.
+        DataError: The model runs neither on a row of an array that was cut nor on the whole; or of a shard there are
+            rows, but no file.
     """
     signature = feeds.signature
     size = batch_size(signature)
@@ -121,6 +122,8 @@ def _whole(reopen: Callable[[Signature], Feeds], signature: Signature) -> Feeds 
     try:
         return reopen(replace(signature, whole=True))
     except DataError as error:
+        if error.fields.get("empty_shard"):  # rows would be counted here, and whole files in the other shards
+            raise
         return error
 
 

@@ -101,6 +101,15 @@ def test_shards_are_of_whole_files(tmp_path, kind):
     assert (tmp_path / "merged" / "net.int8.onnx").read_bytes() == (tmp_path / "all" / "net.int8.onnx").read_bytes()
 
 
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_shard_without_a_file_is_refused(tmp_path, capsys, kind):
+    model, data = tmp_path / "net.onnx", write_data(tmp_path / "data", kind)
+    onnx.save(network(kind), model)
+    command = ["calibrate", str(model), "--data", str(data), "-o", str(tmp_path / "out"), "-q"]
+    assert main([*command, "--shard", f"{len(SIZES) + 1}/{len(SIZES) + 1}"]) == 4
+    assert "holds no sample" in capsys.readouterr().err
+
+
 def test_inputs_with_rows_of_their_own_are_one_sample(tmp_path):
     model, data, out = tmp_path / "net.onnx", tmp_path / "data", tmp_path / "out"
     net = onnx.parser.parse_model(
