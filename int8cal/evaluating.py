@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -331,21 +332,14 @@ def open_samples(
     if stream is not None:
         return feeds_of(stream, signature, data.samples, trim, shard)
     known = None if stored is None else stored.preprocess
-
-    def opened_for(signature: Signature) -> Feeds:
-        return open_feeds(data, signature, require_labels=require_labels, trim=trim, stored=known, shard=shard)
-
+    opened_for = partial(open_feeds, data, require_labels=require_labels, trim=trim, stored=known, shard=shard)
     try:
         feeds = opened_for(signature)
     except DataError as error:
         if not error.fields.get("one_label"):
             raise
         # a label for each file, which is then a sample, if the model says so, too
-        plain = replace(data, labels=NONE)
-
-        def opened_plain(signature: Signature) -> Feeds:
-            return open_feeds(plain, signature, trim=trim, stored=known, shard=shard)
-
+        opened_plain = partial(open_feeds, replace(data, labels=NONE), trim=trim, stored=known, shard=shard)
         found = of_whole_rows(model, opened_plain(signature), opened_plain, threads=threads)
         if not found.signature.whole:
             raise

@@ -229,7 +229,7 @@ class _Member:
         data, signature = data_of(self.job, split), self.signatures[0]
         if self.chain.links and signature.batch == "dynamic":  # a sample in each file
             return open_feeds(data, replace(signature, whole=True))
-        return open_samples(data, self.reference, self.signatures[0], None, None, threads=self.threads)
+        return open_samples(data, self.reference, signature, None, None, threads=self.threads)
 
     def run(self, sample: Sample, values: Mapping[str, tuple[Feed, Feed]]) -> tuple[Feed, Feed]:
         """Run both models on a sample; of what other models give, each gets that of its own kind.

@@ -188,13 +188,21 @@ def open_feeds(
     """
     if not signature.inputs:
         raise ModelError("has no inputs, so no data can be fed", do="give a model with inputs")
+
+    def opened_for(signature: Signature) -> Feeds:
+        if is_dataset(settings.path):
+            return _open_dataset(settings, signature, trim, stored, shard)
+        if is_callable_path(settings.path):
+            return _open_callable(settings, signature, trim, shard)
+        return _open_files(settings, signature, trim, stored, shard)
+
     try:
-        feeds = _opened(settings, signature, trim, stored, shard)
+        feeds = opened_for(signature)
     except DataError as error:
         if not error.fields.get("apart") or signature.batch != "dynamic":
             raise
         try:
-            feeds = _opened(settings, replace(signature, whole=True), trim, stored, shard)
+            feeds = opened_for(replace(signature, whole=True))
         except DataError as other:
             raise (other if other.fields.get("labels") else error) from None
         feeds.made = (f"each file of {settings.path} is one sample: the inputs have rows of their own",)
@@ -206,20 +214,6 @@ def open_feeds(
             do="use one folder per class, add a labels.csv (file,label), or give --labels FILE or column:NAME",
         )
     return feeds
-
-
-def _opened(
-    settings: DataSettings,
-    signature: Signature,
-    trim: Callable[[Sample], Sample] | None,
-    stored: Preprocess | None,
-    shard: Shard | None,
-) -> Feeds:
-    if is_dataset(settings.path):
-        return _open_dataset(settings, signature, trim, stored, shard)
-    if is_callable_path(settings.path):
-        return _open_callable(settings, signature, trim, shard)
-    return _open_files(settings, signature, trim, stored, shard)
 
 
 def feeds_of(
