@@ -202,7 +202,7 @@ def _parse_header(stream: IO[bytes]) -> Header:
         shape, by_columns, dtype = npy_format.read_array_header_2_0(stream)
     else:
         raise ValueError(f"npy format version {version} is for structured arrays, expected plain numbers")
-    if min(shape, default=0) < 0:
+    if any(type(size) is not int or size < 0 for size in shape):  # numpy takes True for a size, and fails on it later
         raise ValueError(f"its header has the shape {shape}")
     return Header(dtype, tuple(shape), by_columns)
 
