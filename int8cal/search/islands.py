@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
 
-LEAST_NOISE = 0.5  # of the noise: what the chosen islands have to hold together
+LEAST_NOISE = 0.5  # of the noise: what the chosen islands have to hold together, if they are larger in float
 LEAST_PART = 0.05  # of the noise: what each of them has to hold, or else half of what those before it leave
 LEAST_DB, WORTH_BYTES = 3.0, 0.1  # by how much the score has to rise, and for each such part of the float model's bytes
 MOST_BYTES = 0.3  # of the float model's: more than this is not added, whatever that gains
@@ -42,16 +42,18 @@ class Chosen:
         left: Their names, each with the reason.
         lines: One for each island that was looked at.
         bytes: Fraction of the float model's bytes that they take more than in int8.
+        us: Estimated microseconds that they take more.
     """
 
     left: Mapping[str, str]
     lines: tuple[str, ...]
     bytes: float = 0.0
+    us: float = 0.0
 
     @property
     def least_db(self) -> float:
-        """By how much the score has to rise."""
-        return LEAST_DB * max(self.bytes / WORTH_BYTES, 1.0)
+        """By how much the score has to rise; 0 where the model does not grow."""
+        return LEAST_DB * max(self.bytes / WORTH_BYTES, 1.0) if self.bytes > 0 else 0.0
 
 
 def choose_islands(
@@ -104,14 +106,17 @@ def choose_islands(
             f"more time and {100 * size:.1f} % more bytes: {verdict}"
         )
     if math.fsum(each.gain for each in taken) < LEAST_NOISE:
-        # in a deep network no few islands hold much: nothing is said of these
+        # in a deep network no few islands hold much; those that are no larger in float need not
+        taken = [each for each in taken if each.bytes <= 0]
+    if not taken:
+        # nothing is said of these
         return Chosen({}, tuple(line for line in lines if seen >= LEAST_NOISE and not line.endswith(TRIED)))
     left = {
         layer.node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise"
         for each in taken
         for layer in each.island.layers
     }
-    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole)
+    return Chosen(left, tuple(lines), sum(each.bytes for each in taken) / whole, math.fsum(each.us for each in taken))
 
 
 def groups_of_islands(

@@ -26,7 +26,7 @@ from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
 from int8cal.progress import track
 from int8cal.search.islands import BEYOND, TRIED
-from int8cal.search.residual import Upgrade, residual_upgrades
+from int8cal.search.residual import RESIDUAL_LEAVES, Upgrade, residual_upgrades
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -81,6 +81,14 @@ class Sweep:
     total: float
     signal: Float64
     samples: int
+
+    def without(self, groups: Collection[str]) -> Sweep:
+        """Return the shares of what is left where groups have residual codes already, none of which is theirs."""
+        left = 1.0 - (1.0 - RESIDUAL_LEAVES) * math.fsum(self.groups[group] for group in groups)
+        left = max(left, RESIDUAL_LEAVES)  # measured one by one, shares may add up to more than all
+        shares = {group: 0.0 if group in groups else share / left for group, share in self.groups.items()}
+        floats = {region: share / left for region, share in self.floats.items()}
+        return replace(self, groups=shares, floats=floats, total=self.total * left)
 
 
 class Precision:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from int8cal.graph.chains import find_chains
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalization import Equalization, rescaling_plan
-from int8cal.quantization.corrections.residual_codes import with_fine_channels, with_residual_codes
+from int8cal.quantization.corrections.residual_codes import (
+    FineChannels,
+    ResidualCodes,
+    with_fine_channels,
+    with_residual_codes,
+)
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
 from int8cal.search.islands import MOST_BYTES, choose_islands, groups_of_islands
@@ -18,15 +23,17 @@ from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from int8cal.graph.plan import Plan
-    from int8cal.quantization.table import CalibrationTable, LeftKey
+    from int8cal.quantization.table import CalibrationTable, LeftKey, StepResult
+    from int8cal.runtime.batching import SampleLike
     from int8cal.search.candidate import Inputs
     from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
-    from int8cal.search.search import Proposals, State
+    from int8cal.search.search import Proposals, Settled, State
 
+HALF_DB = 3.0  # that a round has gained, for another one
 QUICK_S = 0.25  # estimated, of an inference for each tensor: in so little time the noise of all is measured, and told
 
 
@@ -34,27 +41,91 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     """Offer ranges with less error at the outputs, then what the allowance of time buys most of it for, then float.
 
     Ranges are chosen on samples that they are not scored on. More precision is chosen on a few samples too: that less
-    noise is made there is no matter of which samples they are.
+    noise is made there is no matter of which samples they are. Where half of the noise is gone after that, all is
+    measured again: what made it has drowned the others.
     """
-    job, holdout = inputs.job, inputs.holdout
+    holdout = inputs.holdout
     samples = holdout.fit or holdout.validation
+    u16 = inputs.job.quantization.activations == "u16"
     # nothing is sure by the score of one sample
-    if not inputs.recipe.sweep_s or len(samples) < 2 or holdout.scorer is None or job.quantization.activations == "u16":
+    if not inputs.recipe.sweep_s or len(samples) < 2 or holdout.scorer is None or u16:
         return
-    plan = inputs.ranged(state.plan)
-    precision = Precision(
+    spent, rounds, gained = _Spent(), len(state.results), math.inf
+    precision: Precision | None = None
+    while gained >= HALF_DB:
+        plan = inputs.ranged(state.plan)
+        # what was measured of the same nodes is not measured again
+        if precision is None or precision.plan != plan:
+            precision = _precision(state, inputs, plan, samples)
+        state, spent = yield from _round(state, inputs, precision, spent)
+        gained = math.fsum(_gain_db(each) for each in state.results[rounds:] if each.kept)
+        rounds = len(state.results)
+
+
+def _gain_db(step: StepResult) -> float:
+    if step.before_db is None or step.after_db is None:
+        return 0.0
+    gain = step.after_db - step.before_db
+    return gain if math.isfinite(gain) else 0.0
+
+
+def _precision(state: State, inputs: Inputs, plan: Plan, samples: Sequence[SampleLike]) -> Precision:
+    return Precision(
         state.candidate.model,
         plan,
-        holdout.signature,
+        inputs.holdout.signature,
         state.candidate.tensors,
         samples,
         seen=state.table.data["samples"],
         seconds=inputs.recipe.sweep_s,
         others_us=inputs.others_us,
-        threads=job.calibration.threads,
+        threads=inputs.job.calibration.threads,
         cluster=inputs.cluster,
     )
-    allowance, unsigned = job.quantization.latency_allowance / 100, job.quantization.activations in ("u8", "auto")
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """What more precision takes already.
+
+    Attributes:
+        float_us: Estimated microseconds of what was left in float.
+        codes: Residual codes in force: layers, and the microseconds that theirs take.
+        bytes: Fraction of the float model's bytes.
+    """
+
+    float_us: float = 0.0
+    codes: tuple[tuple[frozenset[str], float], ...] = ()
+    bytes: float = 0.0
+
+    @property
+    def us(self) -> float:
+        """Estimated microseconds of all."""
+        return math.fsum((self.float_us, *(us for _, us in self.codes)))
+
+    def left(self, chosen: Chosen) -> _Spent:
+        """Return what is spent where layers are left in float, which have no residual codes then."""
+        codes = tuple((nodes, us) for nodes, us in self.codes if not nodes <= chosen.left.keys())
+        return _Spent(self.float_us + chosen.us, codes, self.bytes + max(chosen.bytes, 0.0))
+
+
+def _round(
+    state: State, inputs: Inputs, precision: Precision, spent: _Spent
+) -> Generator[Proposal | Remark | Settled, State, tuple[State, _Spent]]:
+    """Measure once, and offer what the noise asks for.
+
+    Args:
+        state: The state in force.
+        inputs: What stays the same.
+        precision: Of its plan.
+        spent: Of the allowances of time and bytes.
+
+    Returns:
+        The state after it, and what is spent then.
+    """
+    job, holdout, plan = inputs.job, inputs.holdout, precision.plan
+    allowance = max(job.quantization.latency_allowance / 100 - spent.us / precision.whole_us, 0.0)
+    unsigned = job.quantization.activations in ("u8", "auto")
     worth = inputs.least_worth
     quick = len(plan.groups) * precision.run_s < QUICK_S
     within = allowance if worth and not quick else math.inf
@@ -63,8 +134,12 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if _islands_may_be_float(inputs):
         wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
     fit_ranges = holdout.can_fit and job.calibration.method == "auto" and precision.has_time_for_ranges
-    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted, within)
-    ranges = state.candidate.ranges
+    settled = _with_residual_codes(state)
+    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted, within).without(settled)
+    entries = state.candidate.ranges.entries
+    ranges = replace(
+        state.candidate.ranges, entries={name: state.table.tensors.get(name, entries[name]) for name in entries}
+    )
     better, lines = (
         precision.better_ranges(sweep, ranges, job.calibration, job.quantization) if fit_ranges else (ranges, ())
     )
@@ -75,11 +150,10 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
     if fit_ranges:
         # now of what something else can be done about: what was measured already is not measured again
-        sweep = precision.sweep(state.table.affines(plan), wanted, within)
+        sweep = precision.sweep(state.table.affines(plan), wanted, within).without(settled)
     precision.probe.close()
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)
-    spent_us = 0.0
     tensors = sorted((each for each in taken if each.tensor), key=lambda each: -each.gain / each.us)
     # together they may be worth less than their time, since what each takes away was measured by itself
     for count in dict.fromkeys((len(tensors), (len(tensors) + 1) // 2) if tensors else ()):
@@ -91,7 +165,8 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         name = "residual codes of inputs" if count == len(tensors) else "residual codes of some inputs"
         state = yield Proposal(name, table, least_db=inputs.worth_db(us))
         if state.results[-1].kept:
-            spent_us += us
+            codes = ((frozenset((*each.residual, *each.fine)), each.us) for each in some)
+            spent = replace(spent, codes=(*spent.codes, *codes))
             break
     left = {
         node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise" for each in taken for node in each.floats
@@ -100,11 +175,21 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     if left and (proposal := _floats(state, inputs, left)) is not None:
         state = yield replace(proposal, least_db=inputs.worth_db(us))
         if state.results[-1].kept:
-            spent_us += us
-    yield from _islands(state, inputs, precision.elements, sweep, spent_us)
+            spent = replace(spent, float_us=spent.float_us + us)
+    state, chosen = yield from _islands(state, inputs, precision.elements, sweep, spent)
+    return state, spent if chosen is None else spent.left(chosen)
 
 
-def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep: Sweep, spent_us: float) -> Proposals:
+def _with_residual_codes(state: State) -> set[str]:
+    """Return the groups of tensors that have residual codes already."""
+    groups = {each.tensor: each.group for each in state.plan.tensors}
+    nodes = ResidualCodes.of(state.table).values.keys() | FineChannels.of(state.table).values.keys()
+    return {groups[layer.input] for layer in state.plan.layers if layer.node in nodes}
+
+
+def _islands(
+    state: State, inputs: Inputs, elements: Mapping[str, float], sweep: Sweep, spent: _Spent
+) -> Generator[Proposal | Remark | Settled, State, tuple[State, Chosen | None]]:
     """Offer to leave layers between float nodes in float where they hold most of the noise, whatever was done for them.
 
     Args:
@@ -112,13 +197,16 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
         inputs: What stays the same.
         elements: Values per inference of every planned tensor.
         sweep: What the codes of each tensor do to the outputs.
-        spent_us: Of the allowance of time, what more precision takes already.
+        spent: Of the allowances of time and bytes.
+
+    Returns:
+        The state after it, and what was left in float; None for nothing.
     """
     allowance = inputs.job.quantization.latency_allowance / 100
     if not _islands_may_be_float(inputs):
-        return
+        return state, None
     index, before = Index(state.candidate.model), None
-    for most_bytes in (MOST_BYTES, min(allowance, MOST_BYTES)):
+    for most_bytes in (MOST_BYTES - spent.bytes, min(allowance, MOST_BYTES - spent.bytes)):
         chosen = choose_islands(
             index,
             inputs.ranged(state.plan),
@@ -127,18 +215,19 @@ def _islands(state: State, inputs: Inputs, elements: Mapping[str, float], sweep:
             allowance,
             most_bytes,
             others_us=inputs.others_us,
-            spent_us=spent_us,
+            spent_us=spent.us,
             fixed=_fixed(state, inputs),
         )
         if chosen.left == before:
-            return
+            break
         before = chosen.left
         state = yield Remark(chosen.lines)
         proposal = _left(state, inputs, chosen)
         if proposal is not None:
             state = yield proposal
             if state.results[-1].kept:
-                return
+                return state, chosen
+    return state, None
 
 
 def _left(state: State, inputs: Inputs, chosen: Chosen) -> Proposal | None:
@@ -151,7 +240,8 @@ def _left(state: State, inputs: Inputs, chosen: Chosen) -> Proposal | None:
     if not (chosen.left and smaller.layers and known >= needed and factors is not None):
         return None
     name = "float for layers between float nodes"
-    return Proposal(name, table.corrected(factors), smaller, least_db=chosen.least_db)
+    least_db = max(chosen.least_db, inputs.worth_db(chosen.us))
+    return Proposal(name, table.corrected(factors), smaller, least_db=least_db)
 
 
 def _islands_may_be_float(inputs: Inputs) -> bool:

@@ -11,6 +11,7 @@ import int8cal
 from int8cal.graph.costs import inference_us
 from int8cal.graph.index import Index
 from int8cal.quantization.corrections.equalization import Equalization
+from int8cal.quantization.corrections.residual_codes import ResidualCodes
 from int8cal.search.islands import (
     LEAST_DB,
     MORE_BYTES,
@@ -21,6 +22,7 @@ from int8cal.search.islands import (
     groups_of_islands,
     whole_bytes,
 )
+from int8cal.search.steps import output_error
 
 QUIET, LOUD = 1e-6, 100.0  # in front of the logarithm: with the first it tells quiet sounds apart
 FRONT_END = {"MatMul_f", "MatMul_m"}
@@ -111,14 +113,19 @@ def test_layers_of_one_weight_are_one_island_whose_bytes_count_once(bench):
     assert found.bytes == pytest.approx(3 * 8 / (4 * (8 + 32)), rel=0.05)
 
 
-def test_a_weight_that_the_graph_computes_is_smaller_in_float(bench):
+def computed(bench):
     """A mostly empty matrix, written as its few values and where they go: the int8 model would hold all of it."""
     rng = np.random.default_rng(5)
     text = """g (float[N,64] x) => (float[N,M] y) {
         nil = ConstantOfShape (shape) F = ScatterND (nil, where, few) f = MatMul (x, F) s = Abs (f) l = Log (s) y = MatMul (l, W) }"""
     where = np.stack([np.arange(64), np.arange(64)], axis=1)
     model = bench.text(text, shape=np.array([64, 256]), where=where, few=rng.random(64, np.float32), W=(256, 64))
-    elements, noise = {"x": 64.0, "l": 256.0}, {"x": 0.9, "l": 0.1}
+    return model, {"x": 64.0, "l": 256.0}
+
+
+def test_a_weight_that_the_graph_computes_is_smaller_in_float(bench):
+    model, elements = computed(bench)
+    noise = {"x": 0.9, "l": 0.1}
     found = choose_islands(bench.prepared(model).model, bench.plan(model), elements, noise, 10.0, 0.0)
     assert set(found.left) == {"MatMul_f"}
     assert found.bytes < 0
@@ -161,6 +168,30 @@ def test_a_front_end_whose_codes_drown_all_that_follows_stays_float(bench, drown
     assert {each.node for each in table.weights.values()} == {"MatMul_a", "MatMul_b", "MatMul_c", "MatMul_y"}
     assert table.tensors.keys() == {"l", "ar", "br", "cr"}
     assert all(" of the noise" in why for why in table.settings.left("left_for_accuracy").values())
+
+
+@pytest.mark.usefixtures("bytes_are_free")
+def test_what_was_drowned_is_measured_again(bench, monkeypatch):
+    table, _, db = flow(bench, QUIET, recipe="balanced", latency_allowance=70)
+    assert left(table) == FRONT_END
+    # residual codes of the front end's inputs, kept before it was left in float, take none of the allowance any more
+    assert ResidualCodes.of(table).values.keys() == {"MatMul_b", "MatMul_c", "MatMul_y"}
+    monkeypatch.setattr(output_error, "HALF_DB", np.inf)
+    once, _, before = flow(bench, QUIET, recipe="balanced", latency_allowance=70)
+    assert left(once) == FRONT_END
+    assert not ResidualCodes.of(once)
+    assert db > before + 0.5
+
+
+def test_what_is_smaller_in_float_need_not_hold_most_of_the_noise(bench):
+    """Its bytes are worth nothing: only its time is."""
+    model, elements = computed(bench)
+    prepared, plan = bench.prepared(model).model, bench.plan(model)
+    found = choose_islands(prepared, plan, elements, {"x": 0.1, "l": 0.2}, 10.0, 0.0)
+    assert set(found.left) == {"MatMul_f"}
+    assert found.least_db == 0.0
+    assert found.us > 0.0
+    assert not choose_islands(prepared, plan, elements, {"x": 0.04, "l": 0.2}, 10.0, 0.0).left
 
 
 def test_where_int8_does_no_harm_the_front_end_stays_int8(bench):

@@ -18,8 +18,9 @@ from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCode
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
 from int8cal.search.candidate import Inputs
-from int8cal.search.precision import LEAST_SAMPLES, Precision, optional_regions
+from int8cal.search.precision import LEAST_SAMPLES, Precision, Sweep, optional_regions
 from int8cal.search.scorer import LEAST_FIT
+from int8cal.search.steps import output_error
 
 pytestmark = pytest.mark.usefixtures("bytes_are_free")
 
@@ -435,6 +436,36 @@ def test_a_layer_that_takes_raw_pixels_has_no_second_plane(bench, channels):
         int8cal.quantize(model, table)
 
 
+def test_what_is_left_is_shared_out_anew_where_some_have_residual_codes():
+    sweep = Sweep({"a": 0.8, "b": 0.15, "c": 0.05}, {("n",): 0.1}, 2.0, np.ones(1), 4)
+    rest = sweep.without({"a"})
+    left = 1 - 0.97 * 0.8
+    assert rest.groups == pytest.approx({"a": 0.0, "b": 0.15 / left, "c": 0.05 / left})
+    assert rest.floats == pytest.approx({("n",): 0.1 / left})
+    assert rest.total == pytest.approx(2.0 * left)
+    assert sweep.without(()).groups == sweep.groups
+    loud = replace(sweep, groups={"a": 1.5, "b": 0.1, "c": 0.1}).without({"a"})
+    assert all(0.0 <= share < math.inf for share in loud.groups.values())
+
+
+def test_another_round_starts_from_the_ranges_of_the_one_before(bench, monkeypatch):
+    rounds, better_ranges = [], Precision.better_ranges
+
+    def recorded(self, sweep, ranges, *settings):
+        better, lines = better_ranges(self, sweep, ranges, *settings)
+        rounds.append((ranges.entries["c"], better.entries["c"]))
+        return better, lines
+
+    monkeypatch.setattr(Precision, "better_ranges", recorded)
+    monkeypatch.setattr(output_error, "HALF_DB", 0.1)
+    table = int8cal.calibrate(*rare_peaks(bench, "Sigmoid"))
+    assert len(rounds) > 1
+    (first, chosen), *later = rounds
+    assert chosen.high < 0.75 * first.high
+    assert all(before == chosen for before, _ in later[:1])
+    assert table.tensors["c"].affine == rounds[-1][1].affine
+
+
 def test_float_regions_are_measured_where_ranges_took_the_time(bench, monkeypatch):
     blocks = [f"c{n} = Conv(r{n}, W{n}) a{n} = Add(r{n}, c{n}) r{n + 1} = Relu(a{n})" for n in range(40)]
     text = f"g (float[N,8,6,6] x) => (float[N,8,6,6] y) {{ r0 = Conv(x, V) {' '.join(blocks)} y = Conv(r40, V) }}"
@@ -450,7 +481,7 @@ def test_float_regions_are_measured_where_ranges_took_the_time(bench, monkeypatc
         "int8cal.search.precision.run_seconds", lambda *_: 1.5 / 70
     )  # seconds of `fast` for 70 inferences
     int8cal.calibrate(model, feeds(4 * LEAST_FIT, 8, 6, 6), latency_allowance=1000)
-    ((precision, sweep),) = seen
+    precision, sweep = seen[0]
     assert precision.has_time_for_ranges
     assert len(precision.plan.groups) > 70
     assert sweep.floats
