@@ -24,7 +24,7 @@ NODE_US = 3.5  # one kernel, however small
 LEAST_US = 0.01  # of a choice: gains are divided by it
 INT8_MAC_US = 2.5e-6
 FLOAT_MAC_US = 10e-6
-# Times as much per product of a depthwise convolution, each of which is used once: on integers, in float. (One core with
+# Times as much per product of a depthwise convolution, each used once: on integers, in float. (One core with
 # AVX2: 3x3 taps take 0.75 to 1.1 ns per value on integers, 0.4 to 1.0 in float; dense products 12 and 24 ps.)
 DEPTHWISE, FLOAT_DEPTHWISE = 8.0, 3.0
 ELEMENT_US = 0.15e-3  # one pass over a tensor
