@@ -156,8 +156,8 @@ class Scorer:
 
         Args:
             int8: Built of the prepared model.
-            against: The score that it has to beat: where it does worse on every sample of the first half, which no
-                others make up for, the second half is not run. None to run all.
+            against: The score that it has to beat: where it is surely worse on the first half, the second one, which
+                would have to gain more than three of its standard errors, is not run. None to run all.
 
         Raises:
             DataError: A kernel failed on a sample.
@@ -194,8 +194,9 @@ class Scorer:
                 some, run_each(session, self._signature, islice(feeds, len(some))), strict=True
             ):
                 noise[row] = self._reference[row].noise({tensor: outputs[name] for tensor, name in names.items()})
-            if against is not None and half > 1 and _worse_on_each(against, Score(noise, signal).first(half)):
-                return Score(noise, signal).first(half)
+            so_far = Score(noise, signal).first(half)
+            if against is not None and half > 1 and gain_of(against.first(half), so_far).surely_worse:
+                return so_far
         return Score(noise, signal)
 
     def _take_reference(self) -> None:
@@ -287,13 +288,6 @@ def gain_of(before: Score, after: Score) -> Gain:
         margins = student_t95(samples - 1, tail=0.10) * np.sqrt((samples - 1) / samples * spread)
     none = np.array_equal(before.noise, after.noise)
     return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]), none)
-
-
-def _worse_on_each(before: Score, after: Score) -> bool:
-    """Tell whether a model loses on every sample that it was scored on, at the worst point and in the mean."""
-    rows = zip(before.noise, after.noise, before.signal, strict=False)
-    watched = _watched(before)
-    return all(max(_gains(*row, watched)) < 0 for row in rows)
 
 
 def _watched(score: Score) -> npt.NDArray[np.bool_]:

@@ -214,7 +214,7 @@ def test_a_score_without_a_signal_stays_what_it_is(inputs, state):
     assert (result.before_db, result.after_db, result.kept) == (None, None, False)
 
 
-def test_a_proposal_that_loses_on_every_sample_of_the_first_half_is_not_run_on_the_others(inputs, state, monkeypatch):
+def test_a_proposal_that_surely_loses_on_the_first_half_is_not_run_on_the_other(inputs, state, monkeypatch):
     ran = []
     run_each = scorer.run_each
 
