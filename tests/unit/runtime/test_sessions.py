@@ -5,7 +5,7 @@ from onnx import TensorProto, checker, helper
 
 from int8cal.errors import DataError, ModelError, OutputError
 from int8cal.runtime import sessions
-from int8cal.runtime.sessions import Session, cpu_count
+from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, cpu_count
 
 
 @pytest.fixture
@@ -92,3 +92,8 @@ def test_the_optimized_graph_is_written_where_asked(model, tmp_path):
 
 def test_there_is_at_least_one_cpu():
     assert cpu_count() >= 1
+
+
+@pytest.mark.parametrize(("entries", "planned"), [({}, True), (QUIET, False), (NEVER_RUN, False)], ids=str)
+def test_sessions_that_run_between_other_work_plan_no_memory(entries, planned):
+    assert sessions._options(1, "all", entries, None).enable_mem_pattern is planned
