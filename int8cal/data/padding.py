@@ -132,6 +132,11 @@ class Positions:
     axes: Mapping[str, tuple[int, ...]]
 
 
+def has_positions(sample: object) -> bool:
+    """Whether some positions of a sample are padding that was not trimmed."""
+    return getattr(sample, "positions", None) is not None
+
+
 def kept(name: str, array: npt.NDArray[Any], sample: object) -> npt.NDArray[Any]:
     """Leave out of a tensor what a sample's padding made of it.
 

@@ -6,29 +6,29 @@ tools' models too.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
 from onnx import helper
 
-from int8cal.data.padding import kept
-from int8cal.errors import ModelError
+from int8cal.data.padding import has_positions, kept
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.result import LayerMetrics
+from int8cal.evaluation.scaled_back import equalization_of, scaled_back
+from int8cal.evaluation.thinning import slices_with_steps, thinnings
 from int8cal.graph.constants import Constants
 from int8cal.graph.dims import named_dims
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import op_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
-from int8cal.numerics.channels import along
 from int8cal.numerics.metrics import ErrorSums, error_sums
-from int8cal.protos import metadata_of, weight_bytes
-from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
+from int8cal.numerics.shares import fair_share
+from int8cal.protos import weight_bytes
 from int8cal.quantization.whole_blocks import real_channels
 from int8cal.runtime.batching import make_feed, run_each, run_group
 from int8cal.runtime.sessions import QUIET, Session, cpu_count
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from int8cal.evaluation.thinning import Thinning
     from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
 
@@ -47,6 +48,7 @@ X = TypeVar("X")
 # Tapped tensors of both models that one inference may hold: as much as the weights, held anyway, between these.
 # Every further chunk runs both models again.
 _CHUNK_BYTES, _MOST_CHUNK_BYTES = 128_000_000, 256_000_000
+_MOST_CHUNKS = 2  # with more, the largest tensors are thinned to their share of one chunk
 # Values that are compared, a second or so, but those of LEAST samples always.
 _MOST_VALUES, LEAST = 50_000_000, 2
 _PREFIX = "int8cal.tap."
@@ -124,9 +126,18 @@ class _Part:
 
 
 def int8_with_taps(
-    model: onnx.ModelProto | Index, taps: Sequence[LayerTap], names: Sequence[str]
+    model: onnx.ModelProto | Index,
+    taps: Sequence[LayerTap],
+    names: Sequence[str],
+    thinned: Mapping[str, Thinning] = MappingProxyType({}),
 ) -> tuple[ModelView, list[list[_Part]]]:
     """Copy the int8 model with the codes of each tapped tensor as outputs.
+
+    Args:
+        model: The int8 model, or its index.
+        taps: What to show.
+        names: Of each, for what the graph does not have: any that are free.
+        thinned: What is shown of a tensor, by its name in the FP32 graph; all of it where it is not named.
 
     Returns:
         The model, and the parts that each tensor is the sum of: one, or two where it has residual codes.
@@ -151,6 +162,9 @@ def int8_with_taps(
             if part is None:
                 nodes.append(_dequantized(quantize, f"{name}.{number}"))
                 part = _Part(f"{name}.{number}")
+            if tap.tensor in thinned:
+                nodes += thinned[tap.tensor].nodes(part.output, f"{name}.{number}.thinned")
+                part = replace(part, output=f"{name}.{number}.thinned")
             parts.append(part)
         found.append(parts)
     shown = [part.output for parts in found for part in parts]
@@ -266,14 +280,29 @@ def measure_layers(
         return (), reasons, 0
     if clipped is None:
         reasons["layers"] = "the fraction of clipped values needs calibration statistics, and none were given"
-    factors = _equalization(int8)
+    factors = equalization_of(int8)
     layers: list[LayerMetrics] = []
     room = min(max(_CHUNK_BYTES, weight_bytes(fp32)), _MOST_CHUNK_BYTES)
-    counts = _element_counts(fp32, taps, samples[0], threads)
+    dims = _dims(fp32, taps, samples[0], threads)
+    value_bytes = _value_bytes(index, taps)
+    # where padding lies in a slice is not known
+    padded = any(has_positions(each) for each in samples)
+    thinned = {} if padded else _thinned(fp32, index, taps, dims, value_bytes, room, factors)
+    counts = [
+        thinned[tap.tensor].count(sizes) if tap.tensor in thinned else math.prod(sizes)
+        for tap, sizes in zip(taps, dims, strict=True)
+    ]
+    shares = {
+        tap.tensor: count / math.prod(sizes)
+        for tap, count, sizes in zip(taps, counts, dims, strict=True)
+        if tap.tensor in thinned
+    }
     samples = samples[: max(_MOST_VALUES // max(sum(counts), 1), LEAST)]
-    for chunk in _chunks(taps, counts, _value_bytes(index, taps), room):
+    for chunk in _chunks(taps, counts, value_bytes, room):
         for tap, (sums, problem, outside) in zip(
-            chunk, _compare(fp32, index, chunk, samples, factors=factors, threads=threads), strict=True
+            chunk,
+            _compare(fp32, index, chunk, samples, factors=factors, thinned=thinned, threads=threads),
+            strict=True,
         ):
             if problem:
                 reasons[f"layers.{tap.tensor}.sqnr_db"] = problem
@@ -281,7 +310,8 @@ def measure_layers(
                 reasons[f"layers.{tap.tensor}.clipped"] = "it has no calibration statistics"
             fraction = None if clipped is None else clipped.get(tap.tensor)
             ratio = None if problem else sums.sqnr_db
-            metrics = LayerMetrics(tap.tensor, tap.node, tap.op_type, ratio, fraction)
+            share = shares.get(tap.tensor)
+            metrics = LayerMetrics(tap.tensor, tap.node, tap.op_type, ratio, fraction, compared=share)
             layers.append(outside.told(metrics))
     return tuple(layers), reasons, len(samples)
 
@@ -293,28 +323,34 @@ def _compare(
     samples: Sequence[SampleLike],
     *,
     factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
+    thinned: Mapping[str, Thinning],
     threads: int,
 ) -> list[tuple[ErrorSums, str, _Outside]]:
     """Error sums of each tap, what made them impossible ("" when nothing did), and values outside its range."""
     names = [f"{_PREFIX}{index}" for index in range(len(taps))]
     channels = real_channels(int8.model)
     sums, problems, outside = [ErrorSums()] * len(taps), [""] * len(taps), [_Outside() for _ in taps]
-    tensors = [tap.tensor for tap in taps if tap.op_type != "Input"]
+    # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
+    shown = {
+        tap.tensor: f"{name}.fp32" if tap.tensor in thinned else tap.tensor
+        for tap, name in zip(taps, names, strict=True)
+        if tap.op_type != "Input"
+    }
+    cuts = [node for tensor, name in shown.items() if name != tensor for node in thinned[tensor].nodes(tensor, name)]
     threads = threads or cpu_count()
     # beside each other, with half of the threads each, both take less of the CPU than one after the other
     each = max(threads // 2, 1)
-    # they keep their names: the runtime takes several times as long to open a graph with an Identity behind thousands
-    first = Session(tapped_model(fp32, tensors), threads=each, entries=QUIET)
-    coded, dequantized = int8_with_taps(int8, taps, names)
+    first = Session(tapped_model(fp32, shown.values(), cuts), threads=each, entries=QUIET)
+    coded, dequantized = int8_with_taps(int8, taps, names, thinned)
     second = Session(coded, threads=each, entries=QUIET)
     del coded  # of a long graph as large as what the runtime holds of it
-    reference = run_each(first, signature_of(fp32), samples, tensors or None)
+    reference = run_each(first, signature_of(fp32), samples, [*shown.values()] or None)
     wanted = [part.output for parts in dequantized for part in parts]
     quantized = run_each(second, signature_of(int8.model), feeds_for(int8.model, samples), wanted)
     pairs = _together(reference, quantized) if threads > 1 else zip(reference, quantized, strict=True)
     for (sample, expected), (_, actual) in pairs:
         for index, tap in enumerate(taps):
-            x = sample.feed[tap.tensor] if tap.op_type == "Input" else expected[tap.tensor]
+            x = sample.feed[tap.tensor] if tap.op_type == "Input" else expected[shown[tap.tensor]]
             first_part, *rest = (part.real(actual) for part in dequantized[index])
             y = sum(rest, first_part)
             if tap.quantize.input[0] in channels:
@@ -325,9 +361,9 @@ def _compare(
                 problems[index] = "the FP32 tensor holds NaN or infinity"
             else:
                 factor = factors.get(tap.quantize.input[0], factors.get(tap.tensor))
-                scaled = x if factor is None else _unscaled(tap.tensor, x, factor[0], 1 / factor[1])
+                scaled = x if factor is None else scaled_back(tap.tensor, x, factor[0], 1 / factor[1])
                 outside[index].add(kept(tap.tensor, scaled, sample), dequantized[index][0], actual)
-                y = y if factor is None else _unscaled(tap.tensor, y, *factor)
+                y = y if factor is None else scaled_back(tap.tensor, y, *factor)
                 sums[index] += error_sums(*(kept(tap.tensor, value, sample) for value in (x, y)))
     for index, total in enumerate(sums):
         if not problems[index] and total.sqnr_db is None:
@@ -377,19 +413,42 @@ class _Outside:
         return replace(layer, outside=self.outside / self.values, used=(self.high - self.low) / self.width)
 
 
-def _element_counts(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[int]:
-    """Elements of each tapped tensor in one inference, as shape inference says, else the runtime: data decide some."""
+def _dims(fp32: onnx.ModelProto, taps: Sequence[LayerTap], sample: SampleLike, threads: int) -> list[tuple[int, ...]]:
+    """Dimensions of each tapped tensor in one inference as shape inference says, else the runtime: data decide some."""
     signature = signature_of(fp32)
     feed = make_feed(signature, [sample])
-    dims = named_dims(fp32, {name: value.shape for name, value in feed.items()})
-    known = {name: math.prod(sizes) for name, sizes in dims.items() if all(isinstance(size, int) for size in sizes)}
-    unknown = {f"{_PREFIX}{index}": tap.tensor for index, tap in enumerate(taps) if tap.tensor not in known}
+    named = named_dims(fp32, {name: value.shape for name, value in feed.items()})
+    dims = {name: sizes for name, sizes in named.items() if all(isinstance(size, int) for size in sizes)}
+    unknown = {f"{_PREFIX}{index}": tap.tensor for index, tap in enumerate(taps) if tap.tensor not in dims}
     if unknown:
-        nodes = [helper.make_node("Size", [tensor], [name]) for name, tensor in unknown.items()]
+        nodes = [helper.make_node("Shape", [tensor], [name]) for name, tensor in unknown.items()]
         session = Session(tapped_model(fp32, unknown, nodes), threads=threads, optimization="none")
         values = run_group(session, signature, [sample], [*unknown])
-        known |= {tensor: int(values[name]) for name, tensor in unknown.items()}
-    return [int(known[tap.tensor]) for tap in taps]
+        dims |= {tensor: tuple(values[name]) for name, tensor in unknown.items()}
+    return [tuple(int(size) for size in dims[tap.tensor]) for tap in taps]
+
+
+def _thinned(
+    fp32: onnx.ModelProto,
+    int8: Index,
+    taps: Sequence[LayerTap],
+    dims: Sequence[Sequence[int]],
+    value_bytes: Sequence[int],
+    room: int,
+    factors: Mapping[str, tuple[int, npt.NDArray[np.float64]]],
+) -> dict[str, Thinning]:
+    """Choose what is compared of tensors that take too many passes whole; of inputs all, which are held anyway."""
+    sizes = [math.prod(own) * each for own, each in zip(dims, value_bytes, strict=True)]
+    if sum(sizes) <= _MOST_CHUNKS * room or not slices_with_steps(fp32):
+        return {}
+    padded = real_channels(int8.model)
+    axes = []  # of channels that are scaled back or left out one by one
+    for tap in taps:
+        names = (tap.quantize.input[0], tap.tensor)
+        axes.append({factors[name][0] for name in names if name in factors} | ({1} if names[0] in padded else set()))
+    whole = [() if tap.op_type == "Input" else own for tap, own in zip(taps, dims, strict=True)]
+    cuts = thinnings(whole, fair_share(sizes, room), value_bytes, axes)
+    return {tap.tensor: cut for tap, cut in zip(taps, cuts, strict=True) if cut is not None}
 
 
 def _value_bytes(int8: onnx.ModelProto | Index, taps: Sequence[LayerTap]) -> list[int]:
@@ -412,32 +471,3 @@ def _chunks(
         chunks[-1].append(tap)
         room -= size
     return chunks
-
-
-def _equalization(int8: onnx.ModelProto) -> dict[str, tuple[int, npt.NDArray[np.float64]]]:
-    """Read what the channels of the int8 model's tensors were multiplied by: the axis, and a factor 2**e of each."""
-    text = metadata_of(int8, EQUALIZATION_KEY)
-    if text is None:
-        return {}
-    try:
-        return {
-            name: (int(entry["axis"]), np.exp2(np.asarray(entry["exponents"], np.float64)))
-            for name, entry in json.loads(text).items()
-        }
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ModelError(
-            f'its metadata "{EQUALIZATION_KEY}" is not a JSON object of tensor name to axis and exponents',
-            do="quantize the model again",
-        ) from error
-
-
-def _unscaled(tensor: str, value: npt.NDArray[Any], axis: int, factors: npt.NDArray[np.float64]) -> npt.NDArray[Any]:
-    """Divide by the factor of each channel."""
-    if factors.ndim != 1 or not -value.ndim <= axis < value.ndim or value.shape[axis] != factors.size:
-        raise ModelError(
-            f'its metadata "{EQUALIZATION_KEY}" has {factors.shape} exponents on axis {axis} for tensor "{tensor}" '
-            f"of shape {value.shape}",
-            do="quantize the model again",
-        )
-    result: npt.NDArray[Any] = value / factors.reshape(along(axis, value.ndim))
-    return result

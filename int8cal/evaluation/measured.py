@@ -67,7 +67,9 @@ def _layers(evaluation: Evaluation) -> str:
     if not evaluation.layers or not evaluation.layer_samples:
         return ""
     samples = f"the first {evaluation.layer_samples} of {evaluation.samples} samples"
-    return f"{samples}, with all errors before each layer of its graph"
+    thinned = sum(each.compared is not None for each in evaluation.layers)
+    few = f"; of {thinned} tensors every so many rows and columns, as many as can be held" if thinned else ""
+    return f"{samples}, with all errors before each layer of its graph{few}"
 
 
 def _fusion(evaluation: Evaluation) -> str:

@@ -109,7 +109,8 @@ class LayerMetrics:
     """One quantized tensor: error of the int8 model there, and the fraction of calibration values outside its range.
 
     `outside` is the fraction of the evaluation's values outside that range, of the samples that layers are compared on,
-    and `used` how much of the range these values span.
+    and `used` how much of the range these values span. `compared` is the part of its values that all this is of, where
+    the tensor is too large to be compared whole.
     Reports add the tensor's type, its range in real units and what chose that, where a table is known.
     """
 
@@ -124,6 +125,7 @@ class LayerMetrics:
     method: str = field(default="", metadata=LEFT_OUT)
     outside: Number | None = field(default=None, metadata=LEFT_OUT)
     used: Number | None = field(default=None, metadata=LEFT_OUT)
+    compared: Number | None = field(default=None, metadata=LEFT_OUT)
 
 
 NOT_QUANTIZED = "what it reads and writes is float"  # a reason of a FloatNode

@@ -7,6 +7,7 @@ whole graph outputs, with intervals.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from int8cal.data.padding import kept
 from int8cal.graph.costs import inference_us
+from int8cal.numerics.shares import fair_share
 from int8cal.probe.score_points import tensors_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.probe.score_points import ScorePoint
 
+# Values that are compared of one run: all points', or each point's fair share. 32 samples of them take 128 MB. Of a
+# network of twelve large outputs, 83,000 values each, the SQNR of one sample is 0.15 dB off at most.
+MOST_VALUES = 1_000_000
 Float64 = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
 
@@ -38,7 +43,8 @@ class ReferenceOutputs:
     Attributes:
         points: Where outputs are compared.
         sample: Knows its padding, which does not count; None where none is known.
-        values: At each point, of any shape and real type.
+        values: At each point, of any shape and real type; of more than its share of MOST_VALUES every so many, flat.
+        shapes: Of all the values there.
         finite: Where each is finite, which alone counts; None where all of it is.
         power: Squares summed over what counts, (points,).
     """
@@ -46,17 +52,22 @@ class ReferenceOutputs:
     points: Sequence[ScorePoint]
     sample: object
     values: tuple[Values, ...]
+    shapes: tuple[tuple[int, ...], ...]
     finite: tuple[npt.NDArray[np.bool_] | None, ...]
     power: Float64
 
     @classmethod
     def of(cls, points: Sequence[ScorePoint], found: Mapping[str, Values], sample: object = None) -> ReferenceOutputs:
         """Take the values of the points' tensors of a run; of several samples only where none has padding."""
-        values = _at(points, found, sample)
+        whole = _at(points, found, sample)
+        share = fair_share([value.size for value in whole], MOST_VALUES)
+        # no view: it would hold all that is left out
+        values = tuple(each if each.size <= share else _thinned(each, share).copy() for each in whole)
         finite = tuple(None if (counts := np.isfinite(value)).all() else counts for value in values)
         zeros = (np.zeros((), value.dtype) for value in values)
         power = [_square(value, zero, counts) for value, zero, counts in zip(values, zeros, finite, strict=True)]
-        return cls(points, sample, values, finite, np.array(power, np.float64))
+        shapes = tuple(value.shape for value in whole)
+        return cls(points, sample, values, shapes, finite, np.array(power, np.float64))
 
     @property
     def signal(self) -> Float64:
@@ -71,10 +82,12 @@ class ReferenceOutputs:
                 counts as one as large as the values.
         """
         result = self.power.copy()
+        share = fair_share([math.prod(shape) for shape in self.shapes], MOST_VALUES)
         noisy = _at(self.points, found, self.sample)
-        for column, (actual, value, finite) in enumerate(zip(noisy, self.values, self.finite, strict=True)):
-            if actual.shape == value.shape:
-                error = _square(actual, value, finite)
+        known = zip(noisy, self.values, self.shapes, self.finite, strict=True)
+        for column, (actual, value, shape, finite) in enumerate(known):
+            if actual.shape == shape:
+                error = _square(_thinned(actual, share), value, finite)
                 result[column] = error if np.isfinite(error) else result[column]
         return result
 
@@ -128,6 +141,16 @@ def _at(points: Sequence[ScorePoint], found: Mapping[str, Values], sample: objec
     """Return what counts at each point; positions that nobody reads are left out."""
     values = {name: kept(name, found[name], sample) for name in tensors_of(points)}
     return tuple(point.seen(values[point.tensor]) for point in points)
+
+
+def _thinned(values: Values, share: int) -> Values:
+    """Return every so many of values that are more than a share, flat; the step meets every row, column and channel."""
+    if values.size <= share:
+        return values
+    step = -(-values.size // share)
+    while math.gcd(step, values.size) > 1:
+        step += 1
+    return values.reshape(-1)[::step]
 
 
 def _square(noisy: Values, exact: Values, counts: npt.NDArray[np.bool_] | None) -> float:

@@ -62,6 +62,7 @@ SHARE_SAMPLES, FIRST_SAMPLES, RANGE_SAMPLES = 16, 8, 64
 LEAST_SAMPLES = 8  # fewer say nothing sure about ranges
 LEAST_GROUPS = 6  # that a sweep measures, whatever it takes: a few layers may make all the noise of a slow model
 PART_BYTES = 64_000_000  # of errors that are added in one inference
+MOST_PARTS = 4  # of all tensors' errors, whatever time they take
 
 
 @dataclass(frozen=True)
@@ -132,18 +133,24 @@ class Precision:
         self._signals: dict[int, Float64] = {}
 
     def sweep(
-        self, affines: Mapping[str, Affine], wanted: Collection[str] | None = None, allowance: float = math.inf
+        self,
+        affines: Mapping[str, Affine],
+        wanted: Collection[str] | None = None,
+        allowance: float = math.inf,
+        noise: float = 0.0,
     ) -> Sweep:
         """Measure what each tensor's codes and each optional region add to the noise.
 
         Every one takes an inference. So only those are measured that something can be done for, and where the time is
         not enough for these, even with one sample, those that promise most; the others count as if they added nothing.
-        What all add together is the sum over groups where each is measured, and is measured in a few parts where not.
+        What all add together is the sum over groups where each is measured, and is measured in a few parts where not;
+        where these are more than there is time for, it is what the int8 model adds.
 
         Args:
             affines: Of the planned tensors.
             wanted: Groups whose part is of interest; None for all.
             allowance: Fraction of the int8 model's estimated time beyond which a region is of no interest.
+            noise: Of the int8 model, weights' and all, over the signal; 0 where it is not known.
         """
         most = int(self.seconds / max(self.run_s, 1e-9))
         groups = list(self.plan.groups)
@@ -154,6 +161,8 @@ class Precision:
         if not asked and not avoidable:
             return Sweep(dict.fromkeys(groups, 0.0), {}, 0.0, np.zeros(len(self.probe.points)), 0)
         parts = [] if asked == groups and len(groups) <= most else self._parts(affines)
+        if noise > 0 and len(parts) > max(most, MOST_PARTS):
+            parts = []
         measured = self._promising(affines, asked, max(most - len(parts), LEAST_GROUPS))
         floats = list(avoidable)[: max(most - len(parts) - len(measured), 0)]
         roundings = [self._rounding(group, affines[group]) for group in measured]
@@ -163,9 +172,11 @@ class Precision:
         roundings += parts
         errors, signals = self._rounding_noise(count, roundings)
         signal = signals.mean(axis=0)
-        noise = relative(errors.mean(axis=1), signal)
-        total = float((noise[len(measured) + len(floats) :] if parts else noise[: len(measured)]).sum())
-        shares = [float(each) / total if total > 0 else 0.0 for each in noise]
+        added = relative(errors.mean(axis=1), signal)
+        whole = asked == groups == measured
+        total = float((added[len(measured) + len(floats) :] if parts else added[: len(measured)]).sum())
+        total = total if parts or whole else max(noise, total)
+        shares = [float(each) / total if total > 0 else 0.0 for each in added]
         return Sweep(
             dict.fromkeys(groups, 0.0) | dict(zip(measured, shares, strict=False)),
             dict(zip(floats, shares[len(measured) :], strict=False)),

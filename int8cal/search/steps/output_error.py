@@ -135,7 +135,9 @@ def _round(
         wanted |= groups_of_islands(precision.index, plan, precision.elements, _fixed(state, inputs))
     fit_ranges = holdout.can_fit and job.calibration.method == "auto" and precision.has_time_for_ranges
     settled = _with_residual_codes(state)
-    sweep = precision.sweep(state.table.affines(plan), None if fit_ranges else wanted, within).without(settled)
+    noise = 0.0 if state.score is None else 10 ** (-state.score.db / 10)
+    affines = state.table.affines(plan)
+    sweep = precision.sweep(affines, None if fit_ranges else wanted, within, noise).without(settled)
     entries = state.candidate.ranges.entries
     ranges = replace(
         state.candidate.ranges, entries={name: state.table.tensors.get(name, entries[name]) for name in entries}
@@ -150,7 +152,7 @@ def _round(
         state = yield Proposal("ranges by output error", replace(state.table, tensors=entries))
     if fit_ranges:
         # now of what something else can be done about: what was measured already is not measured again
-        sweep = precision.sweep(state.table.affines(plan), wanted, within).without(settled)
+        sweep = precision.sweep(state.table.affines(plan), wanted, within, noise).without(settled)
     precision.probe.close()
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)

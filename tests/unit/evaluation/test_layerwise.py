@@ -1,16 +1,20 @@
 import json
+import math
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper, reference
 
+from int8cal.data.padding import Positions
 from int8cal.errors import ModelError
 from int8cal.evaluation import layerwise
-from int8cal.evaluation.layerwise import EQUALIZATION_KEY, find_layers, int8_with_taps, measure_layers
+from int8cal.evaluation.layerwise import find_layers, int8_with_taps, measure_layers
 from int8cal.protos import weight_bytes
+from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.sessions import Session
 
 
@@ -133,8 +137,43 @@ def test_small_chunks_give_the_same_figures(fp32, int8, make_samples, monkeypatc
     cut = layerwise._chunks
     monkeypatch.setattr(layerwise, "_chunks", lambda *given: chunks.append(cut(*given)) or chunks[-1])
     monkeypatch.setattr(layerwise, "_MOST_CHUNK_BYTES", 1)
+    monkeypatch.setattr(layerwise, "_MOST_CHUNKS", 10**6)
     assert measure_layers(fp32, int8, samples)[0] == whole
     assert {len(each) for each in chunks[0]} == {1}
+
+
+def _sqnr_db(x, y):
+    noise = np.square(x.astype(np.float64) - y).sum()
+    return 10 * np.log10(np.square(x.astype(np.float64)).sum() / noise)
+
+
+def test_what_is_too_large_for_two_chunks_is_thinned_but_for_inputs(fp32, int8, make_samples, monkeypatch):
+    samples = list(make_samples(2))
+    whole = {layer.tensor: layer for layer in measure_layers(fp32, int8, samples)[0]}
+    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1100)
+    monkeypatch.setattr(layerwise, "_MOST_CHUNK_BYTES", 1100)  # of 2,300: x takes 960, r 1,280, f and y 60
+    layers = {layer.tensor: layer for layer in measure_layers(fp32, int8, samples)[0]}
+    assert {name: layer.compared for name, layer in layers.items()} == {"x": None, "r": 1 / 4, "f": None, "y": None}
+    assert [layers[name] for name in "xfy"] == [whole[name] for name in "xfy"]
+    taps, _ = find_layers(fp32, int8)
+    coded, parts = int8_with_taps(int8, taps, [f"t{index}" for index in range(len(taps))])
+    shown = onnx.ModelProto()
+    shown.CopyFrom(fp32)
+    shown.graph.output.append(onnx.ValueInfoProto(name="r"))
+    x = np.array([Session(shown).run(sample.feed)["r"][:, :, 1::2, 1::2] for sample in samples], np.float64)
+    y = np.array([parts[1][0].real(Session(coded).run(sample.feed))[:, :, 1::2, 1::2] for sample in samples])
+    expected = 10 * np.log10(np.square(x).sum() / np.square(x - y).sum())
+    assert layers["r"].sqnr_db == pytest.approx(expected, abs=1e-9)
+    assert layers["r"].sqnr_db != whole["r"].sqnr_db
+
+
+def test_tensors_with_padding_that_was_not_trimmed_are_not_thinned(fp32, int8, make_samples, monkeypatch):
+    samples = list(make_samples(2))
+    monkeypatch.setattr(layerwise, "_CHUNK_BYTES", 1100)
+    monkeypatch.setattr(layerwise, "_MOST_CHUNK_BYTES", 1100)
+    positions = Positions(np.ones(3, bool), {})
+    padded = [SimpleNamespace(feed=sample.feed, positions=positions) for sample in samples]
+    assert {layer.compared for layer in measure_layers(fp32, int8, padded)[0]} == {None}
 
 
 def test_a_chunk_holds_as_much_as_the_weights_which_are_held_anyway(fp32, int8, make_samples, monkeypatch):
@@ -293,7 +332,7 @@ def test_samples_beyond_enough_values_are_not_compared(fp32, int8, make_samples,
     samples = list(make_samples(6))
     two, *_ = measure_layers(fp32, int8, samples[:2])
     four, *_ = measure_layers(fp32, int8, samples[:4])
-    values = sum(layerwise._element_counts(fp32, find_layers(fp32, int8)[0], samples[0], 1))
+    values = sum(map(math.prod, layerwise._dims(fp32, find_layers(fp32, int8)[0], samples[0], 1)))
     monkeypatch.setattr(layerwise, "_MOST_VALUES", 4 * values + 1)
     assert measure_layers(fp32, int8, samples)[::2] == (four, 4)
     monkeypatch.setattr(layerwise, "_MOST_VALUES", 1)

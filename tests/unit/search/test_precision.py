@@ -18,7 +18,7 @@ from int8cal.quantization.corrections.residual_codes import FACTOR, ResidualCode
 from int8cal.quantization.table import TableSettings
 from int8cal.quantization.table_file import table_to_json
 from int8cal.search.candidate import Inputs
-from int8cal.search.precision import LEAST_SAMPLES, Precision, Sweep, optional_regions
+from int8cal.search.precision import LEAST_SAMPLES, MOST_PARTS, Precision, Sweep, optional_regions
 from int8cal.search.scorer import LEAST_FIT
 from int8cal.search.steps import output_error
 
@@ -121,6 +121,35 @@ def test_the_noise_of_all_is_measured_in_parts_that_fit_into_memory(bench, monke
     parts = precision.sweep(affines(ranges), wanted)
     assert parts.total == pytest.approx(once.total, rel=0.2)
     assert parts.total != once.total
+
+
+def test_where_there_is_no_time_for_all_parts_shares_are_of_the_noise_of_the_int8_model(bench, monkeypatch):
+    precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
+    monkeypatch.setattr("int8cal.search.precision.PART_BYTES", 1)
+    monkeypatch.setattr("int8cal.search.precision.LEAST_GROUPS", 2)
+    runs = []
+    rounding_noise = precision.probe.rounding_noise
+    monkeypatch.setattr(
+        precision.probe, "rounding_noise", lambda *given: runs.append(len(given[1])) or rounding_noise(*given)
+    )
+    precision.seconds = 0.5 * precision.run_s
+    known = affines(ranges)
+    all_parts = precision.sweep(known)
+    int8 = 4 * all_parts.total
+    assert runs[0] > 2 + MOST_PARTS
+    precision._errors.clear()
+    sweep = precision.sweep(known, noise=int8)
+    assert runs[1:] == [2]
+    assert sweep.total == int8
+    assert sweep.groups == {group: pytest.approx(share / 4) for group, share in all_parts.groups.items()}
+    # less than the two have by themselves cannot be all
+    precision._errors.clear()
+    assert math.fsum(precision.sweep(known, noise=1e-9 * int8).groups.values()) == pytest.approx(1)
+    # few parts are measured all the same
+    monkeypatch.setattr("int8cal.search.precision.PART_BYTES", 64_000_000)
+    precision._errors.clear()
+    assert precision.sweep(known, noise=int8).total < int8
+    assert runs[-1] == 3
 
 
 def test_what_was_measured_is_not_run_again(bench, monkeypatch):
