@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -272,8 +273,10 @@ def work() -> None:
     try:
         call = connection.receive()
         connection.send(RESULT, call(connection.exclusive))
-    except (KeyboardInterrupt, BrokenPipeError):
-        # the parent asked for this end, or is gone; what was staged has been removed on the way here
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        # The parent asked for this end, or is gone; what was staged has been removed on the way here, but for what a
+        # generator holds that was interrupted as it gave it: that is removed with its frame.
+        traceback.clear_frames(error.__traceback__)
         os._exit(130)
 
 

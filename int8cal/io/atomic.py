@@ -15,11 +15,12 @@ import secrets
 import shutil
 import time
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from int8cal.errors import DISK_ERRORS, OutputError, reason_of
-from int8cal.io.locks import LOCKS, Lock, hidden_name, new_file, new_folder, sweep, take
+from int8cal.io.locks import LOCKS, Lock, hidden_name, new_file, new_folder, surely, sweep, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,7 +232,7 @@ class OutputDirectory:
 
     def _leave(self) -> None:
         if self._unborn:
-            shutil.rmtree(self._hidden, ignore_errors=True)
+            surely(partial(shutil.rmtree, self._hidden, ignore_errors=True))
         for each in self._made:
             with contextlib.suppress(OSError):  # something is in it
                 each.rmdir()

@@ -13,11 +13,12 @@ import secrets
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 try:
     import fcntl
@@ -27,6 +28,7 @@ except ImportError:  # Windows
 LOCKS = fcntl is not None  # whether the system has any
 MARK = "int8cal-"
 _MARKED = re.compile(rf"(.*\.)?{MARK}[0-9a-f]{{12}}(\..*)?", re.DOTALL)
+_MOST_INTERRUPTS = 5  # in the middle of one removal: somebody who leans on Ctrl-C gets the better of it
 _STEM, _SUFFIX = 40, 20  # characters of a hidden name: below 255 bytes in any script
 
 
@@ -48,28 +50,21 @@ class Lock:
             self.descriptor = None
 
 
-def take(path: Path, descriptor: int | None = None) -> Lock:
+def take(path: Path) -> Lock:
     """Lock a file or folder.
-
-    Args:
-        path: What to lock.
-        descriptor: Of the same, where it is open already; closed with the lock.
 
     Raises:
         BlockingIOError: Another process holds it.
         FileNotFoundError: It is gone, or another one has its name now.
     """
     if not LOCKS:
-        if descriptor is not None:
-            os.close(descriptor)
         return Lock(None)
-    if descriptor is None:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise
-        except OSError:  # may be entered, but not read
-            return Lock(None)
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise
+    except OSError:  # may be entered, but not read
+        return Lock(None)
     lock = Lock(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,17 +95,17 @@ def new_file(folder: Path, name: str = "", suffix: str = "") -> Iterator[Path]:
     while True:
         path, lock = folder / hidden_name(name, secrets.token_hex(6), suffix), Lock(None)
         try:
-            # Not mkstemp: its files are private to the user.
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            # Not mkstemp: its files are private to the user. And no descriptor: where an interrupt lands before it has
+            # a name, nobody closes it, and Windows keeps files that are open.
+            path.open("xb").close()
             try:
-                lock = take(path, descriptor)
+                lock = take(path)
             except (BlockingIOError, FileNotFoundError):  # another process swept it away
                 continue
             yield path
             return
         finally:
-            with suppress(OSError):  # it may have been moved
-                path.unlink()
+            surely(partial(path.unlink, missing_ok=True))  # it may have been moved
             lock.release()
 
 
@@ -137,8 +132,25 @@ def new_folder(folder: Path, *, private: bool = False) -> Iterator[Path]:
             yield path
             return
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            surely(partial(shutil.rmtree, path, ignore_errors=True))
             lock.release()
+
+
+def surely(remove: Callable[[], object]) -> None:
+    """Remove something also where interrupts land in the middle of it: they are raised when it is gone.
+
+    What the system refuses to remove stays.
+    """
+    interrupt: KeyboardInterrupt | None = None
+    for _ in range(_MOST_INTERRUPTS):
+        try:
+            with suppress(OSError):
+                remove()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def sweep(folder: Path) -> None:

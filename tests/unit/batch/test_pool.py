@@ -15,7 +15,7 @@ from int8cal.batch import pool as pool_module
 from int8cal.batch.pool import WorkerPool
 
 CALLS = """
-import os, time
+import contextlib, os, time
 
 def measure(name, exclusive):
     '''Measures three times, and counts as fast as it can in between.'''
@@ -41,6 +41,19 @@ def answer(name, exclusive):
 def leave(name, exclusive):
     print("so long", flush=True)
     os._exit(3)
+
+@contextlib.contextmanager
+def staged(name):
+    open(name, "w").close()
+    try:
+        yield
+    finally:
+        os.remove(name)
+
+def interrupted_as_it_enters(name, exclusive):
+    manager = staged(name)
+    next(manager.gen)  # what `with` has called when an interrupt lands behind the generator and before the block
+    raise KeyboardInterrupt
 
 def deaf(name, exclusive):
     '''Loses the first interrupt, as one is lost that lands in a callback of the garbage collector.'''
@@ -125,6 +138,12 @@ def test_an_interrupt_that_is_lost_is_sent_again(calls, monkeypatch, tmp_path):
         while not (tmp_path / "begun").exists():
             time.sleep(0.01)
     assert not (tmp_path / "begun").exists()  # its own doing: a killed process removes nothing
+
+
+def test_what_is_staged_is_removed_where_an_interrupt_lands_before_the_block(calls, tmp_path):
+    (end,) = WorkerPool(1).run(keyed(calls.interrupted_as_it_enters, "staged"))
+    assert end.exit_code == 130
+    assert not (tmp_path / "staged").exists()
 
 
 def test_a_worker_whose_parent_is_gone_interrupts_itself_until_it_ends(monkeypatch):

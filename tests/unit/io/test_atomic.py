@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_a_refused_permission_is_an_output_error(tmp_path, monkeypatch):
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(OutputError, match="permission denied"):
         atomic_write(tmp_path / "x", "")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,18 +77,23 @@ def test_files_of_users_stay_whatever_they_are_called(tmp_path):
     assert names(tmp_path) == sorted([*kept, ".int8cal-0123456789ab"])
 
 
-def test_a_lock_is_on_what_has_the_name_now(tmp_path):
+def test_a_lock_is_on_what_has_the_name_now(tmp_path, monkeypatch):
     path = tmp_path / "folder"
     path.mkdir()
     lock = take(path)
     with pytest.raises(BlockingIOError):
         take(path)
-    descriptor = os.open(path, os.O_RDONLY)
     lock.release()
-    path.rmdir()
-    path.mkdir()
+    flock = fcntl.flock
+
+    def just_replaced(descriptor, how):
+        path.rmdir()
+        path.mkdir()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", just_replaced)
     with pytest.raises(FileNotFoundError):
-        take(path, descriptor)
+        take(path)
 
 
 class TestOutputDirectory:
@@ -160,6 +167,41 @@ class TestOutputDirectory:
             with OutputDirectory(tmp_path / name) as out, out.stage() as stage:
                 atomic_write(stage / name, "1")
             assert names(out.path) == [name]
+
+
+@pytest.mark.parametrize("removal", ["unlink", "rmtree"])
+@pytest.mark.parametrize("interrupts", [1, 2, 100])
+def test_an_interrupt_in_the_middle_of_a_removal_keeps_nothing_from_being_removed(
+    tmp_path, monkeypatch, removal, interrupts
+):
+    owner = Path if removal == "unlink" else shutil
+    real, left = getattr(owner, removal), [interrupts]
+
+    def interrupted(*given, **options):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise KeyboardInterrupt
+        return real(*given, **options)
+
+    def use():
+        if removal == "unlink":
+            with new_file(tmp_path):
+                pass
+        elif interrupts == 1:
+            with OutputDirectory(tmp_path / "out"):
+                pass
+        else:
+            with new_folder(tmp_path):
+                pass
+
+    monkeypatch.setattr("int8cal.io.locks.LOCKS", False)  # with locks the next run would clear it
+    monkeypatch.setattr("int8cal.io.atomic.LOCKS", False)
+    monkeypatch.setattr(owner, removal, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        use()
+    monkeypatch.undo()
+    # whoever never lets go of Ctrl-C ends it all the same
+    assert bool(names(tmp_path)) == (interrupts == 100)
 
 
 def test_a_directory_is_tried_by_many_processes_at_a_time(tmp_path):
