@@ -21,6 +21,7 @@ ABSENT = {
     "bodies.PATH.…",
     "metric.…",
     "runtimes.…",
+    "layers[].compared",
     "latencies_ms.…",
     "fastest.…",
     "families[].…",
