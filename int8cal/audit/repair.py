@@ -20,6 +20,7 @@ from int8cal.audit.worst_case import WorstCase, worst_cases
 from int8cal.graph.constants import LAYOUT_OPS
 from int8cal.graph.edit import Names, constant, refill
 from int8cal.graph.index import Index
+from int8cal.graph.ops import opset_of
 from int8cal.numerics.affine import S7, S8, QType
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import BIAS_LIMIT
@@ -81,7 +82,7 @@ def repair(model: onnx.ModelProto, target: str, fusion: Fusion | None) -> tuple[
     """
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    opset = max((item.version for item in model.opset_import if item.domain in {"", "ai.onnx"}), default=1)
+    opset = opset_of(model, 1)
     editor = _Editor(result)
     repairs = []
     for case in worst_cases(result, target, fusion):

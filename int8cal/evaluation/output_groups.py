@@ -14,7 +14,7 @@ import onnx
 from onnx import helper
 
 from int8cal.graph.index import Index, attribute
-from int8cal.graph.ops import STANDARD
+from int8cal.graph.ops import opset_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
 from int8cal.probe.score_points import (
@@ -172,9 +172,7 @@ class _Graph:
         self._model, self._threads = fp32, threads
         self._index = Index(fp32)
         self._constants = self._index.derived
-        self._opset = max(
-            (each.version for each in fp32.opset_import if each.domain in STANDARD), default=_SOFTMAX_OPSET
-        )
+        self._opset = opset_of(fp32, _SOFTMAX_OPSET)
 
     def groups(self, sample: SampleLike, outputs: Mapping[str, Values]) -> dict[str, tuple[OutputGroup, ...]]:
         """Find the groups of every float output."""

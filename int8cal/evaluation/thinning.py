@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from onnx import helper, numpy_helper
 
+from int8cal.graph.ops import opset_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    import numpy.typing as npt
     import onnx
 
 
@@ -29,12 +30,6 @@ class Thinning:
     """
 
     steps: Mapping[int, int]
-
-    def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Cut an array."""
-        every = (self.steps.get(axis, 1) for axis in range(values.ndim))
-        result: npt.NDArray[Any] = values[tuple(slice(step // 2, None, step) for step in every)]
-        return result
 
     def count(self, dims: Sequence[int]) -> int:
         """Return how many values are left of a tensor of these dimensions."""
@@ -58,7 +53,7 @@ class Thinning:
 
 def slices_with_steps(model: onnx.ModelProto) -> bool:
     """Whether a Slice of the model's opset has steps."""
-    return any(each.version >= 10 for each in model.opset_import if each.domain in {"", "ai.onnx"})
+    return opset_of(model, 0) >= 10
 
 
 def thinnings(

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 STANDARD = ("", "ai.onnx")  # the domain of the standard ops has two names
 
 
+def opset_of(model: onnx.ModelProto, otherwise: int) -> int:
+    """Return the version of the standard ops that a model imports, or what is given where it imports none."""
+    return max((each.version for each in model.opset_import if each.domain in STANDARD), default=otherwise)
+
+
 @dataclass(frozen=True)
 class Passage:
     """How an op with one data input lets a factor and a shift per channel pass from its output to its input.

@@ -105,7 +105,7 @@ def new_file(folder: Path, name: str = "", suffix: str = "") -> Iterator[Path]:
             yield path
             return
         finally:
-            surely(partial(path.unlink, missing_ok=True))  # it may have been moved
+            surely(path.unlink)  # it may have been moved
             lock.release()
 
 

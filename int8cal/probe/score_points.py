@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from int8cal.graph.index import Index, attribute, tensors_read
+from int8cal.graph.ops import opset_of
 from int8cal.graph.scopes import ELEMENTWISE, MOVING
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import copied
@@ -193,7 +194,7 @@ def score_points(model: onnx.ModelProto) -> tuple[ScorePoint, ...]:
     """
     index = Index(model)
     alive, loose = _reached(index)
-    opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=13)
+    opset = opset_of(model, 13)
     found: dict[str, ScorePoint] = {}
     visited: set[str] = set()
     # a tensor that has a point as a part of another one is of interest only for what hides errors in front of it

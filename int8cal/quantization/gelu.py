@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from int8cal.graph.ops import STANDARD, is_standard
+from int8cal.graph.ops import is_standard, opset_of
 from int8cal.graph.passes.steps import step_of
 from int8cal.quantization.products import reads_codes
 
@@ -48,7 +48,7 @@ def find_gelus(index: Index, plan: Plan) -> Gelus:
         index: Of the float model.
         plan: Its plan.
     """
-    opset = max((item.version for item in index.model.opset_import if item.domain in STANDARD), default=0)
+    opset = opset_of(index.model, 0)
     inputs: dict[str, str] = {}
     others: set[str] = set()
     for node in index.graph.node:

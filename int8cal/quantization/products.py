@@ -17,7 +17,7 @@ import numpy as np
 
 from int8cal.graph.dims import named_dims
 from int8cal.graph.layers import clip_bounds
-from int8cal.graph.ops import OPS, STANDARD, data_slots, op_of
+from int8cal.graph.ops import OPS, data_slots, op_of, opset_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,7 +121,7 @@ class Rows:
         self.built, self.model = built, model
         self.restored: set[str] = set()
         # a size of 0 that is told is none to copy from the rows; before opset 14 a Reshape cannot say so
-        told = any(item.domain in STANDARD and item.version >= 14 for item in model.opset_import)
+        told = opset_of(model, 0) >= 14
         self._told: dict[str, Any] = {"allowzero": 1} if told else {}
         self._rows: dict[str, str] = {}
         self._leading: dict[NamedDims, str] = {}

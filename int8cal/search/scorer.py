@@ -194,9 +194,10 @@ class Scorer:
                 some, run_each(session, self._signature, islice(feeds, len(some))), strict=True
             ):
                 noise[row] = self._reference[row].noise({tensor: outputs[name] for tensor, name in names.items()})
-            so_far = Score(noise, signal).first(half)
-            if against is not None and half > 1 and gain_of(against.first(half), so_far).surely_worse:
-                return so_far
+            if against is not None and some.stop == half > 1:
+                so_far = Score(noise, signal).first(half)
+                if gain_of(against.first(half), so_far).surely_worse:
+                    return so_far
         return Score(noise, signal)
 
     def _take_reference(self) -> None:

@@ -10,6 +10,11 @@ from int8cal.runtime.sessions import Session
 SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=5).map(tuple)
 
 
+def numpy_cut(cut, values):
+    every = (cut.steps.get(axis, 1) for axis in range(values.ndim))
+    return values[tuple(slice(step // 2, None, step) for step in every)]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int8])
 def test_the_runtime_cuts_what_numpy_cuts(tools, dtype):
     values = np.random.default_rng(0).integers(0, 100, (2, 5, 11, 3)).astype(dtype)
@@ -19,7 +24,7 @@ def test_the_runtime_cuts_what_numpy_cuts(tools, dtype):
         del model.graph.node[:]
         model.graph.node.extend(cut.nodes("x", "y"))
         found = Session(model).run({"x": values})["y"]
-        assert np.array_equal(found, cut.of(values))
+        assert np.array_equal(found, numpy_cut(cut, values))
         assert found.size == cut.count(values.shape)
 
 
@@ -57,7 +62,7 @@ def test_every_tensor_keeps_about_its_fair_share(shapes, room):
             continue
         assert size > share
         values = np.arange(size).reshape(shape)
-        left = cut.of(values)
+        left = numpy_cut(cut, values)
         assert left.size == cut.count(shape)
         # all of the share, or one index
         assert all(left.shape[axis] == 1 for axis in cut.steps) or left.size <= 4 * share
