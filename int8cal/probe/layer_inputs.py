@@ -50,8 +50,9 @@ PASS_BYTES = 256_000_000
 # A Gram of more columns is not formed: with the work on it, it would take more than 1.5 GB.
 WIDEST = 6144
 # Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
-# say which of two roundings is better, a quarter of them is enough.
-ROWS, UNSEEN_ROWS = 8192, 2048
+# say which of two roundings is better, half of them is enough.
+ROWS, UNSEEN_ROWS = 4096, 2048
+LEAST_SAMPLES = 16  # that rows are taken of, however many each has
 _CHEAP = 2**21  # products per row
 _CUT_OUT = 2**12  # values per row, likewise
 _VALUES = 1 << 20  # of one layer of the float model, over all samples
@@ -202,7 +203,9 @@ def take_moments(
     for each in inputs:
         alike.setdefault(each.read, []).append(each)
     firsts = [layers[0] for layers in alike.values()]
-    codes = _bytes_of_codes(model, firsts, splits)
+    first = _first_codes(model, firsts, splits)
+    splits = [_enough(firsts, first, samples, _rows(number)) for number, samples in enumerate(splits)]
+    codes = {each.node: _bytes_of_codes(each, first[each.tensor], splits) for each in firsts if first}
     sums = {each.node: moments_bytes(each.groups, each.size) * len(splits) for each in firsts}
     kept = {node for node, size in codes.items() if size < sums[node]}
     held = sums | {node: codes[node] for node in kept}
@@ -271,21 +274,36 @@ def _moments(seen: Sequence[_Seen]) -> tuple[Moments, ...]:
     return tuple(part.moments() for part in seen)
 
 
-def _bytes_of_codes(
+def _first_codes(
     model: onnx.ModelProto, inputs: Sequence[LayerInput], splits: Sequence[Sequence[SampleLike]]
-) -> dict[str, int]:
-    """Say by node what the codes that layers read on all samples take, going by what the first sample has of them."""
+) -> Arrays:
+    """Return what layers read on the first sample, by tensor; nothing where there is none."""
     if not inputs or not splits[0]:
         return {}
     session = Session(tapped_model(model, [each.tensor for each in inputs]), threads=1)
     ((_, values),) = _runs(session, model, splits[0][:1])
-    found = {}
-    for each in inputs:
-        found[each.node] = sum(
-            len(samples) * each.codes(values[each.tensor], 1, each.limit(len(samples), _rows(number))).nbytes
-            for number, samples in enumerate(splits)
-        )
-    return found
+    return values
+
+
+def _enough(
+    inputs: Sequence[LayerInput], first: Arrays, samples: Sequence[SampleLike], rows: int
+) -> Sequence[SampleLike]:
+    """Cut samples to those that give every layer its rows, going by the first sample.
+
+    Rows of a product differ as tokens do. What a convolution reads at places side by side is alike, so it is shown all.
+    """
+    if any(each.kernel for each in inputs) or not first:
+        return samples
+    fewest = min(max(math.prod(first[each.tensor].shape[:-1]), 1) for each in inputs)
+    return samples[: max(-(-rows // fewest), LEAST_SAMPLES)]
+
+
+def _bytes_of_codes(source: LayerInput, first: npt.NDArray[Any], splits: Sequence[Sequence[SampleLike]]) -> int:
+    """Say what the codes that a layer reads on all samples take, going by those of the first one."""
+    return sum(
+        len(samples) * source.codes(first, 1, source.limit(len(samples), _rows(number))).nbytes
+        for number, samples in enumerate(splits)
+    )
 
 
 def _rows(split: int) -> int:

@@ -69,8 +69,8 @@ def test_moments_are_the_same_from_codes_and_from_sums_and_whatever_the_passes(b
     inputs, _ = layer_inputs(built.model, plan.layers)
     splits = [samples[:3], samples[3:]]
     found = []
-    for codes in (dict.fromkeys(inputs, size) for size in (1, 10**9)):
-        monkeypatch.setattr(probe_inputs, "_bytes_of_codes", lambda *_, codes=codes: codes)
+    for size in (1, 10**9):
+        monkeypatch.setattr(probe_inputs, "_bytes_of_codes", lambda *_, size=size: size)
         monkeypatch.setattr(probe_inputs, "PASS_BYTES", pass_bytes)
         found.append([moments() for _, moments in take_moments(built.model, list(inputs.values()), splits)])
     from_codes, from_sums = found
@@ -79,6 +79,34 @@ def test_moments_are_the_same_from_codes_and_from_sums_and_whatever_the_passes(b
         assert one.count == other.count > 0
         np.testing.assert_array_equal(one.gram, other.gram)
         np.testing.assert_array_equal(one.total, other.total)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "samples_run"),
+    [
+        # of 6 tokens each, 20 and 10 samples have the rows that are asked for
+        ("a = MatMul(x, W) r = Relu(a) y = MatMul(r, V)", {"W": (80, 70), "V": (70, 9)}, (20, 10)),
+        # a layer that reads one row of each sample needs all of them
+        ("a = MatMul(x, W) p = ReduceMean<axes=[1]>(a) y = MatMul(p, V)", {"W": (80, 70), "V": (70, 9)}, (30, 15)),
+        # and so do convolutions
+        ("c = Conv(x, W) y = MatMul(c, V)", {"W": (6, 6, 1), "V": (80, 9)}, (30, 15)),
+    ],
+)
+def test_no_more_samples_run_than_give_every_product_its_rows(bench, monkeypatch, text, weights, samples_run):
+    monkeypatch.setattr(probe_inputs, "ROWS", 120)
+    monkeypatch.setattr(probe_inputs, "UNSEEN_ROWS", 60)
+    monkeypatch.setattr(probe_inputs, "LEAST_SAMPLES", 2)
+    runs = []
+    run = probe_inputs._runs
+    monkeypatch.setattr(probe_inputs, "_runs", lambda *each: runs.append(len(each[2])) or run(*each))
+    model = bench.text(f"g (float[N,6,80] x) => (float[N,A,B] y) {{ {text} }}", **weights)
+    samples = [replace(each, feed={"x": each.feed["x"][:1]}) for each in bench.samples(model, count=45)]
+    prepared, plan, table, _ = bench.quantized(model, samples=samples)
+    built = build_model(prepared.model, plan, table)
+    inputs, _ = layer_inputs(built.model, plan.layers)
+    splits = [samples[:30], samples[30:]]
+    assert all(found()[0].count for _, found in take_moments(built.model, list(inputs.values()), splits))
+    assert runs == [1, *samples_run]
 
 
 def test_a_table_rebuilds_the_refined_model_to_the_byte(refined):
