@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.search.candidate import Inputs
+    from int8cal.search.scorer import Gain
     from int8cal.search.search import Proposal, Proposals, State
 
 Float64 = npt.NDArray[np.float64]
@@ -70,19 +71,19 @@ class RescaledChain:
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer the channels rescaled where much is promised, and else part by part, what promises most first.
+    """Offer the channels rescaled where much is promised; where that surely does harm, part by part.
 
-    Where all together change nothing that the model gives, as in front of a hundred layers that forget it, neither do
-    parts; by few samples they would be chosen by chance.
+    What promises most comes first. Where all together do no harm that is more than chance, parts would be chosen by
+    chance: of seven models where they were looked at all the same three kept one, by as much as its margin.
     """
     if inputs.holdout.scorer is None:
         return
     promised = choose_factors(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges)
     name = "channels rescaled where much is promised"
-    state, kept = yield from propose_rescaled(state, inputs, name, promised)
-    if kept or len(promised) < 2 or state.score is None or len(state.score.noise) < PARTED_BY:
+    state, whole = yield from propose_rescaled(state, inputs, name, promised)
+    if whole is None or not whole.surely_worse or state.results[-1].kept or len(promised) < 2:
         return
-    if state.last is not None and state.last.none:
+    if state.score is None or len(state.score.noise) < PARTED_BY:
         return
     place = {each.chain.tensor: position for position, each in enumerate(promised)}
     promising = sorted(promised, key=lambda each: -each.gain_db)
@@ -98,23 +99,22 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 
 def propose_rescaled(
     state: State, inputs: Inputs, name: str, chosen: Sequence[RescaledChain], least_db: float = 0.0
-) -> Generator[Proposal, State, tuple[State, bool]]:
+) -> Generator[Proposal, State, tuple[State, Gain | None]]:
     """Offer rescaled channels, with the job's ranges and, where it leaves the method open, with the widest.
 
     Returns:
-        The state, and whether any of them was kept.
+        The state, and what they gain with the job's ranges; None where there are none.
     """
     if not chosen:
-        return state, False
+        return state, None
     candidate = rescaled_candidate(inputs, chosen)
     state = yield propose_candidate(state, inputs, name, candidate, least_db)
-    kept = state.results[-1].kept
-    if inputs.job.calibration.method == "auto" and not (state.last is not None and state.last.none):
+    first = state.last
+    if inputs.job.calibration.method == "auto" and not (first is not None and first.none):
         candidate = with_ranges(inputs, candidate, "max")
         least_db = max(widest_ranges.LEAST_GAIN_DB, least_db)
         state = yield propose_candidate(state, inputs, f"{name}, all ranges by max", candidate, least_db)
-        kept |= state.results[-1].kept
-    return state, kept
+    return state, first
 
 
 def choose_factors(

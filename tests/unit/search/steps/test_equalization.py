@@ -1,3 +1,4 @@
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,10 @@ from int8cal.graph.taps import tapped_model
 from int8cal.job import CalibrationSettings
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
+from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import plain_candidate
-from int8cal.search.search import first_state, search
+from int8cal.search.scorer import Gain
+from int8cal.search.search import PARTED_BY, first_state, scored, search
 from int8cal.search.steps.equalization import choose_factors, propose
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
@@ -196,18 +199,45 @@ def test_dead_channels_stay_where_they_are(bench):
         assert np.isfinite(numpy_helper.to_array(tensor)).all()
 
 
+@pytest.fixture
+def two_chains(search_inputs):
+    """Two chains behind one another; what is behind the second is given."""
+
+    def two_chains(last):
+        _, first = imbalanced("matmul matmul", seed=3)
+        _, second = imbalanced("matmul matmul", seed=4)
+        weights = {"A": first["W"], "B": first["V"], "C": second["W"][:3], "D": second["V"], "K": last, "L": np.ones(3)}
+        return search_inputs(
+            """g (float[N,4] x) => (float[N,3] y) {
+                a = MatMul(x, A) r = Relu(a) b = MatMul(r, B) s = Relu(b)
+                c = MatMul(s, C) t = Relu(c) d = MatMul(t, D) y = Gemm(d, K, L)}""",
+            **{name: value.astype(np.float32) for name, value in weights.items()},
+        )
+
+    return two_chains
+
+
+@pytest.mark.parametrize(
+    ("db", "parts"), [(-1.0, ["channels rescaled in 1 of 2 places"] * 2), (-0.1, []), (0.0, []), (0.1, [])]
+)
+def test_what_does_no_sure_harm_together_is_not_tried_in_parts(two_chains, db, parts):
+    inputs = two_chains(np.eye(3))
+    begun = first_state(inputs, plain_candidate(inputs))
+    scores = scored(begun.built, inputs)
+    assert len(scores.noise) >= PARTED_BY
+    steps = propose(begun, inputs)
+    names = [next(steps).name]
+    dropped = StepResult(names[0], 30.0, 30.0 + db, kept=False)
+    told = replace(begun, score=scores, results=(dropped,), last=Gain(db, 0.2, db, 0.2))
+    with suppress(StopIteration):
+        while True:
+            names.append(steps.send(told).name)
+    assert names == ["channels rescaled where much is promised", *parts]
+
+
 @pytest.mark.parametrize("forgotten", [True, False])
-def test_chains_whose_rescaling_changes_no_output_are_not_tried_in_parts(search_inputs, forgotten):
-    _, first = imbalanced("matmul matmul", seed=3)
-    _, second = imbalanced("matmul matmul", seed=4)
-    last = np.zeros((3, 3)) if forgotten else np.eye(3)
-    weights = {"A": first["W"], "B": first["V"], "C": second["W"][:3], "D": second["V"], "K": last, "L": np.ones(3)}
-    inputs = search_inputs(
-        """g (float[N,4] x) => (float[N,3] y) {
-            a = MatMul(x, A) r = Relu(a) b = MatMul(r, B) s = Relu(b)
-            c = MatMul(s, C) t = Relu(c) d = MatMul(t, D) y = Gemm(d, K, L)}""",
-        **{name: value.astype(np.float32) for name, value in weights.items()},
-    )
+def test_chains_whose_rescaling_changes_no_output_are_not_tried_with_other_ranges(two_chains, forgotten):
+    inputs = two_chains(np.zeros((3, 3)) if forgotten else np.eye(3))
     inputs = replace(inputs, job=replace(inputs.job, calibration=CalibrationSettings(method="auto")))
     begun = first_state(inputs, plain_candidate(inputs))
     steps = propose(begun, inputs)
@@ -219,7 +249,6 @@ def test_chains_whose_rescaling_changes_no_output_are_not_tried_in_parts(search_
     while proposal is not None:
         names.append(proposal.name)
         state = search(begun, [alone], inputs)
-        # parts come where the whole is dropped
         results = tuple(replace(each, kept=False) for each in state.results)
         try:
             proposal = steps.send(replace(state, results=results))
