@@ -44,7 +44,7 @@ from int8cal.evaluation.gates import (
 )
 from int8cal.evaluation.in_cluster import ClusterOutputs
 from int8cal.evaluation.origin import origin_of
-from int8cal.evaluation.recalled import UnlikeError
+from int8cal.evaluation.recalled import KnownOutputs, UnlikeError
 from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings, unasked
 from int8cal.evaluation.user_metric import metric_of
@@ -72,7 +72,7 @@ from int8cal.runtime.sessions import CPU, cpu_count, weights_folder
 from int8cal.search.goals.budget import BestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.data.checks import Finding
@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import Origin
     from int8cal.job import Job
     from int8cal.quantization.table import CalibrationTable
-    from int8cal.runtime.batching import Arrays
 
 REPORT_FILES = ("report.json", "report.md", "report.html")
 
@@ -320,13 +319,13 @@ def _calibrate_into(
     del planned  # its model is as large as the file
     table = identified(calibrated.result.table)
 
-    def evaluate(known: Mapping[int, Arrays]) -> tuple[Evaluation, SampleWatch]:
+    def evaluate(known: KnownOutputs) -> tuple[Evaluation, SampleWatch]:
         watch = SampleWatch("evaluation", signature)
         samples = track(watch.watch(feeds), feeds.count, "outputs")
         if cluster is None or further(job.evaluation.runtimes) or resolve(job.evaluation.providers) != (CPU,):
             return _evaluate(job, int8, samples, table, exclusive, known), watch
         outputs = ClusterOutputs(cluster, feeds, watch)
-        return _evaluate(job, int8, (), table, exclusive, {}, outputs), outputs.watch
+        return _evaluate(job, int8, (), table, exclusive, KnownOutputs(), outputs), outputs.watch
 
     watch = SampleWatch("evaluation", signature)
     unreported: BaseException | None = None
@@ -344,7 +343,7 @@ def _calibrate_into(
                     try:
                         evaluation, watch = evaluate(calibrated.outputs)
                     except UnlikeError as unlike:
-                        evaluation, watch = evaluate({})
+                        evaluation, watch = evaluate(KnownOutputs())
                         evaluation = replace(evaluation, warnings=(*evaluation.warnings, unlike.what))
                     watched.require_same(str(table.model["sha256"]))
             except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - told when the results are written
@@ -395,7 +394,7 @@ def _evaluate(
     samples: Iterable[Sample],
     table: CalibrationTable,
     exclusive: Exclusive,
-    known: Mapping[int, Arrays],
+    known: KnownOutputs,
     elsewhere: ClusterOutputs | None = None,
 ) -> Evaluation:
     return evaluate_pair(

@@ -23,6 +23,7 @@ from int8cal.errors import DataError, naming
 from int8cal.evaluating import open_samples, trimmer
 from int8cal.evaluation.data_checks import Findings, few_samples, one_sample, unlike_data
 from int8cal.evaluation.feeding import fed
+from int8cal.evaluation.recalled import KnownOutputs
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.bodies import full_name
 from int8cal.graph.chains import find_chains
@@ -45,7 +46,7 @@ from int8cal.search.search import Result, explained
 from int8cal.threads import read_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from int8cal.calibration.body_samples import BodyRuns
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan, PlannedBody
     from int8cal.job import Job, Method
     from int8cal.quantization.table import CalibrationTable, TableData
-    from int8cal.runtime.batching import Arrays
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Calibrated:
     """What calibration found out, with the int8 model; `watch` has looked at the samples.
 
     `made` says how samples were made of files. `findings` are those about the data, where it is calibrated in memory.
-    `outputs`: see `Collected`.
+    `outputs`: what both models have given.
     """
 
     statistics: Statistics
@@ -81,7 +81,7 @@ class Calibrated:
     watch: SampleWatch | None = None
     findings: tuple[Finding, ...] = ()
     made: tuple[str, ...] = ()
-    outputs: Mapping[int, Arrays] = field(default_factory=dict)
+    outputs: KnownOutputs = field(default_factory=KnownOutputs)
 
 
 def plan_job(
@@ -259,7 +259,8 @@ def calibrate_planned(
     if job.quantization.budget is not None:
         with clock.station("mixed precision"):
             result, mixed = spend_budget(job, planned, result, collected, best_result, cluster)
-    skipped, made, remark, outputs = tuple(feeds.skipped), feeds.made, collected.remark, collected.outputs
+    skipped, made, remark = tuple(feeds.skipped), feeds.made, collected.remark
+    outputs = KnownOutputs(collected.outputs, result.outputs)
     return Calibrated(collected.statistics, result, skipped, optimize, mixed, remark, watch, made=made, outputs=outputs)
 
 

@@ -23,7 +23,7 @@ from int8cal.evaluation.mismatch import exchanged_outputs, other_weights
 from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
-from int8cal.evaluation.recalled import Recalled
+from int8cal.evaluation.recalled import KnownOutputs, Recalled, recalling
 from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric, ends
 from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
@@ -68,7 +68,7 @@ def evaluate_pair(
     clipped: Mapping[str, float] | None = None,
     metric: Metric | None = None,
     reasons: Mapping[str, str] | None = None,
-    known: Mapping[int, Arrays] | None = None,
+    known: KnownOutputs | None = None,
     elsewhere: Callable[[tuple[onnx.ModelProto, ...], int], Iterable[Outputs]] | None = None,
     exclusive: Exclusive = nullcontext,
 ) -> Evaluation:
@@ -92,7 +92,7 @@ def evaluate_pair(
         reasons: What the caller already knows about missing figures; wins over the reasons found here.
         elsewhere: Runs both models in place of this process, given these and how many of the first samples must come
             with their feeds: gives every sample with the outputs of both, in order. `samples` are not read then.
-        known: Outputs of the FP32 model by fingerprint of the sample, which it is not run for again; a few are checked.
+        known: Outputs that the models have given already, which they are not run for again; one of each is checked.
         exclusive: Keeps other jobs from running while speed is measured.
 
     Returns:
@@ -106,7 +106,7 @@ def evaluate_pair(
         NonFiniteError: An output holds NaN or infinity (names output, model and sample).
         DataError: A kernel failed on a sample.
         UsageError: A runtime or provider is not installed, or a provider does not run the models.
-        UnlikeError: The FP32 model does not give the `known` outputs.
+        UnlikeError: The models do not give the `known` outputs.
 
     Numerics: samples run one by one (a fixed batch is padded), so no figure depends on how the data is cut in files.
     The SQNR is 10 log10(sum x^2 / sum (x - y)^2) over all samples; of several outputs the worst one's counts.
@@ -134,8 +134,9 @@ def evaluate_pair(
     with scratch_folder() as folder:
         open_first = partial(open_here, models[0] if is_long(models[0]) else fp32, entries=QUIET)
         # the known ones are the CPU's, and those of a model that is run as a copy in float32 are the copy's
-        recall = known if known and audits and reference.run is reference.given else {}
-        first = Recalled(open_first, recall, at_once) if recall else open_first()
+        recall = known if known and audits else KnownOutputs()
+        as_given = recall.fp32 if reference.run is reference.given else {}
+        first = Recalled(open_first, as_given, at_once) if as_given else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
         opened = models[1] if is_long(models[1]) else int8
         second, unwritten = _open_written(
@@ -143,7 +144,9 @@ def evaluate_pair(
         )
         fed = max(layerwise_samples, 1)
         if elsewhere is None:
-            kept = _compare((first, second), models, samples, comparison, own, others, parts, keep=fed)
+            runs = (first, recalling(second, recall.int8))
+            kept = _compare(runs, models, samples, comparison, own, others, parts, keep=fed)
+            del runs
         else:
             kept = _compare_outputs(elsewhere(models, fed), comparison, own, keep=fed)
         outputs = comparison.outputs()

@@ -1,8 +1,9 @@
-"""The FP32 model's outputs that the pass over the calibration data has given already, in place of running it again."""
+"""Outputs that models have given already while one was calibrated, in place of running them again."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,16 +20,29 @@ if TYPE_CHECKING:
     from int8cal.runtime.batching import Arrays
     from int8cal.runtime.sessions import Session
 
-CHECKED = 1  # sample that is run all the same: what was calibrated is the model as int8cal prepared it
+CHECKED = 1  # sample that is run all the same: what gave the outputs is a model in memory, as int8cal made it
 SAME_DB = 80.0  # two orders of float32 sums differ by 120 to 140 dB
 
 
 class UnlikeError(Int8calError):
-    """The outputs of the calibration pass are not those of the given model; it has to be run."""
+    """Outputs that were kept are not those of the given model; it has to be run."""
+
+
+@dataclass(frozen=True)
+class KnownOutputs:
+    """What models have given already.
+
+    Attributes:
+        fp32: Outputs of the FP32 model by the fingerprint of what it is fed, of the pass over the calibration data.
+        int8: Likewise of the int8 model, of the search's last score.
+    """
+
+    fp32: Mapping[int, Arrays] = field(default_factory=dict)
+    int8: Mapping[int, Arrays] = field(default_factory=dict)
 
 
 class Recalled:
-    """Runs like a Session of the FP32 model, which is opened for what is not known.
+    """Runs like a Session of a model, which is opened for what is not known.
 
     Attributes:
         at_once: See runtime.batching.
@@ -70,9 +84,14 @@ class Recalled:
         return values
 
 
+def recalling(session: Session, known: Mapping[int, Arrays]) -> Recalled | Session:
+    """Let an open session recall what it has given, if there is anything."""
+    return Recalled(lambda: session, known, session.at_once) if known else session
+
+
 def _require_like(values: Arrays, known: Arrays) -> None:
     for name, value in values.items():
         alike = name in known and known[name].shape == value.shape and np.isfinite(value).all()
         sums = error_sums(value, known[name]) if alike else ErrorSums()
         if not alike or not sums.noise <= sums.signal * 10 ** (-SAME_DB / 10):  # NaN is not alike either
-            raise UnlikeError(f"output {name!r} of the calibration pass is not that of the given model")
+            raise UnlikeError(f"output {name!r} of the calibration is not that of the model in its file")

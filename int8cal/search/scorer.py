@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.calibration.engines.local import RECORDED_BYTES
 from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.evaluation.recalled import Recalled
@@ -21,7 +22,7 @@ from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.probe.noise import ReferenceOutputs, relative
 from int8cal.probe.score_points import score_points, scored_int8, split_points, tensors_of
-from int8cal.runtime.batching import run_each
+from int8cal.runtime.batching import batch_size, run_each
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
 if TYPE_CHECKING:
@@ -54,10 +55,13 @@ class Score:
     Attributes:
         noise: Squared errors, (samples, points); see probe.score_points.
         signal: Squared values of the FP32 model, likewise; over the points' weights.
+        outputs: Of the int8 model by the fingerprint of what it was fed, where the points are its outputs; of the first
+            samples, whose outputs take RECORDED_BYTES.
     """
 
     noise: Float64
     signal: Float64
+    outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
     @property
     def db(self) -> float:
@@ -189,16 +193,23 @@ class Scorer:
         signal = np.array([exact.signal for exact in self._reference])
         noise = np.zeros((len(signal), len(self.points)))
         half = -(-len(signal) // 2)
+        # a sample of a batch is not fed by itself
+        whole = {value.name for value in int8.graph.output} == {*names.values()} and batch_size(self._signature) == 1
+        recorded: dict[int, Arrays] = {}
+        room = RECORDED_BYTES if whole else -1
         for some in (range(half), range(half, len(signal))):
-            for row, (_, outputs) in zip(
+            for row, (sample, outputs) in zip(
                 some, run_each(session, self._signature, islice(feeds, len(some))), strict=True
             ):
+                room -= sum(value.nbytes for value in outputs.values())
+                if room >= 0:
+                    recorded[fingerprint_of(sample.feed)] = outputs
                 noise[row] = self._reference[row].noise({tensor: outputs[name] for tensor, name in names.items()})
             if against is not None and some.stop == half > 1:
                 so_far = Score(noise, signal).first(half)
                 if gain_of(against.first(half), so_far).surely_worse:
                     return so_far
-        return Score(noise, signal)
+        return Score(noise, signal, recorded)
 
     def _take_reference(self) -> None:
         tensors = tensors_of(self.points)

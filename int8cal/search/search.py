@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from int8cal.quantization.build import BuiltModel
     from int8cal.quantization.corrections.correction import OfNodes
     from int8cal.quantization.table import CalibrationTable
+    from int8cal.runtime.batching import Arrays
     from int8cal.search.candidate import Candidate, Inputs
     from int8cal.search.scorer import Gain, Score
 
@@ -127,6 +128,7 @@ class Result:
         model: The int8 model.
         steps: What each step gave.
         known: What the search built, for building alike tables; without its model.
+        outputs: That the model has given on the holdout, see `Score`.
         methods: The ranges of all methods for tensors of which they were tried, see `calibration.ranges.Ranges`.
     """
 
@@ -138,6 +140,7 @@ class Result:
     steps: tuple[StepResult, ...] = ()
     known: BuiltModel | None = None
     methods: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    outputs: Mapping[int, Arrays] = field(default_factory=dict)
 
 
 def first_state(inputs: Inputs, candidate: Candidate) -> State:
@@ -331,7 +334,8 @@ def finished(state: State, inputs: Inputs) -> Result:
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
     built = replace(state.built, model=onnx.ModelProto())
     methods = state.candidate.ranges.methods
-    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built, methods)
+    outputs = {} if state.score is None else state.score.outputs
+    return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built, methods, outputs)
 
 
 def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:
@@ -380,4 +384,4 @@ def left_in_float(
     built = build_model(prepared.model, smaller, table, whole.known)
     tensors = {name: value for name, value in whole.tensors.items() if name in table.every_tensor}
     table = with_weights(table, smaller, built)
-    return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model)
+    return replace(whole, table=table, tensors=tensors, plan=smaller, model=built.model, outputs={})

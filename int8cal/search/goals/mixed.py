@@ -286,4 +286,4 @@ def build_mix(prepared: Prepared, whole: Result, mix: PrecisionMix) -> Result:
         whole = replace(whole, table=table)
         return left_in_float(prepared, whole, left, lambda path, *cut: without_noise_of(tables[path], *cut))
     built = build_model(prepared.model, whole.plan, table, whole.known)
-    return replace(whole, table=with_weights(table, whole.plan, built), model=built.model)
+    return replace(whole, table=with_weights(table, whole.plan, built), model=built.model, outputs={})

@@ -1,4 +1,4 @@
-"""What the pass over the calibration data gave is not computed again, unless it is not the model's."""
+"""What models gave while one was calibrated is not computed again, unless it is not theirs."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ import pytest
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.sample import fingerprint_of
 from int8cal.evaluation import evaluate
-from int8cal.evaluation.recalled import CHECKED, Recalled, UnlikeError
+from int8cal.evaluation.recalled import CHECKED, KnownOutputs, Recalled, UnlikeError
 from int8cal.graph.signature import signature_of
 from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import Session
@@ -31,10 +31,14 @@ def samples(make_samples):
     return list(make_samples(6))
 
 
+def given(model, samples):
+    runs = run_each(Session(model), signature_of(model), samples)
+    return {fingerprint_of(sample.feed): outputs for sample, outputs in runs}
+
+
 @pytest.fixture
 def known(fp32, samples):
-    runs = run_each(Session(fp32), signature_of(fp32), samples)
-    return {fingerprint_of(sample.feed): outputs for sample, outputs in runs}
+    return given(fp32, samples)
 
 
 @pytest.fixture
@@ -70,5 +74,17 @@ def test_outputs_of_another_model_are_refused(fp32, samples, known, change):
         list(run_each(Recalled(lambda: Session(fp32), other), signature_of(fp32), samples))
 
 
-def test_the_evaluation_is_that_without(fp32, int8, samples, known):
-    assert evaluate_pair(fp32, int8, samples, known=known) == evaluate_pair(fp32, int8, samples)
+@pytest.mark.parametrize(("of_fp32", "of_int8"), [(6, 0), (0, 6), (6, 6), (2, 4)])
+def test_the_evaluation_is_that_without_and_runs_what_is_not_known(
+    fp32, int8, samples, counted, monkeypatch, of_fp32, of_int8
+):
+    expected = evaluate_pair(fp32, int8, samples)
+    known = KnownOutputs(given(fp32, samples[:of_fp32]), given(int8, samples[6 - of_int8 :]))
+    monkeypatch.setattr(evaluate, "Session", counted)
+    assert evaluate_pair(fp32, int8, samples, known=known) == expected
+    assert counted.runs == sum(6 - count + min(count, CHECKED) for count in (of_fp32, of_int8))
+
+
+def test_outputs_of_another_int8_model_are_refused(fp32, int8, samples):
+    with pytest.raises(UnlikeError, match="'y'"):
+        evaluate_pair(fp32, int8, samples, known=KnownOutputs(int8=given(fp32, samples)))

@@ -75,7 +75,10 @@ def brute(prepared, table, items, layer):
     """Leave all layers but one in float and measure what that does."""
     plan = require_layers(prepared, Selection())
     others = tuple(name for name in plan.ranged_layers if name != layer)
-    int8 = build_mix(prepared, Result(table, {}, (), plan, onnx.ModelProto()), PrecisionMix(floats=others)).model
+    scored = Result(table, {}, (), plan, onnx.ModelProto(), outputs={7: {}})
+    mix = build_mix(prepared, scored, PrecisionMix(floats=others))
+    assert mix.outputs == {}  # they were the other model's
+    int8 = mix.model
     pair = [Session(model, threads=1) for model in (prepared.model, int8)]
     names = [value.name for value in prepared.model.graph.output]
     found = np.zeros(len(names))

@@ -3,14 +3,18 @@
 import itertools
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 import int8cal
-from int8cal.data.sample import Sample
+from int8cal.data.sample import Sample, fingerprint_of
 from int8cal.graph.signature import signature_of
+from int8cal.job import CalibrationSettings, DataSettings, Job
+from int8cal.pipeline import calibrate_model
+from int8cal.runtime.sessions import Session
 from int8cal.search.recipes import PLAIN, RECIPES, Recipe
 from int8cal.search.scorer import Gain, Score, Scorer, gain_of, split_samples
 
@@ -227,6 +231,43 @@ def test_a_recipe_that_fits_more_leaves_about_as_many_to_score_on(count, fit):
     scored, fitted = split_samples(range(count), RECIPES["accurate"])
     assert len(fitted) == fit
     assert len(scored) >= 0.85 * len(split_samples(range(count), RECIPES["fast"])[0])
+
+
+def test_a_score_keeps_what_the_model_gave_as_far_as_it_is_what_the_model_gives(bench, monkeypatch):
+    rng = np.random.default_rng(4)
+    weights = {"W": rng.normal(size=(6, 9)).astype(np.float32)}
+
+    def recorded(text, batch="N", holdout=4):
+        model = bench.text(f"net (float[{batch},6] x) => ({text}", **weights)
+        samples = [Sample({"x": rng.normal(size=(1, 6)).astype(np.float32)}, str(at)) for at in range(holdout)]
+        kept = Scorer(model, signature_of(model), samples, threads=1)(model).outputs
+        for sample in samples[: len(kept)]:
+            given = Session(model, threads=1).run(sample.feed)
+            for name, value in kept[fingerprint_of(sample.feed)].items():
+                np.testing.assert_array_equal(value, given[name])
+        return len(kept)
+
+    product = "float[A,B] y) { y = MatMul(x, W) }"
+    assert recorded(product) == 4
+    assert recorded(product, batch="2") == 0
+    # in front of probabilities noise is seen, and the outputs are others
+    assert recorded("float[A,B] y) { m = MatMul(x, W) y = Softmax(m) }") == 0
+    assert recorded("float[A,B] y, int64[A] k) { y = MatMul(x, W) k = ArgMax <axis = 1, keepdims = 0> (y) }") == 0
+    monkeypatch.setattr("int8cal.search.scorer.RECORDED_BYTES", 3 * 9 * 4)
+    assert recorded(product) == 3
+
+
+def test_what_the_report_need_not_run_again_is_of_the_final_model(bench):
+    rng = np.random.default_rng(4)
+    model = bench.text("net (float[N,6] x) => (float[A,B] y) { y = MatMul(x, W) }", W=rng.normal(size=(6, 9)))
+    feeds = [{"x": rng.normal(size=(1, 6)).astype(np.float32)} for _ in range(24)]
+    job = Job(Path("net.onnx"), DataSettings("data"), CalibrationSettings(threads=1))
+    found = calibrate_model(job, model, stream=lambda: feeds)
+    assert found.outputs.int8
+    known = {fingerprint_of(feed): feed for feed in feeds}
+    final = Session(found.result.model, threads=1)
+    for mark, outputs in found.outputs.int8.items():
+        np.testing.assert_array_equal(outputs["y"], final.run(known[mark])["y"])
 
 
 def test_boxes_do_not_hide_the_scores_that_one_node_computes_with_them(bench):
