@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.probe.score_points import ScorePoint
 
-# Values that are compared of one run: all points', or each point's fair share. 8 samples of them take 128 MB. Of a
-# network of twelve large outputs, 330,000 values each, the SQNR of one sample is 0.1 dB off at most; of a detector,
-# whose noise a few values make, 1.4 million cut to 1 million put it 0.5 dB off, and it lost 0.2 dB by wrong choices.
+# Values that are compared of one run: all points', or each point's fair share. 8 samples of them take 128 MB. A fourth
+# of them, 83,000 values of each of twelve large outputs, put the SQNR of one sample 0.15 dB off at most; but of a
+# detector, whose noise a few values make, a million of 1.4 put it 0.5 dB off, and the model lost 0.2 dB by it.
 MOST_VALUES = 4_000_000
 Float64 = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
