@@ -353,19 +353,21 @@ def test_a_full_disk_is_still_an_output_error(run, folder, monkeypatch):
     assert not (folder / "out").exists()
 
 
-def test_outputs_that_are_not_those_of_the_model_are_computed_again(run, folder, monkeypatch):
+@pytest.mark.parametrize("which", ["fp32", "int8"])
+def test_outputs_that_are_not_those_of_the_model_are_computed_again(run, folder, monkeypatch, which):
     assert run(*CALIBRATE).code == 0
     expected = report_in(folder / "out")["metrics"]
     real = calibrating.calibrate_planned
 
     def altered(*arguments, **settings):
         found = real(*arguments, **settings)
-        assert found.outputs
-        other = {mark: {name: value + 1 for name, value in each.items()} for mark, each in found.outputs.items()}
-        return dataclasses.replace(found, outputs=other)
+        known = getattr(found.outputs, which)
+        assert known
+        other = {mark: {name: value + 1 for name, value in each.items()} for mark, each in known.items()}
+        return dataclasses.replace(found, outputs=dataclasses.replace(found.outputs, **{which: other}))
 
     monkeypatch.setattr(calibrating, "calibrate_planned", altered)
     assert run(*CALIBRATE, "--overwrite").code == 0
     report = report_in(folder / "out")
     assert report["metrics"] == expected
-    assert any("is not that of the given model" in line for line in report["warnings"])
+    assert any("is not that of the model in its file" in line for line in report["warnings"])
