@@ -371,15 +371,14 @@ class Precision:
             least_worth: Share of the noise that has to go for each share of the time.
 
         Returns:
-            What is taken, in that order: some channels of a tensor may be followed by all of them, see `in_force`; and
-            a line for everything that was looked at beyond that.
+            What is taken, and a line for everything that was looked at beyond that.
         """
         whole = self.whole_us
         left, lines = allowance * whole, []
         taken: list[Upgrade] = []
         for each in sorted(self._possible(sweep, residual=residual), key=lambda each: -each.gain / each.us):
             # some channels of a tensor may be taken already, or all of them
-            before = next((one for one in taken[::-1] if one.tensor and one.tensor == each.tensor), None)
+            before = next((one for one in taken if one.tensor and one.tensor == each.tensor), None)
             gain, us = (each.gain - before.gain, each.us - before.us) if before else (each.gain, each.us)
             if gain < 0:  # more noise, as some channels leave of a tensor whose channels all have residual codes
                 continue
@@ -394,7 +393,7 @@ class Precision:
             else:
                 verdict = TRIED
                 left -= us
-                taken.append(each)
+                taken = [*(one for one in taken if one is not before), each]
             percent = 100 * us / whole
             lines.append(
                 f"{each.what} would take away {100 * gain:.0f} % of the noise, for an estimated {percent:.1f} % more "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from int8cal.quantization.corrections.channel_copies import can_have_copies
 from int8cal.quantization.corrections.residual_codes import can_have_residual_codes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
@@ -100,41 +99,6 @@ def residual_upgrades(index: Index, plan: Plan, elements: Mapping[str, float]) -
             fine = dict.fromkeys(each.nodes, channels)
             found.append(Upgrade(what, (), (), whole * part, us, tensor, fine))
     return found
-
-
-def in_force(taken: Iterable[Upgrade]) -> tuple[Upgrade, ...]:
-    """Return what holds of upgrades that were taken one after the other: of a tensor's the last one."""
-    return tuple({(each.tensor, each.floats): each for each in taken}.values())
-
-
-def fewer(
-    taken: Sequence[Upgrade], gain_db: float, least_db: Callable[[Sequence[Upgrade]], float]
-) -> tuple[Upgrade, ...]:
-    """Choose the first ones of upgrades that together gained too little.
-
-    What each takes away was measured by itself, and together they take away less. The rest is expected to fall short of
-    it as much as all of them have.
-
-    Args:
-        taken: In the order of what they gain for their time.
-        gain_db: What all gained.
-        least_db: What some have to gain at least.
-
-    Returns:
-        Those that are expected to gain most beyond that; () where none would. Where all gained nothing, one of them may
-        do harm, and the first half is as good as any.
-    """
-    everything = math.fsum(each.gain for each in in_force(taken))
-    kept = (1.0 - 10.0 ** (-gain_db / 10.0)) / max(everything, np.finfo(np.float64).tiny)
-    if kept <= 0:
-        return in_force(taken[: min((len(taken) + 1) // 2, len(taken) - 1)])
-
-    def beyond(some: Sequence[Upgrade]) -> float:
-        left = 1.0 - kept * math.fsum(each.gain for each in some)
-        return -10.0 * math.log10(max(left, RESIDUAL_LEAVES)) - least_db(some)
-
-    best = max((in_force(taken[:count]) for count in range(1, len(taken))), key=beyond, default=())
-    return best if best and beyond(best) > 0 else ()
 
 
 def _readers(plan: Plan) -> dict[str, list[Layer]]:

@@ -17,9 +17,8 @@ from int8cal.quantization.corrections.residual_codes import (
 )
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.runtime.targets import TARGETS
-from int8cal.search.islands import MOST_BYTES, bytes_worth_db, choose_islands, groups_of_islands
+from int8cal.search.islands import MOST_BYTES, choose_islands, groups_of_islands
 from int8cal.search.precision import Precision
-from int8cal.search.residual import fewer, in_force
 from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
-    from int8cal.search.residual import Upgrade
     from int8cal.search.search import Proposals, Settled, State
 
 HALF_DB = 3.0  # that a round has gained, for another one
@@ -158,7 +156,20 @@ def _round(
     precision.probe.close()
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)
-    state, spent = yield from _residual_codes(state, inputs, [each for each in taken if each.tensor], spent)
+    tensors = sorted((each for each in taken if each.tensor), key=lambda each: -each.gain / each.us)
+    # together they may be worth less than their time, since what each takes away was measured by itself
+    for count in dict.fromkeys((len(tensors), (len(tensors) + 1) // 2) if tensors else ()):
+        some = tensors[:count]
+        table = with_residual_codes(state.table, state.plan, [node for each in some for node in each.residual])
+        fine = {node: channels for each in some for node, channels in each.fine.items()}
+        table = rounded_again(state, inputs, with_fine_channels(table, state.plan, fine))
+        us = math.fsum(each.us for each in some)
+        name = "residual codes of inputs" if count == len(tensors) else "residual codes of some inputs"
+        state = yield Proposal(name, table, least_db=inputs.worth_db(us))
+        if state.results[-1].kept:
+            codes = ((frozenset((*each.residual, *each.fine)), each.us) for each in some)
+            spent = replace(spent, codes=(*spent.codes, *codes))
+            break
     left = {
         node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise" for each in taken for node in each.floats
     }
@@ -169,43 +180,6 @@ def _round(
             spent = replace(spent, float_us=spent.float_us + us)
     state, chosen = yield from _islands(state, inputs, precision.elements, sweep, spent)
     return state, spent if chosen is None else spent.left(chosen)
-
-
-def _residual_codes(
-    state: State, inputs: Inputs, taken: Sequence[Upgrade], spent: _Spent
-) -> Generator[Proposal | Remark | Settled, State, tuple[State, _Spent]]:
-    """Offer residual codes, all that were taken, and fewer where these are worth less than their time and bytes.
-
-    Args:
-        state: The state in force.
-        inputs: What stays the same.
-        taken: In the order of what they gain for their time.
-        spent: Of the allowances.
-
-    Returns:
-        The state after it, and what is spent then.
-    """
-    layers = {layer.node: layer for layer in state.plan.layers}
-
-    def least_db(some: Sequence[Upgrade]) -> float:
-        # weights whose input has residual codes are there twice
-        added = sum(math.prod(layers[node].dims) for each in some for node in each.residual)
-        us = math.fsum(each.us for each in some)
-        return max(inputs.worth_db(us), bytes_worth_db(added, inputs.index, state.plan))
-
-    some = in_force(taken)
-    for name in ("residual codes of inputs", "residual codes of some inputs"):
-        if not some:
-            break
-        table = with_residual_codes(state.table, state.plan, [node for each in some for node in each.residual])
-        fine = {node: channels for each in some for node, channels in each.fine.items()}
-        table = rounded_again(state, inputs, with_fine_channels(table, state.plan, fine))
-        state = yield Proposal(name, table, least_db=least_db(some))
-        if state.results[-1].kept:
-            codes = ((frozenset((*each.residual, *each.fine)), each.us) for each in some)
-            return state, replace(spent, codes=(*spent.codes, *codes))
-        some = fewer(taken, _gain_db(state.results[-1]), least_db)
-    return state, spent
 
 
 def _with_residual_codes(state: State) -> set[str]:

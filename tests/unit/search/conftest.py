@@ -10,14 +10,12 @@ from int8cal.search import search
 from int8cal.search.candidate import Inputs
 from int8cal.search.recipes import Recipe
 from int8cal.search.scorer import Holdout, Scorer
-from int8cal.search.steps import output_error
 
 
 @pytest.fixture
 def bytes_are_free(monkeypatch):
     """Let no step have to gain anything for its bytes: in nets of a few weights each is a large part of the file."""
-    for module in (search, output_error):
-        monkeypatch.setattr(module, "bytes_worth_db", lambda saved, index, plan: 0.0)
+    monkeypatch.setattr(search, "bytes_worth_db", lambda saved, index, plan: 0.0)
 
 
 @pytest.fixture
