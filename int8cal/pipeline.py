@@ -326,8 +326,8 @@ def _search_inputs(job: Job, planned: Planned, collected: Collected, checkpoint:
     prepared, plan = planned.prepared, planned.plan
     run_s = inference_us(prepared.model, plan, statistics.elements, integer=False) * 1e-6
     validation, fit = split_samples(collected.kept, recipe, run_s)
-    graph = prepared.model, prepared.signature
-    scorer = Scorer(*graph, validation, threads=threads, checkpoint=checkpoint, outputs=collected.outputs)
+    graph = prepared.model, prepared.signature, validation
+    scorer = Scorer(*graph, threads=threads, run_s=run_s, checkpoint=checkpoint, outputs=collected.outputs)
     holdout = Holdout(prepared.signature, fit, scorer if scorer.able else None, validation)
     blank = blank_table(job, prepared, statistics)
     blank, notes = with_raw_pixels(blank, planned.uint8, prepared.model, plan, statistics.tensors)

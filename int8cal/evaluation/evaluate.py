@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx
-
 from int8cal.errors import DataError, Int8calError, ModelError, OutputError
 from int8cal.evaluation.body_layers import measure_body_layers
 from int8cal.evaluation.data_checks import drift, near_chance, one_answer
@@ -28,7 +26,7 @@ from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics,
 from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
-from int8cal.graph.load import data_files, load_model
+from int8cal.graph.load import load_model, model_files
 from int8cal.graph.passes.float32 import float32_reference
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
@@ -41,6 +39,8 @@ from int8cal.runtime.sessions import CPU, QUIET, SIDE_BY_SIDE, Session, cpu_coun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import onnx
 
     from int8cal.data.sample import Sample
     from int8cal.evaluation.user_metric import Metric
@@ -369,8 +369,7 @@ def model_bytes(model: Path | onnx.ModelProto) -> int:
     """Size of a model in bytes: its file with its external data files, or its serialized form when in memory."""
     if not isinstance(model, Path):
         return int(without_weights(model).ByteSize()) + weight_bytes(model)
-    header = onnx.load(str(model), load_external_data=False)
-    return model.stat().st_size + sum(file.stat().st_size for file in data_files(header, model))
+    return sum(file.stat().st_size for file in model_files(model))
 
 
 def _keeping(samples: Iterable[Sample], kept: list[Sample], count: int) -> Iterator[Sample]:

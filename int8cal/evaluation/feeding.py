@@ -25,7 +25,7 @@ from int8cal.runtime.batching import run_each
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     import onnx
@@ -160,7 +160,7 @@ def _values(model: onnx.ModelProto, feeds: Feeds, threads: int) -> tuple[Finding
     if strength is None or WEAKEST <= strength <= STRONGEST:
         return ()
     factor = 1 / 255 if strength > STRONGEST else 255.0
-    if _alike(model, spec, samples, factor, threads) > _ALIKE:
+    if _are_alike(model, spec, samples, factor, threads):
         return ()
     high = max(float(np.abs(sample.feed[spec.name]).max()) for sample in samples)
     side = "overwhelm" if strength > STRONGEST else "vanish in"
@@ -199,7 +199,7 @@ def _unprepared(model: onnx.ModelProto, spec: TensorSpec, feeds: Feeds, threads:
     strength = _strength(model, samples, threads)
     if strength is not None and strength <= STRONGEST:
         return ()
-    if _alike(model, spec, samples, 1 / 255, threads) > _ALIKE:
+    if _are_alike(model, spec, samples, 1 / 255, threads):
         return ()
     measured = "" if strength is None else f", which make its first layer's outputs {strength:.2g} times its biases"
     return (
@@ -313,20 +313,34 @@ def _changed(sample: Sample, spec: TensorSpec, variant: _Variant) -> Sample | No
 def _decisions(session: Session, signature: Signature, samples: Sequence[Sample]) -> npt.NDArray[np.int64] | None:
     """Return the largest class of each sample; None where the first float output holds no class scores."""
     found = []
-    for _, outputs in run_each(session, signature, samples):
-        scores = next((value for value in outputs.values() if value.dtype.kind == "f"), None)
-        if scores is None or np.squeeze(scores).ndim != 1:
+    for each in _decided(session, signature, samples):
+        if each is None:
             return None
-        found.append(int(np.squeeze(scores).argmax()))
+        found.append(each)
     return np.array(found, np.int64) if found else None
 
 
-def _alike(model: onnx.ModelProto, spec: TensorSpec, samples: Sequence[Sample], factor: float, threads: int) -> float:
-    """Return on how many samples the model decides alike when they are multiplied; 0 where it has no class scores."""
+def _decided(session: Session, signature: Signature, samples: Iterable[Sample]) -> Iterator[int | None]:
+    for _, outputs in run_each(session, signature, samples):
+        scores = next((value for value in outputs.values() if value.dtype.kind == "f"), None)
+        yield None if scores is None or np.squeeze(scores).ndim != 1 else int(np.squeeze(scores).argmax())
+
+
+def _are_alike(
+    model: onnx.ModelProto, spec: TensorSpec, samples: Sequence[Sample], factor: float, threads: int
+) -> bool:
+    """Say whether the model decides alike on more than ALIKE of samples that are multiplied; not without class scores.
+
+    No more of them are run than tell.
+    """
     session, signature = Session(model, threads=threads), signature_of(model)
-    scaled = [Sample({spec.name: sample.feed[spec.name] * np.float32(factor)}, sample.origin) for sample in samples]
-    first, second = (_decisions(session, signature, each) for each in (samples, scaled))
-    return 0.0 if first is None or second is None else float((first == second).mean())
+    scaled = (Sample({spec.name: sample.feed[spec.name] * np.float32(factor)}, sample.origin) for sample in samples)
+    differ = 0
+    for first, second in zip(*(_decided(session, signature, each) for each in (samples, scaled)), strict=True):
+        differ += first is None or first != second
+        if len(samples) - differ <= _ALIKE * len(samples):
+            return False
+    return True
 
 
 def _strength(model: onnx.ModelProto, samples: Sequence[Sample], threads: int) -> float | None:

@@ -37,7 +37,7 @@ _QUIET_S, _LOOK_S = 0.2, 0.002  # the longest wait for that, and between looks
 _BUSY = 0.2  # of one CPU
 # Then its own threads have to wake up, and to find a core each, which takes up to fifty milliseconds where several
 # runtimes' threads share two. What is measured in that time is not the model.
-_SETTLE_S, _MOST_SETTLE_S = 0.015, 0.1
+_SETTLE_S, _MOST_SETTLE_S = 0.015, 0.05
 _SETTLED = 1.1  # times the fastest run so far
 _ROUNDS = 6
 # Rounds end where the ends of every interval differ by no more than this factor: nobody decides by less.

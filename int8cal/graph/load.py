@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -34,7 +35,7 @@ from int8cal.protos import (
 from int8cal.stored import LEAST, can_store, content_of, folder, placed, stored, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _LONGEST_REASON = 200  # characters of what onnx says in a message
 _LONGEST_NAME = 60  # characters of a file name in a message
@@ -59,7 +60,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         raise _unreadable(path, "holds no graph with nodes")
     require_text(model, str(path))
     _require_known_types(model, path)
-    names = [file.name for file in data_files(model, path)]
+    names = [file.name for file in data_files(external_files(model), path)]
     try:
         load_weights(model, path.parent)
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
@@ -251,12 +252,23 @@ def external_files(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def data_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
+def model_files(path: Path) -> tuple[Path, ...]:
+    """Return a model's file and those that hold its external tensors, see `data_files`."""
+    return path, *data_files(_names_in(path, _stamp(path)), path)
+
+
+@functools.lru_cache(maxsize=8)
+def _names_in(path: Path, stamp: tuple[int, ...] | None) -> frozenset[str]:  # noqa: ARG001 - of a file as it is
+    # a job asks several times, and each time a large file would be read
+    return frozenset(external_files(onnx.load(str(path), load_external_data=False)))
+
+
+def data_files(names: Iterable[str], path: Path) -> tuple[Path, ...]:
     """Return the files that hold a model's external tensors, in the order of their names.
 
     Args:
-        model: Its external data need not be loaded.
-        path: Its file.
+        names: See `external_files`.
+        path: The model's file.
 
     Raises:
         ModelError: A file lies outside of the model's folder, there or by a link, or is no regular one: nobody reads
@@ -264,7 +276,7 @@ def data_files(model: onnx.ModelProto, path: Path) -> tuple[Path, ...]:
             file may lie beside what it leads to.
     """
     home, beside, found = os.path.realpath(path.parent), Path(os.path.realpath(path)).parent, []
-    for name in sorted(external_files(model)):
+    for name in sorted(names):
         try:
             file = path.parent / name
             real = Path(os.path.realpath(file))
@@ -312,8 +324,7 @@ def file_sha256(path: Path) -> str:
         ModelError: See `data_files`.
     """
     digest = hashlib.sha256()
-    model = onnx.load(str(path), load_external_data=False)
-    for part in (path, *data_files(model, path)):
+    for part in model_files(path):
         with part.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -327,7 +338,7 @@ class Watched:
         """Look at a model's file and at the data files that it names; what cannot be read is told by who loads it."""
         self._path, self._files = path, [path]
         with contextlib.suppress(Exception):  # protobuf and onnx raise families of their own
-            self._files += data_files(onnx.load(str(path), load_external_data=False), path)
+            self._files = [*model_files(path)]
         self._before = self._stamps()
 
     def require_same(self, sha256: str | None = None) -> None:

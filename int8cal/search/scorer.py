@@ -6,7 +6,6 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -21,7 +20,7 @@ from int8cal.graph.taps import tapped_model
 from int8cal.numerics.intervals import student_t95
 from int8cal.numerics.metrics import sqnr_db
 from int8cal.probe.noise import ReferenceOutputs, relative
-from int8cal.probe.score_points import score_points, scored_int8, split_points, tensors_of
+from int8cal.probe.score_points import ScorePoint, score_points, scored_int8, split_points, tensors_of
 from int8cal.runtime.batching import batch_size, run_each
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
 
@@ -44,6 +43,10 @@ HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to 
 LEAST_SEEN = 1e-3
 ENOUGH_FIT = 80  # samples; to fit on more than these, at most a fifth of all are taken
 SCORING_S, LEAST_SCORED = 0.25, 32  # estimated seconds of one score, and samples that it takes where that is short
+# Models are compared on half of the samples first; where a score takes long on a quarter, if that is LEAST_QUARTER. By
+# margins twice as wide as on all samples a difference is clear: one model of 75 is taken for a better one by chance.
+LEAST_QUARTER, CLEAR = 8, 2.0
+TRIFLE_DB = 0.05  # no further sample is run to tell whether that much is gained
 _LEAST_SHOWN = 0.01  # dB, of two decimals
 LEAST_FIT = 8  # samples; fewer are not worth fitting anything on
 
@@ -72,6 +75,13 @@ class Score:
         """Return the score on the first samples alone."""
         return self if samples >= len(self.noise) else Score(self.noise[:samples], self.signal[:samples])
 
+    def __add__(self, more: Score) -> Score:
+        """Return the score with that of further samples."""
+        if not len(self.noise):
+            return more
+        noise, signal = (np.concatenate(pair) for pair in ((self.noise, more.noise), (self.signal, more.signal)))
+        return Score(noise, signal, {**self.outputs, **more.outputs})
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -82,6 +92,7 @@ class Gain:
         margin_db: From it down to its one-sided 90 % bound.
         mean_db, mean_margin_db: Likewise the mean of the differences where noise is seen; all these points count alike.
         none: Whether the noise is the same to the last bit, at every point of every sample.
+        least_db: The difference at the point where it is least, less CLEAR times its margin.
     """
 
     db: float
@@ -89,6 +100,7 @@ class Gain:
     mean_db: float
     mean_margin_db: float
     none: bool = False
+    least_db: float = -math.inf
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -105,6 +117,21 @@ class Gain:
     def surely_worse(self) -> bool:
         """Whether one of the two falls, by more than the noise of the samples."""
         return self.db < -self.margin_db or self.mean_db < -self.mean_margin_db
+
+    def decided(self, least_db: float = 0.0) -> bool:
+        """Whether more samples would hardly change the verdict: with margins CLEAR times as wide it is the same.
+
+        What is better has to be so at every point: a few samples decide the noise of one that is nearly saturated. That
+        no more than TRIFLE_DB can be gained is a verdict too.
+
+        Args:
+            least_db: By how much more than that the score has to rise.
+        """
+        low, high = self.db - CLEAR * self.margin_db, self.db + CLEAR * self.margin_db
+        mean_high = self.mean_db + CLEAR * self.mean_margin_db
+        better = low > max(least_db, 0.0) and self.least_db > 0
+        worse = high < max(least_db, 0.0) or mean_high < 0
+        return better or worse or max(high, mean_high) < TRIFLE_DB
 
     @property
     def told(self) -> str:
@@ -131,6 +158,7 @@ class Scorer:
         signature: Its inputs.
         samples: The holdout, as the FP32 model takes it; as many are used as give HELD_BYTES.
         threads: Of the runtime; 0 for all CPUs.
+        run_s: Estimated time of one inference.
         checkpoint: Remembers the scores of a run that is killed; None for nothing.
         outputs: Of the FP32 model, by the sample's fingerprint, as far as the pass over the data recorded them.
     """
@@ -142,39 +170,62 @@ class Scorer:
         samples: Sequence[SampleLike],
         *,
         threads: int = 0,
+        run_s: float = 0.0,
         checkpoint: Checkpoint | None = None,
         outputs: Mapping[int, Arrays] | None = None,
     ) -> None:
         self.points = score_points(fp32)
         self._fp32, self._signature, self._samples, self._threads = fp32, signature, samples, threads
-        self._reference: list[ReferenceOutputs] = []
-        self._checkpoint, self._outputs = checkpoint, outputs or {}
+        self._run_s, self._checkpoint, self._outputs = run_s, checkpoint, outputs or {}
 
     @property
     def able(self) -> bool:
         """Whether there is anything to score on."""
         return bool(self.points) and bool(self._samples)
 
-    def __call__(self, int8: onnx.ModelProto, against: Score | None = None) -> Score:
+    @property
+    def samples(self) -> int:
+        """On how many samples of the holdout a whole score is."""
+        return len(self._exact)
+
+    def __call__(self, int8: onnx.ModelProto, known: Score | None = None) -> Score:
         """Run an int8 model over the holdout.
 
         Args:
             int8: Built of the prepared model.
-            against: The score that it has to beat: where it is surely worse on the first half, the second one, which
-                would have to gain more than three of its standard errors, is not run. None to run all.
+            known: Its score on the first samples, which are not run again.
 
         Raises:
             DataError: A kernel failed on a sample.
         """
-        if self._checkpoint is None:
-            return self._score(int8, against)
-        key = f"score/{self._identity}/{model_digest(int8)}{'' if against is None else '/first'}"
-        known = self._checkpoint.recall(key)
-        if known is not None:
-            return Score(known["noise"], known["signal"])
-        score = self._score(int8, against)
-        self._checkpoint.note(key, noise=score.noise, signal=score.signal)
-        return score
+        return self._up_to(self.samples, known, _Opened(int8))
+
+    def compare(
+        self, before: onnx.ModelProto, known: Score | None, after: onnx.ModelProto, least_db: float = 0.0
+    ) -> tuple[Score, Score]:
+        """Run two int8 models over as much of the holdout as tells which is better: a quarter, half, or all of it.
+
+        Args:
+            before, after: Built of the prepared model.
+            known: What is known of the score of `before`; these samples are not run again.
+            least_db: By how much more than that `after` has to be better.
+
+        Returns:
+            The score of `before`, on as many samples as that of `after`, or more where they were known.
+
+        Raises:
+            DataError: A kernel failed on a sample.
+        """
+        first, second = known, None
+        opened = _Opened(after)
+        for count in _looks(self.samples, long=self.samples * self._run_s > SCORING_S):
+            if first is None or len(first.noise) < count:
+                opened.close()  # large models are not held twice
+                first = self._up_to(count, first, _Opened(before))
+            second = self._up_to(count, second, opened)
+            if gain_of(first.first(count), second).decided(least_db):
+                break
+        return first or self._nothing, second or self._nothing
 
     @cached_property
     def _identity(self) -> str:
@@ -184,34 +235,47 @@ class Scorer:
             digest.update(fingerprint_of(sample.feed).to_bytes(16, "big"))
         return digest.hexdigest()[:32]
 
-    def _score(self, int8: onnx.ModelProto, against: Score | None) -> Score:
-        if not self._reference:
-            self._take_reference()
-        model, names = scored_int8(int8, self.points)
-        session = Session(model, threads=self._threads, at_once=SIDE_BY_SIDE)
-        feeds = feeds_for(int8, self._samples[: len(self._reference)])
-        signal = np.array([exact.signal for exact in self._reference])
-        noise = np.zeros((len(signal), len(self.points)))
-        half = -(-len(signal) // 2)
+    @property
+    def _nothing(self) -> Score:
+        empty = np.zeros((0, len(self.points)))
+        return Score(empty, empty)
+
+    def _up_to(self, count: int, known: Score | None, int8: _Opened) -> Score:
+        """Return the score on the first samples: what is known of it, and the rest, recalled or run."""
+        score = known or self._nothing
+        rows = range(len(score.noise), count)
+        if not rows:
+            return score
+        if self._checkpoint is None:
+            return score + self._score(int8, rows)
+        key = f"score/{self._identity}/{int8.digest}/{rows.start}-{rows.stop}"
+        noted = self._checkpoint.recall(key)
+        if noted is not None:
+            return score + Score(noted["noise"], noted["signal"])
+        more = self._score(int8, rows)
+        self._checkpoint.note(key, noise=more.noise, signal=more.signal)
+        return score + more
+
+    def _score(self, int8: _Opened, rows: range) -> Score:
+        session, names = int8.run(self.points, self._threads)
+        signal = np.array([self._exact[row].signal for row in rows])
+        noise = np.zeros(signal.shape)
         # a sample of a batch is not fed by itself
-        whole = {value.name for value in int8.graph.output} == {*names.values()} and batch_size(self._signature) == 1
+        whole = {value.name for value in int8.model.graph.output} == {*names.values()}
         recorded: dict[int, Arrays] = {}
-        room = RECORDED_BYTES if whole else -1
-        for some in (range(half), range(half, len(signal))):
-            for row, (sample, outputs) in zip(
-                some, run_each(session, self._signature, islice(feeds, len(some))), strict=True
-            ):
-                room -= sum(value.nbytes for value in outputs.values())
-                if room >= 0:
-                    recorded[fingerprint_of(sample.feed)] = outputs
-                noise[row] = self._reference[row].noise({tensor: outputs[name] for tensor, name in names.items()})
-            if against is not None and some.stop == half > 1:
-                so_far = Score(noise, signal).first(half)
-                if gain_of(against.first(half), so_far).surely_worse:
-                    return so_far
+        room = RECORDED_BYTES // self.samples * len(rows) if whole and batch_size(self._signature) == 1 else -1
+        feeds = feeds_for(int8.model, self._samples[rows.start : rows.stop])
+        for number, (sample, outputs) in enumerate(run_each(session, self._signature, feeds)):
+            room -= sum(value.nbytes for value in outputs.values())
+            if room >= 0:
+                recorded[fingerprint_of(sample.feed)] = outputs
+            exact = self._exact[rows[number]]
+            noise[number] = exact.noise({tensor: outputs[name] for tensor, name in names.items()})
         return Score(noise, signal, recorded)
 
-    def _take_reference(self) -> None:
+    @cached_property
+    def _exact(self) -> Sequence[ReferenceOutputs]:
+        """What the FP32 model gives, of as many samples as are scored on; the points are split by the first one."""
         tensors = tensors_of(self.points)
 
         def open_model() -> Session:
@@ -219,14 +283,44 @@ class Scorer:
 
         known = {mark: values for mark, values in self._outputs.items() if values.keys() >= set(tensors)}
         session = Recalled(open_model, known, SIDE_BY_SIDE, checked=0)
+        found: list[ReferenceOutputs] = []
         held = 0
         for sample, outputs in run_each(session, self._signature, self._samples):
-            if not self._reference:
+            if not found:
                 self.points = split_points(self.points, outputs)
-            self._reference.append(ReferenceOutputs.of(self.points, outputs, sample))
-            held += sum(value.nbytes for value in self._reference[-1].values)
+            found.append(ReferenceOutputs.of(self.points, outputs, sample))
+            held += sum(value.nbytes for value in found[-1].values)
             if held > HELD_BYTES:
                 break
+        return found
+
+
+class _Opened:
+    """An int8 model that is scored, opened when it is first run."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.model = model
+        self._session: Session | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        return model_digest(self.model)
+
+    def run(self, points: Sequence[ScorePoint], threads: int) -> tuple[Session, dict[str, str]]:
+        """Return a session that gives the tensors of the points, and their names there."""
+        model, names = scored_int8(self.model, points)
+        self._session = self._session or Session(model, threads=threads, at_once=SIDE_BY_SIDE)
+        return self._session, names
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _looks(samples: int, *, long: bool) -> tuple[int, ...]:
+    """Return after how many samples two models are compared."""
+    quarter, half = -(-samples // 4), -(-samples // 2)
+    looks = ([quarter] if long and quarter >= LEAST_QUARTER else []) + ([half] if 1 < half < samples else [])
+    return (*looks, samples)
 
 
 @dataclass(frozen=True)
@@ -290,7 +384,7 @@ def gain_of(before: Score, after: Score) -> Gain:
     samples = len(before.noise)
     watched = _watched(before)
     gains = np.array(_gains(*totals, signal, watched))
-    margins = np.full(2, math.inf)
+    margins = np.full(3, math.inf)
     if samples > 1:
         # what is left when a sample is taken away from a sum may be below zero by a rounding
         left = (np.maximum(total - each.noise, 0.0) for total, each in zip(totals, (before, after), strict=True))
@@ -299,7 +393,8 @@ def gain_of(before: Score, after: Score) -> Gain:
         spread = np.square(without - without.mean(axis=0)).sum(axis=0)
         margins = student_t95(samples - 1, tail=0.10) * np.sqrt((samples - 1) / samples * spread)
     none = np.array_equal(before.noise, after.noise)
-    return Gain(float(gains[0]), float(margins[0]), float(gains[1]), float(margins[1]), none)
+    (worst, mean, least), (margin, mean_margin, least_margin) = gains.tolist(), margins.tolist()
+    return Gain(worst, margin, mean, mean_margin, none, least - CLEAR * least_margin)
 
 
 def _watched(score: Score) -> npt.NDArray[np.bool_]:
@@ -310,13 +405,15 @@ def _watched(score: Score) -> npt.NDArray[np.bool_]:
     return flags
 
 
-def _gains(before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return what the score and the mean over points gain, from squared errors and values of the points."""
+def _gains(
+    before: Float64, after: Float64, signal: Float64, watched: npt.NDArray[np.bool_]
+) -> tuple[float, float, float]:
+    """Return what the score, the mean over points and the least of them gain, from the points' squares."""
     noisy = watched & (before > 0) & (after > 0)
-    mean = 10.0 * np.log10(before[noisy] / after[noisy]).mean() if noisy.any() else 0.0
+    each = 10.0 * np.log10(before[noisy] / after[noisy]) if noisy.any() else np.zeros(1)
     if not (signal > 0).any():
-        return 0.0, 0.0
-    return _db(after, signal) - _db(before, signal), float(mean)
+        return 0.0, 0.0, 0.0
+    return _db(after, signal) - _db(before, signal), float(each.mean()), float(each.min())
 
 
 def _db(noise: Float64, signal: Float64) -> float:

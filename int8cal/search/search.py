@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from int8cal.quantization.table import CalibrationTable
     from int8cal.runtime.batching import Arrays
     from int8cal.search.candidate import Candidate, Inputs
-    from int8cal.search.scorer import Gain, Score
+    from int8cal.search.scorer import Gain, Score, Scorer
 
 # Parts of corrections of layers that are scored by themselves; fewer in a deep model, whose every score takes long.
 MOST_PARTS, LEAST_PARTS, PARTS_OF = 16, 4, 8000  # layers divided by parts
@@ -252,9 +252,9 @@ def propose_layers(
     state = yield Proposal(name, with_only(changed))
     if state.results[-1].kept or len(changed) == 1 or state.last is None:
         return
-    before = state.score or scored(state.built, inputs)
-    if small and (not state.last.surely_worse or len(before.noise) < PARTED_BY):
+    if small and (not state.last.surely_worse or scorer_of(inputs).samples < PARTED_BY):
         return
+    before = scored(state.built, inputs, state.score)
     size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
     harmless: list[str] = []
     for first in range(0, len(changed), size):
@@ -271,15 +271,20 @@ def propose_layers(
         yield Remark((f"{name} does not help by itself, and was dropped, at {', '.join(dropped)}",))
 
 
-def scored(built: BuiltModel, inputs: Inputs, against: Score | None = None) -> Score:
-    """Return the score of a model on the holdout, or on half of it; see `Scorer`.
+def scored(built: BuiltModel, inputs: Inputs, known: Score | None = None) -> Score:
+    """Return the score of a model on the whole holdout, of which a part may be known; see `scorer_of`."""
+    return scorer_of(inputs)(built.model, known)
+
+
+def scorer_of(inputs: Inputs) -> Scorer:
+    """Return what scores models on the holdout.
 
     Raises:
-        ValueError: There is no scorer.
+        ValueError: There is nothing to score on.
     """
     if inputs.holdout.scorer is None:
         raise ValueError("nothing can be scored without a holdout")
-    return inputs.holdout.scorer(built.model, against)
+    return inputs.holdout.scorer
 
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
@@ -291,23 +296,26 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
         draft = replace(known.draft, rescaled=proposal.candidate.as_rescaled(inputs))
         known = replace(known, draft=draft)
     built = build_model(inputs.index, plan, proposal.table, known)
-    score = state.score or scored(state.built, inputs)
-    after = scored(built, inputs, score)
-    before = score.first(len(after.noise))
-    gain = gain_of(before, after)
     more = weight_bytes(built.model) - weight_bytes(state.built.model)
     least_db = max(proposal.least_db, bytes_worth_db(more, inputs.index, state.plan))
+    scorer = scorer_of(inputs)
+    score, after = scorer.compare(state.built.model, state.score, built.model, least_db)
+    before = score.first(len(after.noise))
+    gain = gain_of(before, after)
     kept = gain.sure and gain.db > least_db
     verdict = "kept" if kept else "dropped"
     noise = gain.told
     noise += "" if kept or not gain.sure else f", but less than the {least_db:.2g} dB asked for"
-    which = "the validation samples" if before is score else f"the first {len(before.noise)} validation samples"
+    whole = len(before.noise) == scorer.samples
+    which = "the validation samples" if whole else f"the first {len(before.noise)} validation samples"
     figures = f"SQNR on {which} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:
         figures = "no validation sample has a signal to score by"
     notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
-    reached = after.db if before is score else score.db + gain.db
-    results = (*state.results, StepResult(proposal.name, score.db, reached, kept))
+    told = before, after
+    if inputs.job.quantization.explain:  # one step after the other, all on the same samples
+        told = scorer(state.built.model, score), scorer(built.model, after)
+    results = (*state.results, StepResult(proposal.name, told[0].db, told[1].db, kept))
     if not kept:
         return replace(state, score=score, notes=notes, results=results, last=gain)
     table = proposal.table

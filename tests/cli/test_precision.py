@@ -75,7 +75,7 @@ def test_with_an_allowance_inputs_get_second_planes_and_the_report_says_so(call,
         line.startswith("residual codes for x would take away ") and line.endswith(": tried") for line in decisions
     )
     # those of all layers would double all bytes of weights, for a decibel more
-    told = [line.partition(": SQNR on the validation samples ") for line in decisions]
+    told = [line.partition(": SQNR on the ") for line in decisions]
     assert {what for what, said, _ in told if said} >= {
         "residual codes of inputs dropped",
         "residual codes of some inputs kept",

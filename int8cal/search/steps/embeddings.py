@@ -58,7 +58,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         }
         state = _with(state, inputs, chosen)
     elif able:
-        score = state.score or scored(state.built, inputs)
+        score = scored(state.built, inputs, state.score)
         plain = state = replace(state, score=score)
         largest = sorted(able, key=lambda offer: -math.prod(offer.embedding.dims))
         single = [[offer] for offer in largest] if len(able) > 1 else []

@@ -83,7 +83,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     state, whole = yield from propose_rescaled(state, inputs, name, promised)
     if whole is None or not whole.surely_worse or state.results[-1].kept or len(promised) < 2:
         return
-    if state.score is None or len(state.score.noise) < PARTED_BY:
+    if inputs.holdout.scorer.samples < PARTED_BY:
         return
     place = {each.chain.tensor: position for position, each in enumerate(promised)}
     promising = sorted(promised, key=lambda each: -each.gain_db)

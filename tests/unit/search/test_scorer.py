@@ -15,6 +15,7 @@ from int8cal.graph.signature import signature_of
 from int8cal.job import CalibrationSettings, DataSettings, Job
 from int8cal.pipeline import calibrate_model
 from int8cal.runtime.sessions import Session
+from int8cal.search import scorer
 from int8cal.search.recipes import PLAIN, RECIPES, Recipe
 from int8cal.search.scorer import Gain, Score, Scorer, gain_of, split_samples
 
@@ -92,6 +93,47 @@ def test_a_point_that_shows_next_to_no_noise_decides_nothing():
     gain = gain_of(score(noise), score(noise * [0.9, 8.0]))
     assert gain.mean_db == pytest.approx(-10 * math.log10(0.9))
     assert gain.sure
+
+
+@pytest.mark.parametrize(
+    ("gain", "least_db", "decided"),
+    [
+        (Gain(1.0, 0.4, 1.0, 0.4, least_db=0.2), 0.0, True),
+        (Gain(1.0, 0.6, 1.0, 0.6, least_db=-0.2), 0.0, False),
+        (Gain(1.0, 0.4, 1.0, 0.4, least_db=-0.1), 0.0, False),  # one point may lose
+        (Gain(1.0, 0.2, 1.0, 0.2, least_db=0.6), 0.7, False),
+        (Gain(1.0, 0.2, 1.0, 0.2, least_db=0.6), 1.5, True),  # too little
+        (Gain(-1.0, 0.4, 0.5, 0.1, least_db=-1.8), 0.0, True),
+        (Gain(0.5, 0.1, -1.0, 0.4, least_db=-1.8), 0.0, True),
+        (Gain(-1.0, 0.6, -0.1, 0.4, least_db=-2.2), 0.0, False),
+        (Gain(0.01, 0.01, 0.01, 0.01, least_db=-0.01), 0.0, True),  # next to nothing, either way
+        (Gain(0.01, 0.01, 0.2, 0.01, least_db=-0.01), 0.0, False),
+        (Gain(0.0, 0.0, 0.0, 0.0, none=True, least_db=0.0), 0.0, True),
+        (Gain(9.0, math.inf, 9.0, math.inf), 0.0, False),
+    ],
+)
+def test_a_verdict_that_more_samples_would_hardly_change_needs_no_more(gain, least_db, decided):
+    assert gain.decided(least_db) == decided
+
+
+def test_the_point_that_gains_least_is_told_with_its_margin():
+    rng = np.random.default_rng(4)
+    noise = rng.uniform(0.5, 2.0, size=(16, 2))
+    shares = rng.uniform(0.45, 0.55, size=(16, 1)) * [1.0, 1.5]
+    gain = gain_of(score(noise), score(noise * shares))
+    own = [gain_of(score(noise[:, [k]]), score(noise[:, [k]] * shares[:, [k]])) for k in range(2)]
+    least = min(own, key=lambda each: each.db)
+    assert gain.least_db == pytest.approx(least.db - 2 * least.margin_db)
+    assert gain.least_db < gain.mean_db
+
+
+@pytest.mark.parametrize(
+    ("samples", "looks", "long"),
+    [(1, (1,), (1,)), (2, (2,), (2,)), (4, (2, 4), (2, 4)), (29, (15, 29), (8, 15, 29)), (32, (16, 32), (8, 16, 32))],
+)
+def test_models_are_compared_on_a_part_of_the_samples_first(samples, looks, long):
+    assert scorer._looks(samples, long=False) == looks
+    assert scorer._looks(samples, long=True) == long
 
 
 def test_of_models_that_differ_by_nothing_few_are_called_better():

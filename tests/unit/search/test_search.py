@@ -4,6 +4,7 @@ import math
 import pkgutil
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -205,7 +206,8 @@ def test_a_recipe_is_its_steps_in_their_order(inputs):
 
 def test_a_score_without_a_signal_stays_what_it_is(inputs, state):
     silent = Score(np.zeros((4, 1)), np.zeros((4, 1)))
-    alike = replace(inputs, holdout=replace(inputs.holdout, scorer=lambda *_: silent))
+    scorer = SimpleNamespace(samples=4, compare=lambda *_: (silent, silent))
+    alike = replace(inputs, holdout=replace(inputs.holdout, scorer=scorer))
 
     def step(before, _):
         yield Proposal("the same", before.table)
@@ -214,7 +216,9 @@ def test_a_score_without_a_signal_stays_what_it_is(inputs, state):
     assert (result.before_db, result.after_db, result.kept) == (None, None, False)
 
 
-def test_a_proposal_that_surely_loses_on_the_first_half_is_not_run_on_the_other(inputs, state, monkeypatch):
+@pytest.fixture
+def ran(monkeypatch):
+    """Samples that scores ran, one entry each."""
     ran = []
     run_each = scorer.run_each
 
@@ -224,8 +228,12 @@ def test_a_proposal_that_surely_loses_on_the_first_half_is_not_run_on_the_other(
             yield sample, outputs
 
     monkeypatch.setattr(scorer, "run_each", counted)
+    return ran
+
+
+def test_what_surely_loses_or_changes_nothing_on_half_of_the_samples_is_not_run_on_the_others(inputs, state, ran):
     state = replace(state, score=scored(state.built, inputs))
-    count = len(state.score.noise)
+    half = -(-len(state.score.noise) // 2)
 
     def step(before, _):
         yield Proposal("sixteen times as wide", scaled(before.table, 16))
@@ -233,14 +241,32 @@ def test_a_proposal_that_surely_loses_on_the_first_half_is_not_run_on_the_other(
 
     ran.clear()
     found = search(state, [step], inputs)
-    half = -(-count // 2)
-    assert len(ran) == half + count
+    assert len(ran) == 2 * half
     assert found.score is state.score
-    assert f"SQNR on the first {half} validation samples " in found.notes[-2]
-    assert "SQNR on the validation samples " in found.notes[-1]
+    assert all(f"SQNR on the first {half} validation samples " in each for each in found.notes[-2:])
     bad = found.results[0]
-    assert bad.before_db == state.score.db
+    assert bad.before_db == state.score.first(half).db
     assert bad.after_db < bad.before_db - 6
+
+
+def test_what_surely_gains_on_few_samples_is_kept_and_run_on_the_others_once_they_are_needed(inputs, state, ran):
+    bad = replace(state, table=scaled(state.table, 16))
+    bad = replace(bad, built=build_model(inputs.index, bad.plan, bad.table))
+
+    def step(before, _):
+        yield Proposal("sixteen times as narrow", state.table)
+
+    found = search(bad, [step], inputs)
+    count = inputs.holdout.scorer.samples
+    half = -(-count // 2)
+    assert found.results[-1].kept
+    assert len(found.score.noise) == half
+    reference = count
+    assert len(ran) == reference + 2 * half
+    whole = scored(found.built, inputs, found.score)
+    assert len(ran) == reference + 2 * half + (count - half)
+    np.testing.assert_array_equal(whole.noise, scored(found.built, inputs).noise)
+    assert whole.outputs.keys() == scored(found.built, inputs).outputs.keys()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_table_that_costs_too_much_stays_float(search_inputs, weights, monkeyp
 def test_a_table_may_cost_what_its_bytes_are_worth(search_inputs, weights, monkeypatch, worth, before, after, kept):
     monkeypatch.setattr(embeddings, "bytes_worth_db", lambda saved, index, plan: worth * saved / (3 * WORDS.size))
 
-    def score(built, inputs):
+    def score(built, inputs, known=None):
         has_floats = any(each.name == "W" for each in built.model.graph.initializer)
         return SimpleNamespace(db=before if has_floats else after)
 
