@@ -125,13 +125,13 @@ class Gain:
         no more than TRIFLE_DB can be gained is a verdict too.
 
         Args:
-            least_db: By how much more than that the score has to rise.
+            least_db: By how much more than that the score has to rise; below zero for what it may fall by.
         """
         low, high = self.db - CLEAR * self.margin_db, self.db + CLEAR * self.margin_db
         mean_high = self.mean_db + CLEAR * self.mean_margin_db
-        better = low > max(least_db, 0.0) and self.least_db > 0
-        worse = high < max(least_db, 0.0) or mean_high < 0
-        return better or worse or max(high, mean_high) < TRIFLE_DB
+        better = low > least_db and self.least_db > min(least_db, 0.0)
+        worse = high < least_db or (least_db >= 0 and mean_high < 0)
+        return better or worse or (least_db >= 0 and max(high, mean_high) < TRIFLE_DB)
 
     @property
     def told(self) -> str:
@@ -187,6 +187,11 @@ class Scorer:
     def samples(self) -> int:
         """On how many samples of the holdout a whole score is."""
         return len(self._exact)
+
+    def told(self, score: Score) -> str:
+        """Say in words what samples a score is of."""
+        rows = len(score.noise)
+        return "the validation samples" if rows == self.samples else f"the first {rows} validation samples"
 
     def __call__(self, int8: onnx.ModelProto, known: Score | None = None) -> Score:
         """Run an int8 model over the holdout.

@@ -306,16 +306,14 @@ def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
     verdict = "kept" if kept else "dropped"
     noise = gain.told
     noise += "" if kept or not gain.sure else f", but less than the {least_db:.2g} dB asked for"
-    whole = len(before.noise) == scorer.samples
-    which = "the validation samples" if whole else f"the first {len(before.noise)} validation samples"
-    figures = f"SQNR on {which} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
+    figures = f"SQNR on {scorer.told(after)} {before.db:.2f} dB without, {after.db:.2f} dB with it; {noise}"
     if before.db == -math.inf:
         figures = "no validation sample has a signal to score by"
     notes = (*state.notes, f"{proposal.name} {verdict}: {figures}")
-    told = before, after
+    shown = before, after
     if inputs.job.quantization.explain:  # one step after the other, all on the same samples
-        told = scorer(state.built.model, score), scorer(built.model, after)
-    results = (*state.results, StepResult(proposal.name, told[0].db, told[1].db, kept))
+        shown = scorer(state.built.model, score), scorer(built.model, after)
+    results = (*state.results, StepResult(proposal.name, shown[0].db, shown[1].db, kept))
     if not kept:
         return replace(state, score=score, notes=notes, results=results, last=gain)
     table = proposal.table

@@ -12,7 +12,7 @@ from int8cal.numerics.metrics import sqnr_db
 from int8cal.quantization.build import build_model
 from int8cal.quantization.embeddings import squared_error
 from int8cal.search.islands import MORE_BYTES, bytes_worth_db
-from int8cal.search.search import Settled, scored
+from int8cal.search.search import Settled, scorer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,26 +58,28 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         }
         state = _with(state, inputs, chosen)
     elif able:
-        score = scored(state.built, inputs, state.score)
-        plain = state = replace(state, score=score)
+        scorer, score, plain = scorer_of(inputs), state.score, state
         largest = sorted(able, key=lambda offer: -math.prod(offer.embedding.dims))
         single = [[offer] for offer in largest] if len(able) > 1 else []
         for trial in (able, *single):
             offered = _with(plain, inputs, [*chosen, *trial])
-            found = scored(offered.built, inputs)
-            before, after = score.db, found.db
             worth = bytes_worth_db(_saved([*chosen, *trial]), index, state.plan)
-            if after < GOOD_DB:
-                worth = min(worth, MOST_LOSS_DB)
-            if before - after <= max(worth, LOSS_DB) or after >= ENOUGH_DB:
+            may_lose_db = max(min(worth, MOST_LOSS_DB), LOSS_DB)
+            score, found = scorer.compare(plain.built.model, score, offered.built.model, -may_lose_db)
+            before, after = score.first(len(found.noise)).db, found.db
+            if after >= GOOD_DB:
+                may_lose_db = max(worth, LOSS_DB)
+            if before - after <= may_lose_db or after >= ENOUGH_DB:
                 chosen, state = [*chosen, *trial], replace(offered, score=found)
                 told = f"{after:.2f} dB at the outputs, {before:.2f} dB with float tables"
-                figures = f"; {told}, on the validation samples"
+                figures = f"; {told}, on {scorer.told(found)}"
             else:
                 why = f"its codes cost too much, {after:.2f} dB at the outputs instead of {before:.2f}"
                 reasons |= {offer.embedding.node: why for offer in trial}
             if len(chosen) == len(able):
                 break
+        if not chosen:
+            state = replace(plain, score=score)
     taken = {offer.embedding.node for offer in chosen}
     notes = []
     for node, offer in offers.items():

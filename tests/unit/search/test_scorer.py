@@ -110,6 +110,11 @@ def test_a_point_that_shows_next_to_no_noise_decides_nothing():
         (Gain(0.01, 0.01, 0.2, 0.01, least_db=-0.01), 0.0, False),
         (Gain(0.0, 0.0, 0.0, 0.0, none=True, least_db=0.0), 0.0, True),
         (Gain(9.0, math.inf, 9.0, math.inf), 0.0, False),
+        # what may cost a little
+        (Gain(-0.1, 0.05, -0.1, 0.05, least_db=-0.2), -0.3, True),
+        (Gain(-0.1, 0.15, -0.1, 0.15, least_db=-0.4), -0.3, False),
+        (Gain(-0.1, 0.05, -0.1, 0.05, least_db=-0.4), -0.3, False),
+        (Gain(-0.6, 0.1, -0.6, 0.1, least_db=-0.8), -0.3, True),
     ],
 )
 def test_a_verdict_that_more_samples_would_hardly_change_needs_no_more(gain, least_db, decided):
