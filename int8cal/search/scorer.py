@@ -223,7 +223,8 @@ class Scorer:
         """
         first, second = known, None
         opened = _Opened(after)
-        for count in _looks(self.samples, long=self.samples * self._run_s > SCORING_S):
+        long, batch = self.samples * self._run_s > SCORING_S, batch_size(self._signature)
+        for count in _looks(self.samples, long=long, batch=batch):
             if first is None or len(first.noise) < count:
                 opened.close()  # large models are not held twice
                 first = self._up_to(count, first, _Opened(before))
@@ -321,11 +322,11 @@ class _Opened:
         self._session = None
 
 
-def _looks(samples: int, *, long: bool) -> tuple[int, ...]:
-    """Return after how many samples two models are compared."""
-    quarter, half = -(-samples // 4), -(-samples // 2)
-    looks = ([quarter] if long and quarter >= LEAST_QUARTER else []) + ([half] if 1 < half < samples else [])
-    return (*looks, samples)
+def _looks(samples: int, *, long: bool, batch: int = 1) -> tuple[int, ...]:
+    """Return after how many samples two models are compared: whole batches, where these are fixed."""
+    quarter, half = (-(-samples // (parts * batch)) * batch for parts in (4, 2))
+    looks = ([quarter] if long and quarter >= LEAST_QUARTER else []) + ([half] if half > 1 else [])
+    return (*(each for each in dict.fromkeys(looks) if each < samples), samples)
 
 
 @dataclass(frozen=True)

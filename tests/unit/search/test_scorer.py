@@ -141,6 +141,11 @@ def test_models_are_compared_on_a_part_of_the_samples_first(samples, looks, long
     assert scorer._looks(samples, long=True) == long
 
 
+@pytest.mark.parametrize(("batch", "looks"), [(2, (8, 16, 32)), (10, (10, 20, 32)), (16, (16, 32)), (32, (32,))])
+def test_a_part_is_made_of_whole_batches(batch, looks):
+    assert scorer._looks(32, long=True, batch=batch) == looks
+
+
 def test_of_models_that_differ_by_nothing_few_are_called_better():
     rng = np.random.default_rng(2)
     better = total = 0
