@@ -118,6 +118,11 @@ class Gain:
         """Whether one of the two falls, by more than the noise of the samples."""
         return self.db < -self.margin_db or self.mean_db < -self.mean_margin_db
 
+    @property
+    def most_db(self) -> float:
+        """What it clearly does not exceed."""
+        return self.db + CLEAR * self.margin_db
+
     def decided(self, least_db: float = 0.0) -> bool:
         """Whether more samples would hardly change the verdict: with margins CLEAR times as wide it is the same.
 
@@ -127,7 +132,7 @@ class Gain:
         Args:
             least_db: By how much more than that the score has to rise; below zero for what it may fall by.
         """
-        low, high = self.db - CLEAR * self.margin_db, self.db + CLEAR * self.margin_db
+        low, high = self.db - CLEAR * self.margin_db, self.most_db
         mean_high = self.mean_db + CLEAR * self.mean_margin_db
         better = low > least_db and self.least_db > min(least_db, 0.0)
         worse = high < least_db or (least_db >= 0 and mean_high < 0)

@@ -23,7 +23,7 @@ from int8cal.search.search import Proposal, Remark
 from int8cal.search.steps.second_order import rounded_again
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from int8cal.graph.plan import Plan
     from int8cal.quantization.table import CalibrationTable, LeftKey, StepResult
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.islands import Chosen
     from int8cal.search.precision import Sweep
+    from int8cal.search.residual import Upgrade
+    from int8cal.search.scorer import Gain
     from int8cal.search.search import Proposals, Settled, State
 
 HALF_DB = 3.0  # that a round has gained, for another one
@@ -156,20 +158,7 @@ def _round(
     precision.probe.close()
     taken, lines = precision.upgrades(sweep, allowance, residual=unsigned, least_worth=worth)
     state = yield Remark(lines)
-    tensors = sorted((each for each in taken if each.tensor), key=lambda each: -each.gain / each.us)
-    # together they may be worth less than their time, since what each takes away was measured by itself
-    for count in dict.fromkeys((len(tensors), (len(tensors) + 1) // 2) if tensors else ()):
-        some = tensors[:count]
-        table = with_residual_codes(state.table, state.plan, [node for each in some for node in each.residual])
-        fine = {node: channels for each in some for node, channels in each.fine.items()}
-        table = rounded_again(state, inputs, with_fine_channels(table, state.plan, fine))
-        us = math.fsum(each.us for each in some)
-        name = "residual codes of inputs" if count == len(tensors) else "residual codes of some inputs"
-        state = yield Proposal(name, table, least_db=inputs.worth_db(us))
-        if state.results[-1].kept:
-            codes = ((frozenset((*each.residual, *each.fine)), each.us) for each in some)
-            spent = replace(spent, codes=(*spent.codes, *codes))
-            break
+    state, spent = yield from _residual_codes(state, inputs, [each for each in taken if each.tensor], spent)
     left = {
         node: f"{each.what} takes away {100 * each.gain:.0f} % of the noise" for each in taken for node in each.floats
     }
@@ -180,6 +169,37 @@ def _round(
             spent = replace(spent, float_us=spent.float_us + us)
     state, chosen = yield from _islands(state, inputs, precision.elements, sweep, spent)
     return state, spent if chosen is None else spent.left(chosen)
+
+
+def _residual_codes(
+    state: State, inputs: Inputs, wanted: Iterable[Upgrade], spent: _Spent
+) -> Generator[Proposal | Remark | Settled, State, tuple[State, _Spent]]:
+    """Offer residual codes of all tensors that want them, and if that is not worth its time, of half of these.
+
+    Together they may be worth less than their time, since what each takes away was measured by itself. Half of them is
+    not tried where all did no harm, and gained less than half would have to.
+    """
+    tensors = sorted(wanted, key=lambda each: -each.gain / each.us)
+    tried: Gain | None = None
+    for count in dict.fromkeys((len(tensors), (len(tensors) + 1) // 2) if tensors else ()):
+        some = tensors[:count]
+        us = math.fsum(each.us for each in some)
+        least_db = inputs.worth_db(us)
+        if tried is not None and 0 <= tried.db <= tried.most_db < least_db:
+            asked = f"all gain no more than {tried.most_db:.2f} dB, half of them have to gain {least_db:.2g} dB"
+            state = yield Remark((f"residual codes of some inputs dropped: {asked}",))
+            break
+        table = with_residual_codes(state.table, state.plan, [node for each in some for node in each.residual])
+        fine = {node: channels for each in some for node, channels in each.fine.items()}
+        table = rounded_again(state, inputs, with_fine_channels(table, state.plan, fine))
+        name = "residual codes of inputs" if count == len(tensors) else "residual codes of some inputs"
+        state = yield Proposal(name, table, least_db=least_db)
+        if state.results[-1].kept:
+            codes = ((frozenset((*each.residual, *each.fine)), each.us) for each in some)
+            spent = replace(spent, codes=(*spent.codes, *codes))
+            break
+        tried = state.last
+    return state, spent
 
 
 def _with_residual_codes(state: State) -> set[str]:

@@ -8,9 +8,12 @@ from int8cal.graph.chains import find_chains
 from int8cal.quantization.corrections import FineChannels, ResidualCodes, Rounding
 from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.derived_tables import without_noise_of
-from int8cal.search.candidate import plain_candidate
-from int8cal.search.search import first_state
-from int8cal.search.steps.output_error import _factors_left
+from int8cal.quantization.table import StepResult
+from int8cal.search.candidate import Inputs, plain_candidate
+from int8cal.search.residual import Upgrade
+from int8cal.search.scorer import Gain
+from int8cal.search.search import Proposal, Remark, first_state
+from int8cal.search.steps.output_error import _factors_left, _residual_codes, _Spent
 
 TEXT = """g (float[N,128] x) => (float[N,24] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
@@ -58,3 +61,31 @@ def test_factors_go_with_the_layers_that_read_them_and_a_layer_that_stays_keeps_
     table = without_noise_of(state.table, (state.plan, smaller), {left: "why"}, "left_for_accuracy")
     found = _factors_left(state, inputs, table, smaller)
     assert (None if found is None else tuple(found.values)) == kept
+
+
+@pytest.mark.parametrize(
+    ("gain", "then"),
+    [
+        (Gain(0.5, 0.2, 0.5, 0.2), "all gain no more than 0.90 dB, half of them have to gain 1 dB"),
+        (Gain(0.5, 0.3, 0.5, 0.3), "residual codes of some inputs"),
+        (Gain(1.5, 0.1, 1.5, 0.1), "residual codes of some inputs"),
+        (Gain(-0.5, 0.1, -0.5, 0.1), "residual codes of some inputs"),  # half of them may do no harm
+    ],
+)
+def test_half_of_the_residual_codes_are_not_tried_where_all_gain_less_than_half_have_to(
+    search_inputs, monkeypatch, gain, then
+):
+    monkeypatch.setattr(Inputs, "worth_db", lambda self, us: us)
+    inputs = search_inputs(CHAINS, S=np.ones(8), T=np.zeros(8), A=(8, 8), B=(8, 8), C=(8, 4))
+    state = first_state(inputs, plain_candidate(inputs))
+    wanted = [Upgrade(node, (node,), (), 0.1, 1.0, tensor) for node, tensor in (("Gemm_h", "e"), ("Gemm_y", "r"))]
+    offers = _residual_codes(state, inputs, wanted, _Spent())
+    first = next(offers)
+    assert (first.name, first.least_db) == ("residual codes of inputs", 2.0)
+    dropped = StepResult(first.name, 30.0, 30.0 + gain.db, kept=False)
+    second = offers.send(replace(state, results=(dropped,), last=gain))
+    told = second.lines[0].partition(": ")[2] if isinstance(second, Remark) else second.name
+    assert told == then
+    if isinstance(second, Proposal):
+        assert second.least_db == 1.0
+        assert ResidualCodes.of(second.table).values.keys() == {"Gemm_h"}
