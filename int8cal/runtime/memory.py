@@ -6,7 +6,7 @@ import ctypes
 from functools import cache
 
 # What is freed and less than this is taken again before long, by the next session: a page that was given back comes at
-# 5 us, 2 to 10 % of the CPU time of a command on a model of 20 to 100 MB.
+# 5 us, 2 to 10 % of the CPU time of a command on a model of 20 to 350 MB.
 KEPT_BYTES = 256_000_000
 
 

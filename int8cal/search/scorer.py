@@ -92,7 +92,7 @@ class Gain:
         margin_db: From it down to its one-sided 90 % bound.
         mean_db, mean_margin_db: Likewise the mean of the differences where noise is seen; all these points count alike.
         none: Whether the noise is the same to the last bit, at every point of every sample.
-        least_db: The difference at the point where it is least, less CLEAR times its margin.
+        weakest_db: The difference at the point where it is least, less CLEAR times its margin.
     """
 
     db: float
@@ -100,7 +100,7 @@ class Gain:
     mean_db: float
     mean_margin_db: float
     none: bool = False
-    least_db: float = -math.inf
+    weakest_db: float = -math.inf
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -134,7 +134,7 @@ class Gain:
         """
         low, high = self.db - CLEAR * self.margin_db, self.most_db
         mean_high = self.mean_db + CLEAR * self.mean_margin_db
-        better = low > least_db and self.least_db > min(least_db, 0.0)
+        better = low > least_db and self.weakest_db > min(least_db, 0.0)
         worse = high < least_db or (least_db >= 0 and mean_high < 0)
         return better or worse or (least_db >= 0 and max(high, mean_high) < TRIFLE_DB)
 
@@ -311,7 +311,7 @@ class _Opened:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
-        self._session: Session | None = None
+        self._opened: tuple[Session, dict[str, str]] | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -319,12 +319,13 @@ class _Opened:
 
     def run(self, points: Sequence[ScorePoint], threads: int) -> tuple[Session, dict[str, str]]:
         """Return a session that gives the tensors of the points, and their names there."""
-        model, names = scored_int8(self.model, points)
-        self._session = self._session or Session(model, threads=threads, at_once=SIDE_BY_SIDE)
-        return self._session, names
+        if self._opened is None:
+            model, names = scored_int8(self.model, points)
+            self._opened = Session(model, threads=threads, at_once=SIDE_BY_SIDE), names
+        return self._opened
 
     def close(self) -> None:
-        self._session = None
+        self._opened = None
 
 
 def _looks(samples: int, *, long: bool, batch: int = 1) -> tuple[int, ...]:

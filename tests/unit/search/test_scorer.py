@@ -98,23 +98,23 @@ def test_a_point_that_shows_next_to_no_noise_decides_nothing():
 @pytest.mark.parametrize(
     ("gain", "least_db", "decided"),
     [
-        (Gain(1.0, 0.4, 1.0, 0.4, least_db=0.2), 0.0, True),
-        (Gain(1.0, 0.6, 1.0, 0.6, least_db=-0.2), 0.0, False),
-        (Gain(1.0, 0.4, 1.0, 0.4, least_db=-0.1), 0.0, False),  # one point may lose
-        (Gain(1.0, 0.2, 1.0, 0.2, least_db=0.6), 0.7, False),
-        (Gain(1.0, 0.2, 1.0, 0.2, least_db=0.6), 1.5, True),  # too little
-        (Gain(-1.0, 0.4, 0.5, 0.1, least_db=-1.8), 0.0, True),
-        (Gain(0.5, 0.1, -1.0, 0.4, least_db=-1.8), 0.0, True),
-        (Gain(-1.0, 0.6, -0.1, 0.4, least_db=-2.2), 0.0, False),
-        (Gain(0.01, 0.01, 0.01, 0.01, least_db=-0.01), 0.0, True),  # next to nothing, either way
-        (Gain(0.01, 0.01, 0.2, 0.01, least_db=-0.01), 0.0, False),
-        (Gain(0.0, 0.0, 0.0, 0.0, none=True, least_db=0.0), 0.0, True),
+        (Gain(1.0, 0.4, 1.0, 0.4, weakest_db=0.2), 0.0, True),
+        (Gain(1.0, 0.6, 1.0, 0.6, weakest_db=-0.2), 0.0, False),
+        (Gain(1.0, 0.4, 1.0, 0.4, weakest_db=-0.1), 0.0, False),  # one point may lose
+        (Gain(1.0, 0.2, 1.0, 0.2, weakest_db=0.6), 0.7, False),
+        (Gain(1.0, 0.2, 1.0, 0.2, weakest_db=0.6), 1.5, True),  # too little
+        (Gain(-1.0, 0.4, 0.5, 0.1, weakest_db=-1.8), 0.0, True),
+        (Gain(0.5, 0.1, -1.0, 0.4, weakest_db=-1.8), 0.0, True),
+        (Gain(-1.0, 0.6, -0.1, 0.4, weakest_db=-2.2), 0.0, False),
+        (Gain(0.01, 0.01, 0.01, 0.01, weakest_db=-0.01), 0.0, True),  # next to nothing, either way
+        (Gain(0.01, 0.01, 0.2, 0.01, weakest_db=-0.01), 0.0, False),
+        (Gain(0.0, 0.0, 0.0, 0.0, none=True, weakest_db=0.0), 0.0, True),
         (Gain(9.0, math.inf, 9.0, math.inf), 0.0, False),
         # what may cost a little
-        (Gain(-0.1, 0.05, -0.1, 0.05, least_db=-0.2), -0.3, True),
-        (Gain(-0.1, 0.15, -0.1, 0.15, least_db=-0.4), -0.3, False),
-        (Gain(-0.1, 0.05, -0.1, 0.05, least_db=-0.4), -0.3, False),
-        (Gain(-0.6, 0.1, -0.6, 0.1, least_db=-0.8), -0.3, True),
+        (Gain(-0.1, 0.05, -0.1, 0.05, weakest_db=-0.2), -0.3, True),
+        (Gain(-0.1, 0.15, -0.1, 0.15, weakest_db=-0.4), -0.3, False),
+        (Gain(-0.1, 0.05, -0.1, 0.05, weakest_db=-0.4), -0.3, False),
+        (Gain(-0.6, 0.1, -0.6, 0.1, weakest_db=-0.8), -0.3, True),
     ],
 )
 def test_a_verdict_that_more_samples_would_hardly_change_needs_no_more(gain, least_db, decided):
@@ -128,8 +128,8 @@ def test_the_point_that_gains_least_is_told_with_its_margin():
     gain = gain_of(score(noise), score(noise * shares))
     own = [gain_of(score(noise[:, [k]]), score(noise[:, [k]] * shares[:, [k]])) for k in range(2)]
     least = min(own, key=lambda each: each.db)
-    assert gain.least_db == pytest.approx(least.db - 2 * least.margin_db)
-    assert gain.least_db < gain.mean_db
+    assert gain.weakest_db == pytest.approx(least.db - 2 * least.margin_db)
+    assert gain.weakest_db < gain.mean_db
 
 
 @pytest.mark.parametrize(
