@@ -232,7 +232,8 @@ class Scorer:
         for count in _looks(self.samples, long=long, batch=batch):
             if first is None or len(first.noise) < count:
                 opened.close()  # large models are not held twice
-                first = self._up_to(count, first, _Opened(before))
+                # where few samples are run, opening takes longer: what is in force is needed again, and is opened once
+                first = self._up_to(count if long else self.samples, first, _Opened(before))
             second = self._up_to(count, second, opened)
             if gain_of(first.first(count), second).decided(least_db):
                 break

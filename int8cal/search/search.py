@@ -255,6 +255,7 @@ def propose_layers(
     if small and (not state.last.surely_worse or scorer_of(inputs).samples < PARTED_BY):
         return
     before = scored(state.built, inputs, state.score)
+    state = yield Settled(replace(state, score=before))  # what was run is not run again
     size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
     harmless: list[str] = []
     for first in range(0, len(changed), size):

@@ -7,6 +7,7 @@ import pytest
 
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.integers import Bias
+from int8cal.search import scorer
 from int8cal.search import search as search_module
 from int8cal.search.candidate import plain_candidate
 from int8cal.search.search import first_state, propose_layers, search
@@ -76,6 +77,13 @@ def test_where_every_layer_does_harm_nothing_changes(inputs, nodes):
     assert [each.kept for each in found.results] == [False]
     assert found.last.surely_worse
     assert not Bias.of(found.table)
+
+
+def test_the_whole_score_that_parts_are_told_by_stays_with_the_state(inputs, nodes, monkeypatch):
+    monkeypatch.setattr(scorer, "SCORING_S", -1.0)  # else it is taken whole before
+    found = after(inputs, {}, dict.fromkeys(nodes, SHIFT))
+    assert found.last.surely_worse
+    assert len(found.score.noise) == inputs.holdout.scorer.samples
 
 
 def test_layers_that_stay_as_they_are_are_not_offered(inputs, nodes):
