@@ -22,7 +22,7 @@ from int8cal.runtime.batching import batch_size, make_feed, run_group
 from int8cal.runtime.sessions import QUIET, Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     import onnx
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
+
+    _Outputs = Mapping[str, npt.NDArray[Any]]
 
 _ROWS, _MORE_ROWS, _SMALL, _GROUPS = 4, 16, 4096, 4  # rows; of samples of so few values; and batches of strangers
 # Kernels add in another order for other numbers of rows: 100 dB and more. Where all rows have a part in each: 4 dB with
@@ -166,6 +168,29 @@ def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> st
     shapes = [(values.shape, alone[0][name].shape) for name, values in beside.items()]
     if size == 1 and all(first == second and 0 not in first for first, second in shapes):
         return f'output "{next(iter(beside))}" is one for all rows'
+    return _overlap(session, together, beside, alone[len(rows) - 1]) if size == 1 else None
+
+
+def _overlap(session: Session, together: dict[str, npt.NDArray[Any]], beside: _Outputs, last: _Outputs) -> str | None:
+    """Say which output gets another number of rows by the last row than this one gives alone; None where none does.
+
+    What is found in each row, as boxes, adds up to what is found in all; what a transposed convolution makes of steps
+    overlaps.
+    """
+    rows = len(next(iter(together.values())))
+    sizes = {name: (len(each), len(last[name])) for name, each in beside.items() if each.ndim and last[name].ndim}
+    open_to = {name: each for name, each in sizes.items() if each[1] and each[0] != rows * each[1]}
+    if not open_to:
+        return None
+    try:
+        fewer = session.run({name: values[:-1] for name, values in together.items()})
+    except DataError:  # it takes certain numbers of rows
+        return None
+    again = session.run(together)
+    for name, (whole, one) in open_to.items():
+        without = len(fewer[name])
+        if len(again[name]) == whole != without and one != whole - without:  # else it draws random numbers
+            return f'output "{name}" has {whole} rows for {rows} of them, {without} for {rows - 1}, and {one} for one'
     return None
 
 
@@ -182,13 +207,32 @@ def _strangers(feeds: Feeds, size: int) -> list[Sample]:
 
 def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int, size: int) -> float | None:
     """Return the SQNR of a row beside others against the row by itself; None where an output has no such rows."""
-    fits = beside.ndim == alone.ndim > 0 and len(beside) == rows and len(alone) == size
-    if not fits or beside.dtype.kind != "f":
+    if beside.dtype.kind != "f" or beside.ndim != alone.ndim or not alone.ndim:
+        return None
+    if size == 1 and len(alone) > 1:
+        return _decibels_of_several(beside, alone, at, rows)
+    if (len(beside), len(alone)) != (rows, size):
         return None
     if beside.shape[1:] != alone.shape[1:]:  # as many columns as rows: each row is held against all
         sizes = set(zip(beside.shape[1:], alone.shape[1:], strict=True))
         return -np.inf if size == 1 and sizes <= {(rows, 1), *((each, each) for each in beside.shape)} else None
-    expected, actual = alone[min(at, size - 1)], beside[at]
+    return _sqnr(alone[min(at, size - 1)], beside[at])
+
+
+def _decibels_of_several(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int) -> float | None:
+    """Return what `_decibels` does of several values for each row: rows one after the other, or in turn."""
+    if len(beside) != rows * len(alone) or beside.shape[1:] != alone.shape[1:]:
+        return None
+    size = len(alone)
+    after_another, in_turn = beside[at * size : (at + 1) * size], beside[at::rows]
+    if alone.ndim > 1 and (after_another[:, 0] - alone[:, 0] == at).all():  # found boxes, and the image they are in
+        alone, after_another, in_turn = (each[:, 1:] for each in (alone, after_another, in_turn))
+    ratios = [_sqnr(alone, each) for each in (after_another, in_turn)]
+    return None if None in ratios else max(each for each in ratios if each is not None)
+
+
+def _sqnr(expected: npt.NDArray[Any], actual: npt.NDArray[Any]) -> float | None:
+    """Return the SQNR of values in dB; None where they are the same zeros, or not finite."""
     if not np.isfinite(actual).all():
         return None
     if not np.isfinite(expected).all():

@@ -352,10 +352,10 @@ def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
     """
     channels = 1 if axis is None else value.shape[axis]
     positions = value.size // max(channels, 1)
+    if op in _WAVES and value.ndim and max(value.shape) == value.size >= _LEAST_WAVE:
+        return "waveform"
     if not value.size or value.ndim < 2:
         return "values"
-    if op in _WAVES and max(value.shape) == value.size >= _LEAST_WAVE:
-        return "waveform"
     if channels >= _LEAST_EMBEDDING and (op in _POOLING or _of_length_one(value) or _EMBEDDING_NAMES.search(name)):
         return "embedding"
     if op in _SOFTMAX or _sums_to_one(value, axis):

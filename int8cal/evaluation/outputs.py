@@ -324,6 +324,9 @@ class OutputComparison:
                 f'the first float output "{self._scores}" has shape {x.shape} per sample, not one row of class scores'
             )
             return
+        if self._groups[self._scores or ""][0].group.kind == "waveform":
+            self._unlike_scores = f'the first float output "{self._scores}" is a waveform, not a row of class scores'
+            return
         self._classes = int(first.size)
         self._agree += int(first.argmax() == second.argmax())
         if sample.label is None:

@@ -140,6 +140,69 @@ def test_an_output_of_all_rows_is_of_a_whole_file(tmp_path):
     assert '"z" is one for all rows' in feeds.made[0]
 
 
+def ended(model, body, output, shape=("M",)):
+    """A model whose output is made of what was its output."""
+    model.graph.node.extend(onnx.parser.parse_graph(f"g (float[N, 4] y) => (float[M] {output}) {{ {body} }}").node)
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, shape))
+    for name, value in (("all", [-1]), ("axis", [1])):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(value, np.int64), name))
+    model.graph.initializer.append(numpy_helper.from_array(np.full((4, 1, 4), 0.25, np.float32), "kernel"))
+    return model
+
+
+BLOCKS = {
+    "row after row": "z = Reshape (y, all)",
+    "column after column": "b = Transpose <perm: ints = [1, 0]> (y) z = Reshape (b, all)",
+}
+# two samples for a row, as a vocoder's last layer makes them, and two more at the end
+UPSAMPLED = """t = Transpose <perm: ints = [1, 0]> (y) u = Unsqueeze (t, zeroth)
+    c = ConvTranspose <strides: ints = [2]> (u, kernel) z = Reshape (c, all)"""
+
+
+@pytest.mark.parametrize("end", BLOCKS.values(), ids=BLOCKS)
+@pytest.mark.parametrize("body", MIXING.values(), ids=MIXING)
+def test_rows_of_which_an_output_has_several_values_each_stay_together(tmp_path, body, end):
+    feeds = opened(tmp_path, ended(network(body), end, "z"), 5)
+    assert feeds.signature.whole
+    assert '"z"' in feeds.made[0]
+
+
+@pytest.mark.parametrize("end", BLOCKS.values(), ids=BLOCKS)
+def test_rows_of_which_an_output_has_values_of_their_own_are_cut(tmp_path, end):
+    feeds = opened(tmp_path, ended(network("h = Relu (a)"), end, "z"), 5)
+    assert (feeds.signature.whole, feeds.count) == (False, 30)
+
+
+def test_rows_whose_values_overlap_in_the_output_stay_together(tmp_path):
+    model = ended(network("h = Relu (a)"), UPSAMPLED, "z")
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "zeroth"))
+    feeds = opened(tmp_path, model, 5)
+    assert feeds.signature.whole
+    assert '"z" has 12 rows for 5 of them, 10 for 4, and 4 for one' in feeds.made[0]
+
+
+def test_found_boxes_that_begin_with_the_number_of_their_image_are_of_single_rows(tmp_path):
+    model = network("h = Relu (a)")
+    # two boxes for each row: its number, and three values of its own
+    boxes = """t = Shape (y) n = Slice (t, begin, end) r = Squeeze (n) i = Range (nil, r, one)
+        f = Cast <to: int = 1> (i) k = Reshape (f, column) b = Concat <axis: int = 1> (k, y) d = Concat <axis: int = 1> (b, b)
+        z = Reshape (d, five)"""
+    model = ended(model, boxes, "z", ("M", 5))
+    extra = {"begin": [0], "end": [1], "nil": 0, "one": 1, "column": [-1, 1], "five": [-1, 5]}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.array(value, np.int64), name) for name, value in extra.items()
+    )
+    assert opened(tmp_path, model, 5).count == 30
+
+
+def test_what_is_found_in_rows_is_as_much_as_in_each_of_them(tmp_path):
+    model = network("h = Relu (a)")
+    found = "p = Greater (y, least) i = NonZero (p) t = Transpose <perm: ints = [1, 0]> (i) z = Cast <to: int = 1> (t)"
+    model = ended(model, found, "z", ("M", 2))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0.05, np.float32), "least"))
+    assert opened(tmp_path, model, 5).count == 30
+
+
 def test_a_model_that_takes_no_more_rows_at_once_is_left_to_its_run(tmp_path):
     model = network("h = Reshape (a, one)")
     model.graph.initializer.append(numpy_helper.from_array(np.array([1, 16], np.int64), "one"))

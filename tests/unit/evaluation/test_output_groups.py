@@ -99,15 +99,18 @@ def test_coordinates_that_one_node_computes_with_the_scores_are_told_by_their_va
         ("embedding", (1, 128), "ReduceMean"),
         ("token logits", (1, 7, 5000), "MatMul"),
         ("waveform", (1, 1, 16000), "Tanh"),
+        ("waveform", (16000,), "Tanh"),
+        ("values", (16,), "Tanh"),
+        ("values", (), "Tanh"),
         ("probabilities", (1, 1), "Sigmoid"),
         ("boxes", (1, 100, 4), "Conv"),
         ("values", (1, 1), "Gemm"),
     ],
 )
 def test_kinds_follow_from_the_op_and_the_shape(kind, shape, op):
-    axis = 1 if len(shape) != 3 else 2
+    axis = {0: None, 1: 0, 3: 2}.get(len(shape), 1)
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
-    assert kind_of("y", values, 1 if kind == "waveform" else axis, op) == kind
+    assert kind_of("y", values, 1 if kind == "waveform" and axis == 2 else axis, op) == kind
 
 
 def test_rows_that_sum_to_one_are_class_scores_and_rows_of_length_one_are_embeddings():

@@ -8,6 +8,7 @@ import pytest
 import int8cal
 from int8cal.evaluation.data_checks import one_answer
 from int8cal.evaluation.gates import check_gates, parse_gate
+from int8cal.evaluation.output_groups import OutputGroup
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import Evaluation, Saturation, Size
 from int8cal.numerics.metrics import EXACT_DB
@@ -103,6 +104,19 @@ def test_a_dead_output_is_seen_where_the_runtime_writes_into_its_arrays_again():
         y[:] = np.arange(6)
         comparison.add(Bare({}), {"y": x}, {"y": y})
     assert comparison.outputs()["y"].faults
+
+
+def test_the_largest_value_of_a_waveform_is_no_class():
+    rng = np.random.default_rng(0)
+    found = []
+    for kind in ("waveform", "class scores"):
+        groups = {"y": (OutputGroup("y", kind),)}
+        comparison = OutputComparison((("y", "y"),), lambda _, __, groups=groups: groups)
+        for _ in range(3):
+            x = rng.normal(size=4000)
+            comparison.add(Bare({}), {"y": x}, {"y": x + 1e-4})
+        found.append((comparison.metrics().agreement, comparison.reasons().get("metrics.agreement", "")))
+    assert found == [(None, 'the first float output "y" is a waveform, not a row of class scores'), (1.0, "")]
 
 
 def test_an_output_that_is_mostly_noise_gets_a_warning():
