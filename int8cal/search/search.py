@@ -254,15 +254,16 @@ def propose_layers(
         return
     if small and (not state.last.surely_worse or scorer_of(inputs).samples < PARTED_BY):
         return
-    before = scored(state.built, inputs, state.score)
-    state = yield Settled(replace(state, score=before))  # what was run is not run again
+    scorer, score = scorer_of(inputs), state.score
     size = -(-len(changed) // min(MOST_PARTS, max(LEAST_PARTS, PARTS_OF // len(changed))))
     harmless: list[str] = []
     for first in range(0, len(changed), size):
         part = changed[first : first + size]
         built = build_model(inputs.index, state.plan, with_only(part), state.built)
-        if scored(built, inputs).db >= before.db:
+        score, after = scorer.compare(state.built.model, score, built.model)
+        if gain_of(score.first(len(after.noise)), after).db >= 0:
             harmless += part
+    state = yield Settled(replace(state, score=score))  # what was run is not run again
     if not harmless:
         return
     state = yield Proposal(f"{name} of {len(harmless)} of {len(changed)} layers", with_only(harmless))

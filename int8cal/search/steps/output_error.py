@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from int8cal.search.search import Proposals, Settled, State
 
 HALF_DB = 3.0  # that a round has gained, for another one
+ENOUGH_DB = 60.0  # of the score, with a thousandth of the signal as noise: no further round is worth its time
 QUICK_S = 0.25  # estimated, of an inference for each tensor: in so little time the noise of all is measured, and told
 
 
@@ -44,7 +45,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 
     Ranges are chosen on samples that they are not scored on. More precision is chosen on a few samples too: that less
     noise is made there is no matter of which samples they are. Where half of the noise is gone after that, all is
-    measured again: what made it has drowned the others.
+    measured again, unless what is left is next to nothing: what made it has drowned the others.
     """
     holdout = inputs.holdout
     samples = holdout.fit or holdout.validation
@@ -54,7 +55,7 @@ def propose(state: State, inputs: Inputs) -> Proposals:
         return
     spent, rounds, gained = _Spent(), len(state.results), math.inf
     precision: Precision | None = None
-    while gained >= HALF_DB:
+    while gained >= HALF_DB and (precision is None or state.score is None or state.score.db < ENOUGH_DB):
         plan = inputs.ranged(state.plan)
         # what was measured of the same nodes is not measured again
         if precision is None or precision.plan != plan:

@@ -79,11 +79,20 @@ def test_where_every_layer_does_harm_nothing_changes(inputs, nodes):
     assert not Bias.of(found.table)
 
 
-def test_the_whole_score_that_parts_are_told_by_stays_with_the_state(inputs, nodes, monkeypatch):
-    monkeypatch.setattr(scorer, "SCORING_S", -1.0)  # else it is taken whole before
+def test_parts_are_scored_on_as_many_samples_as_tell_them(inputs, nodes, monkeypatch):
+    monkeypatch.setattr(scorer, "SCORING_S", -1.0)  # else what is in force is scored whole at once
+    ran, score = [], scorer.Scorer._score
+
+    def counted(self, int8, rows):
+        ran.append(rows)
+        return score(self, int8, rows)
+
+    monkeypatch.setattr(scorer.Scorer, "_score", counted)
     found = after(inputs, {}, dict.fromkeys(nodes, SHIFT))
     assert found.last.surely_worse
-    assert len(found.score.noise) == inputs.holdout.scorer.samples
+    half = range(inputs.holdout.scorer.samples // 2)
+    assert ran == [half] * 4  # the one in force, all together, and each by itself
+    assert len(found.score.noise) == len(half)
 
 
 def test_layers_that_stay_as_they_are_are_not_offered(inputs, nodes):

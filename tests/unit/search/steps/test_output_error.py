@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from int8cal.quantization.corrections.equalization import Equalization
 from int8cal.quantization.derived_tables import without_noise_of
 from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import Inputs, plain_candidate
+from int8cal.search.recipes import RECIPES
 from int8cal.search.residual import Upgrade
 from int8cal.search.scorer import Gain
-from int8cal.search.search import Proposal, Remark, first_state
-from int8cal.search.steps.output_error import _factors_left, _residual_codes, _Spent
+from int8cal.search.search import Proposal, Remark, Settled, first_state, search
+from int8cal.search.steps import output_error
+from int8cal.search.steps.output_error import ENOUGH_DB, HALF_DB, _factors_left, _residual_codes, _Spent
 
 TEXT = """g (float[N,128] x) => (float[N,24] y) {
     n = LayerNormalization <axis = -1> (x, S, T) m = MatMul (n, W) y = Add (m, B)
@@ -89,3 +92,30 @@ def test_half_of_the_residual_codes_are_not_tried_where_all_gain_less_than_half_
     if isinstance(second, Proposal):
         assert second.least_db == 1.0
         assert ResidualCodes.of(second.table).values.keys() == {"Gemm_h"}
+
+
+@pytest.mark.parametrize(
+    ("gain_db", "db", "rounds"),
+    [
+        (10.0, 30.0, 2),
+        (HALF_DB - 0.1, 30.0, 1),  # more than half of the noise is what it was
+        (10.0, ENOUGH_DB + 1.0, 1),  # what is left is next to nothing
+    ],
+)
+def test_what_is_left_is_measured_again_where_that_is_much_and_half_of_it_was_drowned(
+    search_inputs, monkeypatch, gain_db, db, rounds
+):
+    measured = []
+
+    def measure(state, inputs, precision, spent):
+        measured.append(precision)
+        gain = gain_db if len(measured) == 1 else 0.0
+        result = StepResult("residual codes of inputs", db - gain, db, kept=True)
+        state = yield Settled(replace(state, results=(*state.results, result), score=SimpleNamespace(db=db)))
+        return state, spent
+
+    monkeypatch.setattr(output_error, "_round", measure)
+    inputs = search_inputs(CHAINS, S=np.ones(8), T=np.zeros(8), A=(8, 8), B=(8, 8), C=(8, 4))
+    inputs = replace(inputs, recipe=RECIPES["fast"])
+    search(first_state(inputs, plain_candidate(inputs)), [output_error.propose], inputs)
+    assert len(measured) == rounds
