@@ -207,7 +207,8 @@ class OutputComparison:
     def still(self) -> bool:
         """Whether the first model gives the same float outputs for all samples, of which there are several."""
         groups = [each for found in self._groups.values() for each in found if each.sums.count]
-        return self.samples > 1 and bool(groups) and all(each.changes.still for each in groups)
+        # of uneven outputs some samples were looked at, or none
+        return self.samples > 1 and bool(groups) and not self._uneven and all(each.changes.still for each in groups)
 
     def outputs(self) -> dict[str, OutputMetrics]:
         """Return the figures of each output, under the FP32 model's names; summed up once, whoever asks."""

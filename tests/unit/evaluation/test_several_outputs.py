@@ -91,6 +91,20 @@ def test_an_output_that_is_constant_in_both_models_is_not_dead():
     assert comparison.warnings() == ()
 
 
+def test_outputs_of_other_lengths_are_not_the_same_for_all_samples():
+    class Loose:
+        loose = frozenset({"y"})
+
+        def __call__(self, sample, outputs):
+            return {name: (OutputGroup(name, "values"),) for name in outputs}
+
+    comparison = OutputComparison((("y", "y"),), Loose())
+    for length, other in ((5, 5), (7, 6), (4, 4)):  # the first is compared before another is of unlike lengths
+        comparison.add(Bare({}), {"y": np.ones((1, length))}, {"y": np.ones((1, other))})
+    assert not comparison.still
+    assert comparison.warnings()[0].startswith('output "y" has another shape in the int8 model for 1 of 3 samples')
+
+
 def test_one_sample_is_enough_to_see_that_all_values_became_one():
     assert "does not change" in compared(1, dead=constant).warnings()[0]
     assert compared(1, fine=noisy(0.01)).warnings() == ()
