@@ -221,9 +221,9 @@ def _decibels(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: 
 
 def _decibels_of_several(beside: npt.NDArray[Any], alone: npt.NDArray[Any], at: int, rows: int) -> float | None:
     """Return what `_decibels` does of several values for each row: rows one after the other, or in turn."""
-    if len(beside) != rows * len(alone) or beside.shape[1:] != alone.shape[1:]:
-        return None
     size = len(alone)
+    if len(beside) != rows * size or beside.shape[1:] != alone.shape[1:] or not alone.size:
+        return None
     after_another, in_turn = beside[at * size : (at + 1) * size], beside[at::rows]
     if alone.ndim > 1 and (after_another[:, 0] - alone[:, 0] == at).all():  # found boxes, and the image they are in
         alone, after_another, in_turn = (each[:, 1:] for each in (alone, after_another, in_turn))

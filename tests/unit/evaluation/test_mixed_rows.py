@@ -181,6 +181,14 @@ def test_rows_whose_values_overlap_in_the_output_stay_together(tmp_path):
     assert '"z" has 12 rows for 5 of them, 10 for 4, and 4 for one' in feeds.made[0]
 
 
+def test_rows_without_values_in_an_output_are_cut(tmp_path):
+    model = ended(
+        network("h = Relu (a)"), "b = Concat <axis: int = 0> (y, y) z = Slice (b, nil, nil, axis)", "z", ("M", 0)
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), "nil"))
+    assert opened(tmp_path, model, 5).count == 30
+
+
 def test_found_boxes_that_begin_with_the_number_of_their_image_are_of_single_rows(tmp_path):
     model = network("h = Relu (a)")
     # two boxes for each row: its number, and three values of its own
