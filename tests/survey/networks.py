@@ -38,7 +38,7 @@ SPEED_S, MOST_RUNS, LEAST_RUNS = 4.0, 300, 5  # of both models in turn
 
 HEAD = """# Which networks were run
 What became of networks and graphs that went through `int8cal calibrate` with its defaults. The figures are of one machine (x86-64
-with VNNI); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
+with VNNI; those of tree 82493bf of one with AVX2); the page is made from `tests/survey/results.json` by `tests/survey/networks.py`, which says how to run it again.
 *Tree* is the commit of the code that gave a row, or the first one after which the row is known: later ones may have moved single
 figures.
 
