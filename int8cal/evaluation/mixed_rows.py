@@ -186,10 +186,10 @@ def _overlap(session: Session, together: dict[str, npt.NDArray[Any]], beside: _O
         fewer = session.run({name: values[:-1] for name, values in together.items()})
     except DataError:  # it takes certain numbers of rows
         return None
-    again = session.run(together)
     for name, (whole, one) in open_to.items():
         without = len(fewer[name])
-        if len(again[name]) == whole != without and one != whole - without:  # else it draws random numbers
+        # unless it draws random numbers
+        if without not in (whole, whole - one) and len(session.run(together)[name]) == whole:
             return f'output "{name}" has {whole} rows for {rows} of them, {without} for {rows - 1}, and {one} for one'
     return None
 

@@ -117,7 +117,7 @@ class OutputComparison:
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
-                self._classify(sample, x, y)
+                self._classify(name, sample, x, y)
         self._decide(floats)
 
     def _count_equal(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
@@ -318,15 +318,15 @@ class OutputComparison:
             if each.total.max_abs > 0.0 and getattr(outputs[name], key, 0.0) is None
         ]
 
-    def _classify(self, sample: Sample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    def _classify(self, name: str, sample: Sample, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         first, second = np.squeeze(x), np.squeeze(y)
         if first.ndim != 1 or first.size < 2:
             self._unlike_scores = self._unlike_scores or (
-                f'the first float output "{self._scores}" has shape {x.shape} per sample, not one row of class scores'
+                f'the first float output "{name}" has shape {x.shape} per sample, not one row of class scores'
             )
             return
-        if self._groups[self._scores or ""][0].group.kind == "waveform":
-            self._unlike_scores = f'the first float output "{self._scores}" is a waveform, not a row of class scores'
+        if self._groups[name][0].group.kind == "waveform":
+            self._unlike_scores = f'the first float output "{name}" is a waveform, not a row of class scores'
             return
         self._classes = int(first.size)
         self._agree += int(first.argmax() == second.argmax())
@@ -334,7 +334,7 @@ class OutputComparison:
             return
         if not 0 <= sample.label < first.size:
             raise DataError(
-                f'label {sample.label} is not a class of output "{self._scores}", which has {first.size}',
+                f'label {sample.label} is not a class of output "{name}", which has {first.size}',
                 where=sample.origin,
                 do="check the label file or the order of the class folders",
                 label=sample.label,

@@ -95,6 +95,14 @@ def test_parts_are_scored_on_as_many_samples_as_tell_them(inputs, nodes, monkeyp
     assert len(found.score.noise) == len(half)
 
 
+def test_what_parts_needed_of_the_score_in_force_stays_with_the_state(inputs, nodes, monkeypatch):
+    monkeypatch.setattr(scorer, "SCORING_S", -1.0)
+    first, second = nodes
+    found = after(inputs, {}, {first: (0.003, 0.003), second: SHIFT})  # half of the samples do not tell the first
+    assert not found.results[0].kept
+    assert len(found.score.noise) == inputs.holdout.scorer.samples
+
+
 def test_layers_that_stay_as_they_are_are_not_offered(inputs, nodes):
     assert after(inputs, dict.fromkeys(nodes, SHIFT), dict.fromkeys(nodes, SHIFT)).results == ()
 
