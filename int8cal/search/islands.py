@@ -183,7 +183,12 @@ def whole_bytes(index: Index, plan: Plan) -> int:
 
 def bytes_worth_db(saved: int, index: Index, plan: Plan) -> float:
     """Return what bytes are worth in decibels: as much as layers have to gain that stay float for them."""
-    return LEAST_DB * saved / whole_bytes(index, plan) / WORTH_BYTES
+    return byte_worth_db(index, plan) * saved
+
+
+def byte_worth_db(index: Index, plan: Plan) -> float:
+    """Return `bytes_worth_db` of one byte."""
+    return LEAST_DB / whole_bytes(index, plan) / WORTH_BYTES
 
 
 def _weights(index: Index, layers: Iterable[Layer]) -> dict[str, int]:

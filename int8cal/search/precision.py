@@ -25,7 +25,7 @@ from int8cal.probe.injection import ErrorSite, sites_among
 from int8cal.probe.noise import relative, run_seconds, sample_count
 from int8cal.probe.probe import Probe
 from int8cal.progress import track
-from int8cal.search.islands import BEYOND, TRIED
+from int8cal.search.islands import BEYOND, TRIED, byte_worth_db
 from int8cal.search.residual import RESIDUAL_LEAVES, Upgrade, residual_upgrades
 
 if TYPE_CHECKING:
@@ -379,7 +379,9 @@ class Precision:
         for each in sorted(self._possible(sweep, residual=residual), key=lambda each: -each.gain / each.us):
             # some channels of a tensor may be taken already, or all of them
             before = next((one for one in taken if one.tensor and one.tensor == each.tensor), None)
-            gain, us = (each.gain - before.gain, each.us - before.us) if before else (each.gain, each.us)
+            gain, us, more = each.gain, each.us, each.bytes
+            if before:
+                gain, us, more = gain - before.gain, us - before.us, more - before.bytes
             if gain < 0:  # more noise, as some channels leave of a tensor whose channels all have residual codes
                 continue
             if gain == 0 and least_worth:  # not measured
@@ -388,6 +390,9 @@ class Precision:
                 verdict = "too little to be tried"
             elif gain < least_worth * us / whole:
                 verdict = "too little for its time"
+            # with a price of time, what is worth that is tried, and the score decides about its bytes
+            elif not least_worth and _decibels(gain, taken) < more * self._byte_worth_db:
+                verdict = "too little for its bytes"
             elif us > left:
                 verdict = BEYOND
             else:
@@ -405,6 +410,10 @@ class Precision:
     def whole_us(self) -> float:
         """Estimated time of the int8 model, in microseconds."""
         return inference_us(self.model, self.plan, self.elements) + self.others_us
+
+    @cached_property
+    def _byte_worth_db(self) -> float:
+        return byte_worth_db(self.index, self.plan)
 
     def _possible(self, sweep: Sweep, *, residual: bool) -> list[Upgrade]:
         groups = {each.tensor: each.group for each in self.plan.tensors}
@@ -478,3 +487,9 @@ def _surely_less(both: Float64) -> bool:
     ratios = _ratios(both)[1]
     error = ratios.std(ddof=1) / math.sqrt(len(ratios))
     return bool((now - other).mean() > LEAST_SHARE / 5 and ratios.mean() < -max(SURE * error, LEAST_RATIO))
+
+
+def _decibels(gain: float, taken: Sequence[Upgrade]) -> float:
+    """Return by how much less noise raises the score at most, on top of what is taken and where there is no other."""
+    left = 1.0 - math.fsum(each.gain for each in taken)
+    return -10.0 * math.log10(max(1.0 - gain / max(left, gain), 1e-9)) if gain else 0.0

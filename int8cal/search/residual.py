@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ class Upgrade:
         us: Estimated microseconds.
         tensor: Whose residual codes it is about: of all channels, or of `fine` alone. "" for none.
         fine: Layers that get residual codes of some channels of their input, and which.
+        bytes: That the model grows by: weights of the second plane.
     """
 
     what: str
@@ -45,6 +47,7 @@ class Upgrade:
     us: float
     tensor: str = ""
     fine: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -89,15 +92,15 @@ def residual_upgrades(index: Index, plan: Plan, elements: Mapping[str, float]) -
     """
     found, readers = [], _readers(plan)
     for tensor, each in residual_groups(plan, elements).items():
-        whole = 1 - RESIDUAL_LEAVES
-        found.append(Upgrade(f"residual codes for {tensor}", each.nodes, (), whole, each.us, tensor))
-        layers = readers[tensor]
+        whole, layers = 1 - RESIDUAL_LEAVES, readers[tensor]
+        weights = sum(math.prod(layer.dims) for layer in layers)
+        found.append(Upgrade(f"residual codes for {tensor}", each.nodes, (), whole, each.us, tensor, bytes=weights))
         channels, part = _outlying(index, plan, layers)
         us = sum(fine_channels_us(layer, elements[tensor], len(channels) / layers[0].channels) for layer in layers)
         if channels and us < each.us:
             what = f"residual codes for {len(channels)} channel{'s' if len(channels) > 1 else ''} of {tensor}"
-            fine = dict.fromkeys(each.nodes, channels)
-            found.append(Upgrade(what, (), (), whole * part, us, tensor, fine))
+            fine, more = dict.fromkeys(each.nodes, channels), weights * len(channels) // layers[0].channels
+            found.append(Upgrade(what, (), (), whole * part, us, tensor, fine, more))
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from int8cal.job import CalibrationSettings, DataSettings, Job, QuantizationSettings
 from int8cal.quantization.table import blank_table
-from int8cal.search import search
+from int8cal.search import precision, search
 from int8cal.search.candidate import Inputs
 from int8cal.search.recipes import Recipe
 from int8cal.search.scorer import Holdout, Scorer
@@ -16,6 +16,7 @@ from int8cal.search.scorer import Holdout, Scorer
 def bytes_are_free(monkeypatch):
     """Let no step have to gain anything for its bytes: in nets of a few weights each is a large part of the file."""
     monkeypatch.setattr(search, "bytes_worth_db", lambda saved, index, plan: 0.0)
+    monkeypatch.setattr(precision, "byte_worth_db", lambda index, plan: 0.0)
 
 
 @pytest.fixture

@@ -183,6 +183,21 @@ def test_what_takes_more_time_than_its_share_of_the_noise_is_worth_is_left(bench
     assert any(line.startswith(dearest.what) and line.endswith(": too little for its time") for line in lines)
 
 
+def test_what_makes_the_model_grow_by_more_than_it_is_worth_is_left(bench):
+    precision, ranges, _ = measured(bench, mlp(bench), feeds(8, 32))
+    sweep = precision.sweep(affines(ranges))
+    whole = next(each for each in precision.upgrades(sweep, math.inf)[0] if each.bytes)  # before all others
+    assert whole.bytes == sum(math.prod(layer.dims) for layer in precision.plan.layers if layer.node in whole.residual)
+    price = -10 * math.log10(1 - whole.gain) / whole.bytes
+    vars(precision)["_byte_worth_db"] = 0.99 * price
+    assert whole in precision.upgrades(sweep, math.inf)[0]
+    vars(precision)["_byte_worth_db"] = 1.01 * price
+    taken, lines = precision.upgrades(sweep, math.inf)
+    assert whole not in taken
+    assert any(line.startswith(whole.what) and line.endswith(": too little for its bytes") for line in lines)
+    assert whole in precision.upgrades(sweep, math.inf, least_worth=1e-9)[0]  # where time has a price, that decides
+
+
 def test_what_is_beyond_the_allowance_by_itself_is_not_measured(bench):
     precision, ranges, _ = measured(bench, residual(bench), feeds(8, 3, 8, 8))
     every, some = (precision.open_to_residual_codes(allowance) for allowance in (math.inf, 0.0))
