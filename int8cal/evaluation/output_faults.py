@@ -198,6 +198,39 @@ class Changes:
         return any(other and not reference for reference, other in (self._same, self._flat))
 
 
+class Spread:
+    """How far an output is from its mean over samples: what of its values tells one sample from another."""
+
+    def __init__(self) -> None:
+        self._mean: npt.NDArray[np.float64] | None = None
+        self._samples = 0
+        self._squares = 0.0
+        self._alike = True
+
+    def add(self, values: Values) -> None:
+        """Take one sample; nothing can be said where one has another shape than the first."""
+        if not self._alike or not values.size:
+            return
+        if self._mean is None:
+            self._mean = np.zeros(values.shape)
+        elif self._mean.shape != values.shape:
+            self._alike, self._mean = False, None
+            return
+        self._samples += 1
+        with np.errstate(over="ignore", invalid="ignore"):  # of float64 values whose squares it does not hold
+            away = values - self._mean
+            self._mean += away / self._samples
+            away *= values - self._mean  # Welford's: the mean before and after
+            self._squares += float(away.sum())
+
+    @property
+    def power(self) -> float | None:
+        """Squared distances from the mean, summed over all values of all samples; None where nothing can be said."""
+        if not self._alike or self._samples < LEAST_SAMPLES:
+            return None
+        return self._squares * self._samples / (self._samples - 1)  # the mean is of these very samples
+
+
 def fault_lines(name: str, channels: int, groups: Sequence[GroupMetrics], models: tuple[str, str]) -> tuple[str, ...]:
     """Say in a line each what is at fault in an output.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from int8cal.data.padding import kept
 from int8cal.errors import DataError, ModelError, NonFiniteError
 from int8cal.evaluation.decision_metrics import Decisions, equal_values, lost_neighbours
-from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, fault_lines, poor_groups
+from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, Spread, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
@@ -65,6 +66,7 @@ class OutputComparison:
         self._first_is_float = first is None
         self._names = names
         self._sums: dict[str, SampleSums] = {}
+        self._spreads: dict[str, Spread] = {}
         self._summed_up: dict[str, OutputMetrics] | None = None
         self._find = groups
         self._decisions = Decisions(())
@@ -113,6 +115,7 @@ class OutputComparison:
             x, y = (kept(name, value, sample) for value in (x, y))
             floats[0][name], floats[1][name] = x, y
             self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
+            self._spreads.setdefault(name, Spread()).add(x)
             self._add_groups(name, x, y)
             if self._scores is None:
                 self._scores = name
@@ -300,9 +303,22 @@ class OutputComparison:
                 found.append(f"{still} (SQNR {ratio:.2f} dB)")
             elif not ratio >= POOR_DB:
                 found.append(f'output "{name}" has an SQNR of {ratio:.2f} dB: noise of more than a tenth of its signal')
-            else:
-                found += poor_groups(name, outputs[name].groups, POOR_DB)
+            elif poor := poor_groups(name, outputs[name].groups, POOR_DB):
+                found += poor
+            elif (varying := self._varying_db(name)) is not None and varying < POOR_DB:
+                much = f"noise of more than a tenth of what changes from sample to sample ({varying:.2f} dB)"
+                found.append(
+                    f'output "{name}" has an SQNR of {ratio:.2f} dB, but {much}: it is nearly the same for all'
+                )
         return tuple(found)
+
+    def _varying_db(self, name: str) -> float | None:
+        """Return the SQNR of what tells samples apart, in dB; None where all are alike, or it cannot be told."""
+        total, power = self._sums[name].total, self._spreads[name].power
+        # squares that float64 cannot hold have another unit than these
+        if not power or not math.isfinite(power) or total.exponent or not total.noise > 0.0:
+            return None
+        return None if self._groups[name][0].changes.still else 10.0 * math.log10(power / total.noise)
 
     def _worst(self, outputs: dict[str, OutputMetrics]) -> str | None:
         """Name the output whose SQNR is the model's; None where noise has no figure, or nothing has one."""

@@ -7,7 +7,7 @@ import pytest
 
 from int8cal.evaluation.figures import value_of
 from int8cal.evaluation.gates import check_gates, parse_gates, with_standing
-from int8cal.evaluation.output_faults import ALIVE, STEPS, GroupComparison, ties
+from int8cal.evaluation.output_faults import ALIVE, STEPS, GroupComparison, Spread, ties
 from int8cal.evaluation.output_groups import OutputGroup
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import Evaluation, Saturation, Size
@@ -194,3 +194,53 @@ def test_values_at_the_end_of_float16_are_compared_beyond_it():
     rng = np.random.default_rng(0)
     outputs = [rng.uniform(-65000, 65000, (1, 6)).astype(np.float16) for _ in range(40)]
     assert group([(x, x) for x in outputs]).saturated == 0.0
+
+
+def told(mean, noise, **kwargs):
+    """Return the warnings about an output that is `mean` but for a hundredth, in float and with noise of such a size."""
+    rng = np.random.default_rng(5)
+
+    def noisy(x):
+        return (x + noise * rng.normal(size=x.shape)).astype(np.float32)
+
+    pairs = [(np.float32(mean) + np.float32(0.01) * x, None) for x, _ in samples(lambda x: x, **kwargs)]
+    return evaluated([(x, noisy(x)) for x, _ in pairs])[0].warnings()
+
+
+def test_noise_that_is_little_beside_a_constant_is_held_against_what_changes():
+    (warning,) = told(1.0, 0.01)
+    assert warning.startswith('output "y" has an SQNR of 40.')
+    assert "dB, but noise of more than a tenth of what changes from sample to sample (" in warning
+    decibels = float(warning.partition("sample to sample (")[2].partition(" dB")[0])
+    assert decibels == pytest.approx(0.0, abs=1.0)  # both are a hundredth
+
+
+@pytest.mark.parametrize(("mean", "noise", "count"), [(0.0, 0.001, 40), (1.0, 0.001, 40), (1.0, 0.01, 1)])
+def test_noise_below_what_changes_is_not_told_nor_that_of_one_sample(mean, noise, count):
+    assert told(mean, noise, count=count) == ()
+
+
+def test_the_same_outputs_for_all_samples_are_not_told_twice():
+    x = np.ones((1, 4), np.float32)
+    comparison, _, _ = evaluated([(x, x * np.float32(1.001))] * 3)
+    assert comparison.still
+    assert comparison.warnings() == ()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e150])
+def test_spread_is_the_variance_over_samples(scale):
+    values = scale * np.random.default_rng(0).normal(3.0, 1.0, size=(7, 2, 5))
+    spread = Spread()
+    for each in values:
+        spread.add(each)
+    assert spread.power == pytest.approx(7 * values.var(axis=0, ddof=1).sum(), rel=1e-12)
+
+
+def test_spread_of_samples_of_several_shapes_is_not_told():
+    spread = Spread()
+    spread.add(np.zeros((1, 3)))
+    assert spread.power is None
+    spread.add(np.ones((1, 3)))
+    assert spread.power == pytest.approx(3.0)
+    spread.add(np.ones((1, 4)))
+    assert spread.power is None
