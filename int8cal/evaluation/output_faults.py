@@ -218,10 +218,11 @@ class Spread:
             return
         self._samples += 1
         with np.errstate(over="ignore", invalid="ignore"):  # of float64 values whose squares it does not hold
-            away = values - self._mean
-            self._mean += away / self._samples
-            away *= values - self._mean  # Welford's: the mean before and after
-            self._squares += float(away.sum())
+            away = (values - self._mean).reshape(-1)
+            # Welford's: times the distance from the mean that this sample has moved
+            self._squares += float(np.einsum("i,i->", away, away)) * (self._samples - 1) / self._samples
+            away /= self._samples
+            self._mean += away.reshape(values.shape)
 
     @property
     def power(self) -> float | None:

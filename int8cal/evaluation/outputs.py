@@ -318,7 +318,7 @@ class OutputComparison:
         # squares that float64 cannot hold have another unit than these
         if not power or not math.isfinite(power) or total.exponent or not total.noise > 0.0:
             return None
-        return None if self._groups[name][0].changes.still else 10.0 * math.log10(power / total.noise)
+        return 10.0 * math.log10(power / total.noise)
 
     def _worst(self, outputs: dict[str, OutputMetrics]) -> str | None:
         """Name the output whose SQNR is the model's; None where noise has no figure, or nothing has one."""

@@ -492,4 +492,4 @@ def _surely_less(both: Float64) -> bool:
 def _decibels(gain: float, taken: Sequence[Upgrade]) -> float:
     """Return by how much less noise raises the score at most, on top of what is taken and where there is no other."""
     left = 1.0 - math.fsum(each.gain for each in taken)
-    return -10.0 * math.log10(max(1.0 - gain / max(left, gain), 1e-9)) if gain else 0.0
+    return -10.0 * math.log10(max(1.0 - gain / max(left, gain), 1e-9))

@@ -203,8 +203,8 @@ def told(mean, noise, **kwargs):
     def noisy(x):
         return (x + noise * rng.normal(size=x.shape)).astype(np.float32)
 
-    pairs = [(np.float32(mean) + np.float32(0.01) * x, None) for x, _ in samples(lambda x: x, **kwargs)]
-    return evaluated([(x, noisy(x)) for x, _ in pairs])[0].warnings()
+    floats = [np.float32(mean) + np.float32(0.01) * x for x, _ in samples(lambda x: x, **kwargs)]
+    return evaluated([(x, noisy(x)) for x in floats])[0].warnings()
 
 
 def test_noise_that_is_little_beside_a_constant_is_held_against_what_changes():
