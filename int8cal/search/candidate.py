@@ -18,7 +18,7 @@ from int8cal.quantization.corrections.correction import Rescaled
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, scaled_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import onnx
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from int8cal.graph.prepare import Prepared
     from int8cal.graph.taps import Tap
     from int8cal.job import Job, Method
+    from int8cal.numerics import Float64
     from int8cal.quantization.corrections.uint8_input import Uint8Input
     from int8cal.quantization.table import CalibrationTable, TableSettings
     from int8cal.search.recipes import Recipe
@@ -162,6 +163,7 @@ class Candidate:
         notes: A line for each rescaled chain.
         rescaled: Nodes of layers whose weights are not those of the prepared model.
         copies: The table's record of channels that are read several times.
+        method: That chose the ranges.
     """
 
     model: onnx.ModelProto
@@ -171,6 +173,7 @@ class Candidate:
     notes: tuple[str, ...] = ()
     rescaled: frozenset[str] = frozenset()
     copies: ChannelCopies = field(default_factory=ChannelCopies)
+    method: Method = "auto"
 
     def as_rescaled(self, inputs: Inputs) -> Rescaled:
         """Return its model for tables that ask for the same exponents."""
@@ -183,30 +186,35 @@ def plain_candidate(inputs: Inputs) -> Candidate:
     Raises:
         StatisticsError, ConfigError: See choose_ranges.
     """
-    return Candidate(inputs.prepared, dict(inputs.statistics.tensors), inputs.ranges)
+    method = inputs.job.calibration.method
+    return Candidate(inputs.prepared, dict(inputs.statistics.tensors), inputs.ranges, method=method)
 
 
 def with_ranges(inputs: Inputs, candidate: Candidate, method: Method) -> Candidate:
     """Return a candidate with the ranges of another method."""
-    return replace(candidate, ranges=_ranges(inputs, candidate.tensors, method))
+    return replace(candidate, ranges=_ranges(inputs, candidate.tensors, method), method=method)
+
+
+def recounted(inputs: Inputs, candidate: Candidate) -> Candidate:
+    """Return a candidate that was made of other statistics, with the ranges that those of `inputs` give."""
+    tensors = _rescaled(inputs, candidate.equalization.exponents)
+    return replace(candidate, tensors=tensors, ranges=_ranges(inputs, tensors, candidate.method))
 
 
 def rescaled_candidate(inputs: Inputs, chosen: Sequence[RescaledChain]) -> Candidate:
     """Rescale the channels of chains, the statistics with them, and choose their ranges by the job's method anew."""
-    factors = {each.chain.tensor: each.exponents for each in chosen}
-    tensors = dict(inputs.statistics.tensors)
-    for name, exponents in scaled_tensors(inputs.chains, factors).items():
-        if name in tensors:
-            tensors[name] = tensors[name].equalized(exponents)
+    factors, method = {each.chain.tensor: each.exponents for each in chosen}, inputs.job.calibration.method
+    tensors = _rescaled(inputs, factors)
     nodes = {each.chain.node for each in chosen}
     nodes |= {layer.node for each in chosen for layer in each.chain.readers}
     return Candidate(
         apply_factors(inputs.index, inputs.chains, factors),
         tensors,
-        _ranges(inputs, tensors, inputs.job.calibration.method, (inputs.statistics.tensors, inputs.ranges)),
+        _ranges(inputs, tensors, method, (inputs.statistics.tensors, inputs.ranges)),
         Equalization.chosen(factors),
         tuple(each.decision for each in chosen),
         frozenset(nodes),
+        method=method,
     )
 
 
@@ -216,6 +224,15 @@ def first_table(inputs: Inputs, candidate: Candidate) -> CalibrationTable:
     warnings = (*inputs.blank.warnings, *candidate.ranges.warnings)
     bare = replace(inputs.blank, tensors=entries, corrections=(), warnings=warnings)
     return bare.corrected(candidate.equalization, candidate.copies, *inputs.blank.corrections)
+
+
+def _rescaled(inputs: Inputs, factors: Mapping[str, Float64]) -> dict[str, TensorStatistics]:
+    """Return the statistics with the channels of chains multiplied by 2**exponents."""
+    tensors = dict(inputs.statistics.tensors)
+    for name, exponents in scaled_tensors(inputs.chains, factors).items():
+        if name in tensors:
+            tensors[name] = tensors[name].equalized(exponents)
+    return tensors
 
 
 def _ranges(

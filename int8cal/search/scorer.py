@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.checkpoint import Checkpoint
+    from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
     from int8cal.runtime.batching import Arrays, SampleLike
     from int8cal.search.recipes import Recipe
@@ -348,7 +349,7 @@ class Holdout:
     """
 
     signature: Signature
-    fit: Sequence[SampleLike]
+    fit: Sequence[Sample]
     scorer: Scorer | None
     validation: Sequence[SampleLike] = ()
 

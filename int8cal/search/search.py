@@ -14,7 +14,7 @@ from int8cal.progress import stage, track
 from int8cal.protos import weight_bytes
 from int8cal.quantization.build import build_model, weight_entries, with_weights
 from int8cal.quantization.table import StepResult
-from int8cal.search.candidate import first_table
+from int8cal.search.candidate import first_table, recounted
 from int8cal.search.islands import bytes_worth_db
 from int8cal.search.scorer import gain_of
 
@@ -74,6 +74,8 @@ class Proposal:
         least_db: By how much more than that the score must rise, if not for its bytes by more still.
         candidate: Where the table was made of another one; its weights' scales are then written into the table.
         notes: Lines to add where it is kept.
+        unseen: With statistics of samples that nothing is scored on: the candidate has to be better with the ranges
+            that these give, too. None where the ranges of all samples are to be trusted.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Proposal:
     least_db: float = 0.0
     candidate: Candidate | None = None
     notes: tuple[str, ...] = ()
+    unseen: Inputs | None = None
 
 
 @dataclass(frozen=True)
@@ -290,14 +293,34 @@ def scorer_of(inputs: Inputs) -> Scorer:
 
 
 def _decide(state: State, proposal: Proposal, inputs: Inputs) -> State:
-    """Build and score a proposal; it is kept if it is surely better."""
-    # a proposal's plan is one of the main graph's nodes; bodies are planned before
-    plan = state.plan if proposal.plan is None else replace(proposal.plan, bodies=state.plan.bodies)
+    """Build and score a proposal; it is kept if it is surely better, with ranges of other samples where it asks so."""
+    if proposal.unseen is None or proposal.candidate is None:
+        return _judge(state, proposal, inputs)
+    unseen, name = proposal.unseen, f"{proposal.name} (ranges of other samples)"
+    before, after = (
+        propose_candidate(state, unseen, name, recounted(unseen, each), proposal.least_db)
+        for each in (state.candidate, proposal.candidate)
+    )
+    built = _built(state, before, inputs)
+    tried = _judge(replace(state, table=before.table, built=built, score=None), after, inputs)
+    if not tried.results[-1].kept:
+        return replace(state, notes=tried.notes, results=tried.results, last=tried.last)
+    return _judge(state, proposal, inputs)
+
+
+def _built(state: State, proposal: Proposal, inputs: Inputs) -> BuiltModel:
     known = state.built
     if proposal.candidate is not None:
         draft = replace(known.draft, rescaled=proposal.candidate.as_rescaled(inputs))
         known = replace(known, draft=draft)
-    built = build_model(inputs.index, plan, proposal.table, known)
+    return build_model(inputs.index, proposal.plan or state.plan, proposal.table, known)
+
+
+def _judge(state: State, proposal: Proposal, inputs: Inputs) -> State:
+    """Build and score a proposal; it is kept if it is surely better."""
+    if proposal.plan is not None:  # it is one of the main graph's nodes; bodies are planned before
+        proposal = replace(proposal, plan=replace(proposal.plan, bodies=state.plan.bodies))
+    plan, built = proposal.plan or state.plan, _built(state, proposal, inputs)
     more = weight_bytes(built.model) - weight_bytes(state.built.model)
     least_db = max(proposal.least_db, bytes_worth_db(more, inputs.index, state.plan))
     scorer = scorer_of(inputs)

@@ -8,7 +8,7 @@ which orders the tries; the holdout decides. `measured_equalization` measures it
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -98,9 +98,16 @@ def propose(state: State, inputs: Inputs) -> Proposals:
 
 
 def propose_rescaled(
-    state: State, inputs: Inputs, name: str, chosen: Sequence[RescaledChain], least_db: float = 0.0
+    state: State, inputs: Inputs, name: str, chosen: Sequence[RescaledChain], unseen: Inputs | None = None
 ) -> Generator[Proposal, State, tuple[State, Gain | None]]:
     """Offer rescaled channels, with the job's ranges and, where it leaves the method open, with the widest.
+
+    Args:
+        state: The state in force.
+        inputs: What stays the same.
+        name: For the report.
+        chosen: The chains.
+        unseen: As for `Proposal`.
 
     Returns:
         The state, and what they gain with the job's ranges; None where there are none.
@@ -108,12 +115,12 @@ def propose_rescaled(
     if not chosen:
         return state, None
     candidate = rescaled_candidate(inputs, chosen)
-    state = yield propose_candidate(state, inputs, name, candidate, least_db)
+    state = yield replace(propose_candidate(state, inputs, name, candidate), unseen=unseen)
     first = state.last
     if inputs.job.calibration.method == "auto" and not (first is not None and first.none):
-        candidate = with_ranges(inputs, candidate, "max")
-        least_db = max(widest_ranges.LEAST_GAIN_DB, least_db)
-        state = yield propose_candidate(state, inputs, f"{name}, all ranges by max", candidate, least_db)
+        candidate, name = with_ranges(inputs, candidate, "max"), f"{name}, all ranges by max"
+        proposal = propose_candidate(state, inputs, name, candidate, widest_ranges.LEAST_GAIN_DB)
+        state = yield replace(proposal, unseen=unseen)
     return state, first
 
 

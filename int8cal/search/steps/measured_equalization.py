@@ -11,15 +11,17 @@ chains can be decided one by one: nothing has to settle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from int8cal.calibration.engines.local import collect
 from int8cal.calibration.ranges import choose, group_histogram
 from int8cal.graph.index import Index
+from int8cal.graph.taps import make_taps
 from int8cal.numerics.affine import fake_quantized
 from int8cal.numerics.gram import some_of
 from int8cal.numerics.pairs import Rows
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.calibration.statistics import Statistics, TensorStatistics
+    from int8cal.data.sample import Sample
     from int8cal.graph.chains import Chain
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
@@ -74,27 +77,40 @@ LEAST_GAIN_DB = 0.1  # a chain is left alone below it
 INSERTED_GAIN_DB = 1.0  # likewise, where a Mul is inserted: that takes time
 _OUTPUTS, _FEWEST = 64, 16  # output channels that stand for all
 _WEIGHTS = 1 << 17  # and how many weights they may have
-# By how much the holdout must find channels rescaled by measured strength better. Where all channels are made equally
-# large, all of them reach the end of the range, and unseen data is clipped more often: a small gain on samples that the
-# ranges have seen is none.
-LEAST_SCORED_DB = 1.0
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
-    """Offer the channels rescaled as far as measured errors say."""
-    if inputs.holdout.scorer is None or not inputs.holdout.fit:
+    """Offer the channels rescaled as far as measured errors say.
+
+    Where all channels are made equally large, all of them reach the end of the range, and samples that have not given
+    it are clipped more often than those that have: on one detector factors gained 3.8 dB on what the ranges were of,
+    and 0.2 dB on other samples. So factors are measured on a few samples with the ranges of the rest of those to fit
+    on, and scored with these ranges.
+    """
+    holdout = inputs.holdout
+    several = len(holdout.fit) > 1 and holdout.scorer is not None
+    if not several or not usable_chains(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges):
         return
+    shown = min(SAMPLES, len(holdout.fit) // 2)
+    unseen = replace(inputs, statistics=_counted(inputs, holdout.fit[shown:]))
     measured = measure_factors(
         inputs.prepared,
         inputs.plan,
-        inputs.statistics,
-        inputs.holdout.signature,
-        inputs.holdout.fit,
+        unseen.statistics,
+        holdout.signature,
+        holdout.fit[:shown],
         inputs.job.calibration,
         inputs.job.quantization,
     )
-    name = "channels rescaled by measured strength"
-    yield from propose_rescaled(state, inputs, name, measured, LEAST_SCORED_DB)
+    yield from propose_rescaled(state, inputs, "channels rescaled by measured strength", measured, unseen)
+
+
+def _counted(inputs: Inputs, samples: Sequence[Sample]) -> Statistics:
+    """Count every planned tensor over some samples."""
+    sha256, threads = inputs.statistics.model_sha256, inputs.job.calibration.threads
+    taps = make_taps(inputs.plan, inputs.chains)
+    graph = inputs.prepared, inputs.holdout.signature
+    return collect(*graph, taps, samples, model_sha256=sha256, threads=threads).statistics
 
 
 def measure_factors(

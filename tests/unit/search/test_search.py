@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from int8cal.calibration.statistics import TensorStatistics
+from int8cal.numerics.loglinear import SHIFT
 from int8cal.progress import Clock
 from int8cal.quantization.build import build_model
 from int8cal.quantization.corrections.residual_codes import ResidualCodes
@@ -40,6 +42,11 @@ def inputs(search_inputs):
 @pytest.fixture
 def state(inputs):
     return first_state(inputs, plain_candidate(inputs))
+
+
+def bin_of(value):
+    """The bin of a positive number."""
+    return int(np.float32(value).view(np.uint32)) >> SHIFT
 
 
 def scaled(table, factor):
@@ -178,6 +185,36 @@ def test_another_candidate_comes_with_its_ranges_and_the_scales_of_its_weights(i
 
 def percentile(job, percent):
     return replace(job, calibration=replace(job.calibration, method="percentile", percentile=percent))
+
+
+def with_outlier(inputs, value):
+    """What a search starts from, if another value of the input had been counted."""
+    statistics = inputs.statistics
+    tensor = statistics.tensors["x"] + TensorStatistics(
+        np.array([bin_of(value)], np.int64), np.ones(1, np.int64), 0, value, value, statistics.tensors["x"].channels
+    )
+    return replace(inputs, statistics=replace(statistics, tensors={**statistics.tensors, "x": tensor}))
+
+
+@pytest.mark.parametrize(("outlier", "kept"), [(1.0, True), (4e4, False)], ids=["alike", "otherwise"])
+def test_ranges_of_other_samples_have_to_agree_where_a_proposal_asks_for_it(inputs, state, outlier, kept):
+    clipping = with_ranges(replace(inputs, job=percentile(inputs.job, 60.0)), state.candidate, "percentile")
+    start = first_state(inputs, clipping)
+    widest = with_ranges(inputs, state.candidate, "max")
+    unseen = replace(with_outlier(inputs, outlier), job=percentile(inputs.job, 60.0))
+    seen = []
+
+    def step(before, _):
+        seen.append((yield replace(propose_candidate(before, inputs, "widest", widest), unseen=unseen)))
+
+    found = search(start, [step], inputs)
+    (result,) = found.results
+    assert result.kept is kept
+    assert (result.name == "widest") is kept
+    assert (found.table.tensors == first_state(inputs, widest).table.tensors) is kept
+    assert (found.built is start.built) is not kept
+    assert len(found.notes) == 1
+    assert seen[0].last is found.last
 
 
 def test_the_finished_table_tells_all_warnings_once(inputs, state):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -18,7 +19,9 @@ from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.equalization import Equalization, apply_factors, as_numbers, scaled_tensors
 from int8cal.quantization.derived_tables import without_layers
 from int8cal.quantization.table_file import load_table, save_table
+from int8cal.search.candidate import plain_candidate
 from int8cal.search.scorer import Scorer
+from int8cal.search.search import first_state
 from int8cal.search.steps import measured_equalization
 from int8cal.search.steps.equalization import choose_factors
 from int8cal.search.steps.measured_equalization import measure_factors
@@ -224,3 +227,40 @@ def test_factors_leave_the_float_function(bench):
     for sample in bench.samples(prepared.model, 2):
         expected, actual = (bench.run(model, sample.feed)["y"] for model in (prepared.model, scaled))
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("fit", "shown"), [(24, 8), (6, 3), (1, None)])
+def test_factors_are_measured_and_judged_with_ranges_of_other_samples(search_inputs, bench, monkeypatch, fit, shown):
+    rng = np.random.default_rng(4)
+    text = "g (float[N,4,6,6] x) => (float[N,3,6,6] y) { c = Conv(x, w) r = Relu(c) y = Conv(r, v) }"
+    inputs = search_inputs(
+        text,
+        w=(rng.normal(size=(4, 4, 1, 1)) * np.array([1, 4, 16, 64])[:, None, None, None]).astype(np.float32),
+        v=rng.normal(size=(3, 4, 1, 1)).astype(np.float32),
+    )
+    samples = bench.samples(inputs.prepared, fit, seed=6)
+    inputs = replace(inputs, holdout=replace(inputs.holdout, fit=tuple(samples)))
+    asked = []
+
+    def factors(model, plan, statistics, signature, some, *settings):
+        asked.append((statistics, tuple(some)))
+        return measure_factors(model, plan, statistics, signature, some, *settings)
+
+    monkeypatch.setattr(measured_equalization, "measure_factors", factors)
+    state = first_state(inputs, plain_candidate(inputs))
+    proposals = measured_equalization.propose(state, inputs)
+    if shown is None:
+        assert next(proposals, None) is None
+        assert not asked
+        return
+    proposal = next(proposals)
+    ((statistics, some),) = asked
+    prepared = SimpleNamespace(
+        model=inputs.prepared, signature=inputs.holdout.signature, sha256=statistics.model_sha256
+    )
+    counted = bench.statistics(prepared, inputs.plan, samples[shown:])
+    assert some == tuple(samples[:shown])
+    assert (statistics.samples, statistics.fingerprint) == (counted.samples, counted.fingerprint)
+    assert proposal.unseen.statistics is statistics
+    assert proposal.candidate.tensors.keys() == inputs.statistics.tensors.keys()
+    assert proposal.candidate.tensors["x"] is inputs.statistics.tensors["x"]
