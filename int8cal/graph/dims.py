@@ -35,8 +35,9 @@ def named_dims(model: onnx.ModelProto, fed: Mapping[str, Sequence[int]] = Mappin
     sketch = outline(model)
     for number, graph in enumerate(graphs_within(sketch.graph)):
         refill(graph.value_info, [])
+        stored = {tensor.name for tensor in graph.initializer}  # one may be an output, too
         for value in (*graph.output, *(graph.input if number else ())):
-            if value.type.HasField("tensor_type"):
+            if value.type.HasField("tensor_type") and value.name not in stored:
                 value.type.tensor_type.ClearField("shape")
     for value in sketch.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

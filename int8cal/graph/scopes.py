@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from int8cal.graph.constants import Constants
-from int8cal.graph.index import Index, attribute
+from int8cal.graph.edit import refill
+from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import GATES
 from int8cal.graph.ops import op_of
 from int8cal.protos import subgraphs
@@ -172,11 +173,6 @@ class Scope:
             return False
         return all(place == each for place, each in enumerate(value.ravel().tolist()))
 
-    def axis_size(self, name: str, axis: int) -> int | None:
-        """Return the size of a tensor along an axis, None where unknown."""
-        dims = self.index.dims(name)
-        return None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
-
 
 def scopes(model: onnx.ModelProto) -> Iterator[Scope]:
     """Iterate over the graphs of a model: its own, those in its nodes' attributes, and its functions' bodies.
@@ -201,8 +197,11 @@ def _scope(index: Index, outer: Constants | None, *, main: bool) -> Scope:
 
 
 def _body(function: onnx.FunctionProto) -> onnx.GraphProto:
+    """Return a function's nodes as a graph; attributes that each call gives are unknown in it."""
     graph = onnx.GraphProto(name=function.name)
     graph.node.extend(function.node)
+    for node in walk(graph):
+        refill(node.attribute, [each for each in node.attribute if not each.ref_attr_name])
     graph.input.extend(onnx.ValueInfoProto(name=name) for name in function.input)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in function.output)
     return graph

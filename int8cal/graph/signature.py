@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import onnx
 from onnx import helper
+from onnx.inliner import inline_local_functions
 
 from int8cal.graph.dims import named_dims
 from int8cal.protos import outline
@@ -85,7 +86,9 @@ def signature_of(model: onnx.ModelProto) -> Signature:
 
     Returns:
         The signature. A vector that a MatMul multiplies by constant weights has their size, also where it is symbolic.
+        Outputs that declare no shape have that of shape inference where the batch rule depends on it.
     """
+    model = _without_functions(model)
     products, sizes = [], set[str]()
     for node in model.graph.node:
         kind = node.op_type
@@ -99,6 +102,12 @@ def signature_of(model: onnx.ModelProto) -> Signature:
     summed = {str(node.input[0]): weights[node.input[1]][-2:][0] for node in products if weights.get(node.input[1])}
     inputs = tuple(_specs(value for value in model.graph.input if value.name not in weights))
     vectors = {spec.name for spec in inputs if spec.shape is not None and len(spec.shape) == 1}
+    # a model may list an output twice
+    outputs = tuple({spec.name: spec for spec in _specs(model.graph.output)}.values())
+    first = {spec.shape[0] for spec in inputs if spec.shape}
+    if any(spec.shape is None for spec in outputs) and any(isinstance(size, int) and size > 1 for size in first):
+        dims = named_dims(model)
+        outputs = tuple(replace(spec, shape=dims.get(spec.name)) if spec.shape is None else spec for spec in outputs)
     return Signature(
         inputs=tuple(
             replace(spec, shape=(summed[spec.name],))
@@ -106,10 +115,19 @@ def signature_of(model: onnx.ModelProto) -> Signature:
             else spec
             for spec in inputs
         ),
-        # a model may list an output twice
-        outputs=tuple({spec.name: spec for spec in _specs(model.graph.output)}.values()),
+        outputs=outputs,
         whole=bool(vectors & (sizes | summed.keys())) or _steps_first(model, inputs),
     )
+
+
+def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write out functions of the model's own: what reads its inputs may be inside them."""
+    if not model.functions:
+        return model
+    try:
+        return inline_local_functions(outline(model))
+    except (onnx.checker.ValidationError, RuntimeError):  # preparing tells what is wrong with it
+        return model
 
 
 def _steps_first(model: onnx.ModelProto, inputs: Iterable[TensorSpec]) -> bool:

@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 from int8cal.graph import treatments
 from int8cal.graph.families import RULES, find_families
 from int8cal.graph.index import Index
+from int8cal.graph.scopes import scopes
 from int8cal.graph.treatments import Planned
 
 IMAGE = "g (float[N,3,8,8] x) => (float[A,B,C] y)"
@@ -148,6 +149,21 @@ def test_a_family_inside_of_a_node_is_found_and_said_to_be_there(bench):
     family = families(inside(built(bench, text)))["depthwise convolutions"]
     assert (len(family.parts), family.inside) == (2, 2)
     assert "inside of other nodes" in family.where
+
+
+def test_attributes_that_the_call_of_a_function_gives_are_unknown_in_it(bench):
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = own.Deep <groups = 4> (x) }
+        <domain: "own", opset_import: ["" : 17]>
+        Deep <groups> (a) => (b) { w = Constant <value = float[4,1,1,1] {1, 2, 3, 4}> () c = Conv <group: int = @groups> (a, w) b = Sigmoid(c) m = Mul(b, c) }
+    """
+    model = onnx.parser.parse_model(text)
+    assert "swish" in families(model)
+    assert all(
+        not each.ref_attr_name for scope in scopes(model) for node in scope.index.graph.node for each in node.attribute
+    )
+    assert model.functions[0].node[1].attribute[0].ref_attr_name == "groups"
 
 
 def test_a_family_in_a_function_is_found(bench):

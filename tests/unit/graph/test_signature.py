@@ -1,8 +1,9 @@
 """Which axis of the inputs is the batch."""
 
+import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from int8cal.graph.index import Index
 from int8cal.graph.signature import signature_of
@@ -116,3 +117,43 @@ def test_what_a_scan_goes_along_is_no_batch():
                 next = Add(a, row) out = Identity(next) }> (s, x) }"""
     )
     assert signature_of(model).batch is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ("y = MatMul(r, v)", 4),
+        ("f = MatMul(r, v) y = Reshape(f, flat)", None),
+        ("y = ReduceMean <axes = [0]> (r)", None),
+    ],
+    ids=["the batch", "all rows", "their mean"],
+)
+def test_outputs_without_a_shape_have_that_of_inference(nodes, expected):
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4,6,16] x) => (float[] y) {{ a = MatMul(x, w) r = Relu(a) {nodes} }}'
+    model = onnx.parser.parse_model(text)
+    for name, value in {"w": np.ones((16, 8), np.float32), "v": np.ones((8, 8), np.float32)}.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1, 8]), "flat"))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [16, 8]))  # a weight, as it is
+    signature = signature_of(model)
+    assert signature.batch == expected
+    model.graph.output[0].CopyFrom(onnx.shape_inference.infer_shapes(model).graph.output[0])
+    assert model.graph.output[0].type.tensor_type.HasField("shape")
+    assert signature_of(model) == signature
+
+
+def test_steps_of_a_recurrence_in_a_function_are_no_batch():
+    text = """
+        <ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+        g (float[7,1,4] x, float[1,12,4] w, float[1,12,3] r) => (float[7,1,1,3] y) { y = own.Steps(x, w, r) }
+        <domain: "own", opset_import: ["" : 17]>
+        Steps (a, w, r) => (b) { b = GRU <hidden_size = 3> (a, w, r) }
+    """
+    model = onnx.parser.parse_model(text)
+    weights = [model.graph.input.pop() for _ in range(2)]
+    for value in weights:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), value.name))
+    assert signature_of(model).whole
+    assert signature_of(onnx.inliner.inline_local_functions(model)).whole
