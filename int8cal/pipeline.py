@@ -238,7 +238,7 @@ def calibrate_planned(
     bodies = _Bodies()
     inputs = replace(_search_inputs(job, planned, collected, checkpoint), cluster=cluster)
     if not (inputs.plan.weighted or inputs.plan.recurrent or inputs.plan.bodies):
-        raise DataError("holds no value for any layer", do="give samples whose inputs are not all of zero size")
+        raise DataError("holds no value for any layer", where=job.data.path, do="give inputs that are not of zero size")
     if planned.plan.bodies:
         bodies = _calibrate_bodies(job, planned, clock, held, known, checkpoint, cluster)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))

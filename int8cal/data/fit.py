@@ -51,6 +51,14 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
     names = [spec.name for spec in signature.inputs]
     unknown = [key for key in found if key not in names and key not in LABEL_KEYS]
     missing = [name for name in names if name not in found]
+    twice = next((key for key in unknown if key in signature.filled), None)
+    if twice is not None:
+        raise DataError(
+            f'key "{twice}" is an input that data.preprocess.fill gives one number (--fill {twice}=NUMBER)',
+            where=where,
+            do="leave out the one or the other",
+            key=twice,
+        )
     if unknown and not missing:
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model',

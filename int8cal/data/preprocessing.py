@@ -138,4 +138,4 @@ def filled(signature: Signature, preprocess: Preprocess | None) -> tuple[Signatu
     rest = tuple(spec for spec in signature.inputs if spec.name not in feed)
     if not rest:
         raise ConfigError("holds all inputs of the model", where="data.preprocess.fill", do="leave one for the data")
-    return (replace(signature, inputs=rest), feed) if feed else (signature, feed)
+    return (replace(signature, inputs=rest, filled=tuple(feed)), feed) if feed else (signature, feed)

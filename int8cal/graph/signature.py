@@ -47,11 +47,13 @@ class Signature:
         whole: There is no batch axis, whatever the shapes are: an input says how large something becomes, is a vector
             that is multiplied by weights, or has the steps of a recurrence along its first axis. Data can tell it, too:
             the inputs have as many rows as each likes, or the model does not keep rows apart (evaluation.mixed_rows).
+        filled: Further inputs, which hold one number in every sample: the data has no values of them.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     whole: bool = False
+    filled: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int | Literal["dynamic"] | None:

@@ -11,7 +11,7 @@ import xxhash
 
 from int8cal.errors import NonFiniteError
 from int8cal.graph.edit import constant
-from int8cal.numerics.affine import U16
+from int8cal.numerics.affine import U8, U16
 from int8cal.numerics.pairs import link
 from int8cal.numerics.rounding import choose_scales, round_codes
 from int8cal.numerics.weights import WEIGHT_TYPES, QuantizedLayer, guard_bias, guard_products, quantize_bias
@@ -287,8 +287,8 @@ def _check_products(scales: npt.NDArray[np.float64], input_scale: float, layer: 
     if scales.max(initial=0.0) * input_scale > np.finfo(np.float32).max:
         raise NonFiniteError(
             f"node {layer.node!r}: the scales of weight {layer.weight!r} (up to {scales.max():.4g}) times that of its "
-            f"input ({input_scale:.4g}) do not fit float32",
-            do="give smaller scales, or leave the node out with --exclude",
+            f"input {layer.input!r} ({input_scale:.4g}, for values to {input_scale * U8.qmax:.3g}) do not fit float32",
+            do="look for such values in the samples, give smaller scales, or leave the node out with --exclude",
             tensor=layer.weight,
             node=layer.node,
         )

@@ -15,7 +15,7 @@ from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
 from int8cal.job import ActivationType
-from int8cal.numerics.affine import affine_from_range, positive_scale
+from int8cal.numerics.affine import U16, affine_from_range, positive_scale
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import UnknownCorrection, read_number
@@ -25,6 +25,7 @@ from int8cal.runtime.targets import TARGETS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from int8cal.numerics.affine import QType
     from int8cal.quantization.corrections import Correction
     from int8cal.quantization.table import TableData
 
@@ -111,21 +112,22 @@ def parse_table(text: str, where: str) -> CalibrationTable:
             do="update int8cal",
         )
     try:
-        settings = _settings(document["settings"], where)
+        settings = _settings(_object(document["settings"], "settings", where), where)
         table = CalibrationTable(
-            dict(document["model"]),
-            cast("TableData", dict(document["data"])),
+            _object(document["model"], "model", where),
+            cast("TableData", _object(document["data"], "data", where)),
             settings,
-            *_parts(document, where),
+            *_parts(document, settings, where),
             tuple(document.get("warnings", ())),
             str(document.get("run", "")),
         )
         bodies = {}
-        for path, part in dict(document.get("bodies", {})).items():
+        for path, part in _object(document.get("bodies", {}), "bodies", where).items():
             place = f"{where}: body {path!r}"
-            own = _settings(part.get("settings", {}), place).of_graph
-            data = cast("TableData", dict(part.get("data", {})))
-            bodies[path] = CalibrationTable(table.model, data, settings.for_body(own), *_parts(part, place))
+            own = _settings(_object(part.get("settings", {}), "settings", place), place).of_graph
+            data = cast("TableData", _object(part.get("data", {}), "data", place))
+            inside = settings.for_body(own)
+            bodies[path] = CalibrationTable(table.model, data, inside, *_parts(part, inside, place))
         _require_finite(document, where)  # what none of the parts looked at goes on into other files
         return replace(table, bodies=bodies) if bodies else table
     except KeyError as error:
@@ -144,13 +146,26 @@ def _require_finite(document: object, where: str) -> None:
             raise TableError(f"holds {each}, which is no number of JSON", where=where, do="correct it")
 
 
+def _object(content: Any, key: str, where: str) -> dict[str, Any]:
+    _require(isinstance(content, dict), f"{key} is {str(content)[:40]}, expected an object", where)
+    return dict(content)
+
+
 def _parts(
-    content: dict[str, Any], where: str
+    content: dict[str, Any], settings: TableSettings, where: str
 ) -> tuple[dict[str, TensorEntry], dict[str, WeightEntry], tuple[Correction, ...]]:
     """Read the entries and corrections of one graph."""
-    tensors = {name: _tensor(name, entry, where) for name, entry in content["tensors"].items()}
-    weights = {name: _weight(name, entry, where) for name, entry in content["weights"].items()}
-    return tensors, weights, _corrections(content.get("corrections", {}), where)
+    entries, scales = (_object(content[key], key, where) for key in ("tensors", "weights"))
+    tensors = {name: _tensor(name, entry, where) for name, entry in entries.items()}
+    weights = {name: _weight(name, entry, where) for name, entry in scales.items()}
+    wide = next((name for name, entry in tensors.items() if TYPES[entry.dtype] is U16), None)
+    _require(
+        wide is None or settings.activations == "u16",
+        f"tensor {wide!r}: dtype is 'uint16', and settings.activations is {settings.activations!r}",
+        where,
+        "calibrate with --activations u16, which raises the model's opset as these codes need it",
+    )
+    return tensors, weights, _corrections(_object(content.get("corrections", {}), "corrections", where), where)
 
 
 def _require(sound: object, what: str, where: str, do: str = "correct it") -> None:
@@ -158,8 +173,7 @@ def _require(sound: object, what: str, where: str, do: str = "correct it") -> No
         raise TableError(what, where=where, do=do)
 
 
-def _settings(settings: Any, where: str) -> TableSettings:
-    result = dict(settings)
+def _settings(result: dict[str, Any], where: str) -> TableSettings:
 
     def require(key: str, expected: str, sound: object, do: str = "correct it") -> None:
         _require(sound, f"settings.{key} is {result.get(key)!r}, expected {expected}", where, do)
@@ -193,11 +207,11 @@ def _settings(settings: Any, where: str) -> TableSettings:
     return TableSettings(result)
 
 
-def _corrections(corrections: Any, where: str) -> tuple[Correction, ...]:
+def _corrections(corrections: dict[str, Any], where: str) -> tuple[Correction, ...]:
     kinds = {kind.key: kind for kind in CORRECTIONS}
     return tuple(
         kinds[key].read(content, where) if key in kinds else UnknownCorrection.read(content, key)
-        for key, content in dict(corrections).items()
+        for key, content in corrections.items()
     )
 
 
@@ -246,9 +260,21 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
         changed_codes = any(entry[key] != calibrated.get(key) for key in ("scale", "zero_point"))
         changed_range = any(entry[key] != calibrated.get(key) for key in ("low", "high"))
     if not changed_codes and not changed_range:
+        low, high = _ends(entry["scale"], code, dtype)
+        _require(
+            max(abs(low - entry["low"]), abs(high - entry["high"])) < 2 * entry["scale"],
+            f"{entry['dtype']} codes of its scale and zero_point are [{low:.6g}, {high:.6g}], "
+            f"low and high say [{entry['low']:.6g}, {entry['high']:.6g}]",
+            place,
+            "give dtype as calibration chose it, or calibrate with --activations",
+        )
         return entry
     ordered = entry["low"] <= entry["high"]
     _require(ordered, f"low {entry['low']} is above high {entry['high']}", place, "swap them")
+    ends = (entry["low"], entry["high"])
+    _require(
+        changed_codes or any(ends), "low and high are both 0, which is no range", place, "give one that holds values"
+    )
     try:
         if changed_codes:
             scale, zero_point = positive_scale(entry["scale"]), int(entry["zero_point"])
@@ -259,7 +285,7 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
             scale, zero_point = affine.scale, affine.zero_point
     except Int8calError as error:
         raise TableError(error.what, where=place, do="correct it") from error
-    low, high = scale * (dtype.qmin - zero_point), scale * (dtype.qmax - zero_point)
+    low, high = _ends(scale, zero_point, dtype)
     if changed_codes and changed_range and max(abs(low - entry["low"]), abs(high - entry["high"])) > scale:
         raise TableError(
             f"scale and zero_point give [{low:.6g}, {high:.6g}], "
@@ -267,8 +293,12 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
             where=place,
             do="edit one pair only, the other follows",
         )
-    codes, ends = {"scale": scale, "zero_point": zero_point}, {"low": low, "high": high}
-    return {**entry, **codes, **ends, "source": "user", "method": "user"}
+    numbers = {"scale": scale, "zero_point": zero_point, "low": low, "high": high}
+    return {**entry, **numbers, "source": "user", "method": "user"}
+
+
+def _ends(scale: float, zero_point: float, dtype: QType) -> tuple[float, float]:
+    return scale * (dtype.qmin - zero_point), scale * (dtype.qmax - zero_point)
 
 
 def _weight(name: str, entry: Any, where: str) -> WeightEntry:

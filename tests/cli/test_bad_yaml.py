@@ -159,7 +159,7 @@ BAD = {
         "move quiet under defaults",
     ),
     "defaults without jobs": ("defaults: {data: d}\n", 1, "defaults without jobs", 'add a list "jobs:"'),
-    "no jobs": ("defaults: {data: d}\njobs: []\n", 2, "a list with at least 1 entry", ""),
+    "no jobs": ("defaults: {data: d}\njobs: []\n", 2, "expected at least 1 entry", ""),
     "an unknown key in a matrix": (JOB + "matrix: {calibration.methd: [kl]}\n", 3, '"methd"', 'did you mean "method"?'),
     "an unknown section in a matrix": (JOB + "matrix: {calibratn.method: [kl]}\n", 3, '"calibratn"', '"calibration"?'),
     "a bad value in a matrix": (

@@ -113,7 +113,7 @@ def test_the_matrix_wins_over_a_job(load):
             "{calibration.method: [kl, max, kl]}",
             "job.yaml:3:30: matrix.calibration.method: value 3 stood there before; remove it; its jobs would run twice",
         ),
-        ("{calibration.method: []}", "matrix.calibration.method: expected a list with at least 1 entry"),
+        ("{calibration.method: []}", "matrix.calibration.method: expected at least 1 entry"),
         ("{data.preprocess.resize: [0]}", "matrix.data.preprocess.resize[0]: expected a number of pixels"),
         ("[kl]", "matrix: expected a mapping"),
     ],
@@ -126,7 +126,7 @@ def test_a_mistake_in_the_matrix_is_placed_there(refused, matrix, message):
     ("text", "message"),
     [
         ("defaults: {data: d}\n", "job.yaml:1:1: defaults: defaults without jobs"),
-        ("jobs: []\n", "jobs: expected a list with at least 1 entry"),
+        ("jobs: []\n", "jobs: expected at least 1 entry"),
         (
             "jobs: [{data: d}]\nmodel: x\n",
             "job.yaml:2:1: model: a file with jobs or defaults takes no settings beside them",

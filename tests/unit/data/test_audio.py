@@ -142,6 +142,12 @@ def test_fill_stands_beside_arrays_too(tmp_path, signature, feeds):
     assert [sample.feed["state"].shape for sample in samples] == [(2, 1, 4)] * 3
 
 
+def test_an_input_that_is_filled_and_in_the_data_is_told_as_such(tmp_path, signature, feeds):
+    np.savez(tmp_path / "a.npz", x=np.ones((3, 4), np.float32), state=np.ones((3, 2), np.float32))
+    with pytest.raises(DataError, match=r'key "state" is an input that data.preprocess.fill gives one number'):
+        list(feeds(tmp_path, signature(x=("N", 4), state=("N", 2)), preprocess=Preprocess(fill={"state": 1})))
+
+
 def test_folders_of_sounds_are_classes(tmp_path, signature, feeds, sound):
     sound("no/a.wav")
     sound("yes/b.wav")

@@ -1,5 +1,7 @@
 """A foreign file as the table of a model."""
 
+from dataclasses import replace
+
 import pytest
 
 from int8cal.errors import TableError
@@ -77,6 +79,23 @@ def test_missing_ranges_are_refused_with_the_nearest_name(prepared):
     assert "has no range for 1 tensor of the model: 'd' (it has 'dd')" in str(caught.value)
     assert "--missing float" in str(caught.value)
     assert str(caught.value).startswith("table: some.cache: ")
+
+
+def test_a_range_that_is_none_is_told_as_such(prepared):
+    foreign = replace(ranges(x=1.0, b=1.0, e=1.0, y=1.0), unusable=("d",))
+    with pytest.raises(TableError, match="of the model: 'd'; what it says of 'd' is NaN, infinite or negative"):
+        table_of(foreign, *HOW, prepared)
+    nothing = replace(ranges(), unusable=("d",))
+    with pytest.raises(TableError, match="what it says of 'd' is NaN"):
+        table_of(nothing, *HOW, prepared)
+    with pytest.raises(TableError, match="it names 'q', the model has 'x'"):
+        table_of(replace(ranges(), unusable=("q",)), *HOW, prepared)
+
+
+def test_without_ranges_for_any_layer_the_reason_is_told(prepared):
+    how = ("tensorrt", "some.cache", Choices(missing_float=True))
+    with pytest.raises(TableError, match="without these no layer would be int8"):
+        table_of(ranges(x=1.0), *how, prepared)
 
 
 def test_layers_without_a_range_stay_float_where_asked(prepared):

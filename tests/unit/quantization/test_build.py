@@ -110,7 +110,10 @@ def test_scales_whose_product_does_not_fit_float32_are_refused(pooled):
     complete = with_weights(table, plan, built)
     entry = replace(complete.weights["V"], scales=(3e38,) * 3)
     broken = replace(edited(complete, c=1e3, m=1e3), weights={"V": entry})
-    with pytest.raises(NonFiniteError, match=r"node 'Conv_y': the scales of weight 'V' .* do not fit float32"):
+    with pytest.raises(
+        NonFiniteError,
+        match=r"node 'Conv_y': the scales of weight 'V' .* its input 'm' .*, for values to .* do not fit float32",
+    ):
         build_model(prepared.model, plan, broken)
 
 

@@ -158,6 +158,10 @@ def test_contradicting_edits_name_the_tensor(document):
         ({"zero_point": -1, "calibrated": {"zero_point": -1}}, "tensor 'x': zero_point is -1"),
         ({"dtype": "int16"}, "tensor 'x': dtype is 'int16', expected one of"),
         ({"dtype": ["uint8"]}, "tensor 'x': dtype is"),
+        ({"dtype": "int8"}, r"tensor 'x': int8 codes of its scale and zero_point are \[-65, 62\], low and high say"),
+        ({"dtype": "uint16"}, "tensor 'x': uint16 codes of its scale and zero_point are"),
+        ({"dtype": "uint16", "high": 2.0}, "tensor 'x': dtype is 'uint16', and settings.activations is 'u8'"),
+        ({"low": 0.0, "high": 0.0}, "tensor 'x': low and high are both 0, which is no range"),
         ({"amax": "big"}, "tensor 'x': amax is big"),
         ({"clipped": None}, "tensor 'x': clipped is None"),
         ({"observed": []}, "tensor 'x': observed is"),
@@ -194,8 +198,10 @@ def test_a_table_without_corrections_and_warnings_is_complete(document):
 
 
 @pytest.mark.parametrize("value", [[1], "x", 3, None])
-def test_parts_of_the_wrong_kind_are_malformed(document, value):
-    refused(document | {"tensors": value}, "malformed")
+def test_parts_of_the_wrong_kind_are_named(document, value):
+    for key in ("model", "data", "settings", "tensors", "weights", "corrections", "bodies"):
+        refused(document | {key: value}, f"{key} is .*, expected an object")
+    refused(document | {"bodies": {"If_0/then_branch": {"tensors": {}, "weights": value}}}, "body .*weights is")
     refused(document | {"tensors": {"x": value}}, "tensor 'x': is")
 
 
