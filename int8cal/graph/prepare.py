@@ -278,17 +278,16 @@ def fold(model: onnx.ModelProto) -> bool:
     Returns:
         Whether anything was folded.
     """
-    folded, names = False, Names(model.graph)
+    folded, names, index = False, Names(model.graph), Index(model)
     while True:
         found = False
         for each in _PASSES:
             if each is shifts_behind_pools and found:
                 continue
-            index = Index(model)
             rewrites = separate(each(index, names))
             if rewrites:
                 apply(model, index, rewrites)
-                found = folded = True
+                found, folded, index = True, True, Index(model)
         if not found:
             return folded
 

@@ -44,19 +44,19 @@ def fold_affine(index: Index, names: Names) -> Iterator[Rewrite]:
     """
     absorber = Absorber(index, names)
     for node in index.graph.node:
-        step = step_of(index, node)
+        step = absorber.step(node)
         change = None if step is None else change_of(step)
-        if step is None or change is None or _is_taken_back(index, step):
+        if step is None or change is None or _is_taken_back(index, absorber, step):
             continue
         rewrite = _folded(index, absorber, step, change)
         if rewrite is not None:
             yield rewrite
 
 
-def _is_taken_back(index: Index, step: AffineStep) -> bool:
+def _is_taken_back(index: Index, absorber: Absorber, step: AffineStep) -> bool:
     """Whether the next node takes the shift away again: then the sum in between is there to round."""
-    reader = index.only_reader(step.output)
-    after = None if reader is None else step_of(index, reader)
+    reader = index.only_reader(step.output) if step.shift.any() else None  # nothing is taken away of none
+    after = None if reader is None else absorber.step(reader)
     return after is not None and added(step.shift * after.factor, after.shift) is None
 
 
@@ -93,7 +93,14 @@ class Absorber:
         self._index = index
         self.names = names
         self._depth = 0
+        self._steps: dict[str, AffineStep | None] = {}
         self._constant_bytes = sum(map(tensor_bytes, index.initializers.values()))
+
+    def step(self, node: onnx.NodeProto) -> AffineStep | None:
+        """Read a node as a step, once: neighbours in a chain look at each other."""
+        if node.name not in self._steps:
+            self._steps[node.name] = step_of(self._index, node)
+        return self._steps[node.name]
 
     def absorb(self, tensor: str, change: Change, output: str) -> Rewrite | None:
         """Move a change into whatever computes a tensor.
@@ -125,7 +132,7 @@ class Absorber:
             if change.scales and self._shared_too_often(str(node.input[1])):
                 return None
             return _into_layer(self._index, self.names, node, change, output)
-        step = step_of(self._index, node)
+        step = self.step(node)
         if step is not None:
             return self._into_step(step, change, output)
         if facts.passage is not None:
