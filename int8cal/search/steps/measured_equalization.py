@@ -85,24 +85,26 @@ def propose(state: State, inputs: Inputs) -> Proposals:
     Where all channels are made equally large, all of them reach the end of the range, and samples that have not given
     it are clipped more often than those that have: on one detector factors gained 3.8 dB on what the ranges were of,
     and 0.2 dB on other samples. So factors are measured on a few samples with the ranges of the rest of those to fit
-    on, and scored with these ranges.
+    on, and scored with the ranges of all of these.
     """
     holdout = inputs.holdout
     several = len(holdout.fit) > 1 and holdout.scorer is not None
     if not several or not usable_chains(inputs.index, inputs.plan, inputs.statistics, inputs.job.quantization.ranges):
         return
     shown = min(SAMPLES, len(holdout.fit) // 2)
-    unseen = replace(inputs, statistics=_counted(inputs, holdout.fit[shown:]))
+    rest = _counted(inputs, holdout.fit[shown:])
     measured = measure_factors(
         inputs.prepared,
         inputs.plan,
-        unseen.statistics,
+        rest,
         holdout.signature,
         holdout.fit[:shown],
         inputs.job.calibration,
         inputs.job.quantization,
     )
-    yield from propose_rescaled(state, inputs, "channels rescaled by measured strength", measured, unseen)
+    if measured:
+        unseen = replace(inputs, statistics=rest + _counted(inputs, holdout.fit[:shown]))
+        yield from propose_rescaled(state, inputs, "channels rescaled by measured strength", measured, unseen)
 
 
 def _counted(inputs: Inputs, samples: Sequence[Sample]) -> Statistics:

@@ -261,6 +261,10 @@ def test_factors_are_measured_and_judged_with_ranges_of_other_samples(search_inp
     counted = bench.statistics(prepared, inputs.plan, samples[shown:])
     assert some == tuple(samples[:shown])
     assert (statistics.samples, statistics.fingerprint) == (counted.samples, counted.fingerprint)
-    assert proposal.unseen.statistics is statistics
+    scored_with = proposal.unseen.statistics
+    assert (scored_with.samples, scored_with.fingerprint) == (
+        fit,
+        bench.statistics(prepared, inputs.plan, samples).fingerprint,
+    )
     assert proposal.candidate.tensors.keys() == inputs.statistics.tensors.keys()
     assert proposal.candidate.tensors["x"] is inputs.statistics.tensors["x"]
