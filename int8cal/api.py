@@ -21,6 +21,7 @@ from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model
 from int8cal.progress import watching
+from int8cal.quantization.table_file import load_table
 from int8cal.quantizing import quantize_prepared
 from int8cal.runtime.sessions import simplify
 
@@ -111,20 +112,22 @@ def calibrate(
     return identified(calibrated.result.table)
 
 
-def quantize(model: Model, table: CalibrationTable) -> onnx.ModelProto:
+def quantize(model: Model, table: CalibrationTable | str | Path) -> onnx.ModelProto:
     """Build the int8 model of a table.
 
     Args:
         model: The FP32 model that the table was made for.
-        table: From `calibrate`.
+        table: From `calibrate`, or the path of a .table.json.
 
     Returns:
         The QDQ model.
 
     Raises:
-        TableError: The table was made for another model, or lacks a tensor.
+        TableError: The table was made for another model, lacks a tensor, or its file cannot be read.
     """
-    return quantize_prepared(prepare(_model(model), simplify, table.settings.activations), table, "table").model
+    where = str(table) if isinstance(table, (str, Path)) else "table"
+    loaded = load_table(Path(table)) if isinstance(table, (str, Path)) else table
+    return quantize_prepared(prepare(_model(model), simplify, loaded.settings.activations), loaded, where).model
 
 
 def evaluate(

@@ -236,6 +236,8 @@ class Statistics:
             StatisticsError: the shards are of different models or planned tensors, or treat padding or samples
                 differently; names both.
         """
+        if not isinstance(other, Statistics):
+            return NotImplemented
         if self.model_sha256 != other.model_sha256:
             raise StatisticsError(
                 f"shards of different models do not add ({self.model_sha256[:12]} and {other.model_sha256[:12]})",

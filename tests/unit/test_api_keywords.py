@@ -99,7 +99,8 @@ def test_paths_tuples_and_none_stand_for_what_the_yaml_has(monkeypatch):
     assert made.quantization == job.QuantizationSettings(target="tensorrt", activations="s8", ranges={"x": (0.0, 1.0)})
 
 
-def test_a_callback_sees_every_stage():
+def product():
+    """A model of one product, and feeds for it."""
     weight = np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32)
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
@@ -109,7 +110,22 @@ def test_a_callback_sees_every_stage():
         [numpy_helper.from_array(weight, "w")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    feeds = [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)]
+    return model, [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 16)).astype(np.float32)]
+
+
+def test_a_table_may_be_a_file(tmp_path):
+    model, feeds = product()
+    table = int8cal.calibrate(model, feeds)
+    table.save(tmp_path / "m.table.json")
+    expected = int8cal.quantize(model, table)
+    assert int8cal.quantize(model, tmp_path / "m.table.json") == int8cal.quantize(model, str(tmp_path / "m.table.json"))
+    assert int8cal.quantize(model, tmp_path / "m.table.json") == expected
+    with pytest.raises(Int8calError, match=r"none\.json"):
+        int8cal.quantize(model, tmp_path / "none.json")
+
+
+def test_a_callback_sees_every_stage():
+    model, feeds = product()
     events = []
     table = int8cal.calibrate(model, feeds, samples=16, progress=events.append)
     int8cal.evaluate(model, int8cal.quantize(model, table), feeds, progress=events.append)

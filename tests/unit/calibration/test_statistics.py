@@ -109,3 +109,8 @@ def test_a_value_that_leaves_float32_keeps_its_sign(tools):
     assert equalized.count == 4
     assert histogram.counts[histogram.centers < 0].sum() == 2
     assert histogram.counts[np.abs(histogram.centers) > 1e-30].sum() == 2
+
+
+def test_only_statistics_add(tools):
+    with pytest.raises(TypeError, match="unsupported operand"):
+        tools.statistics() + 5
