@@ -103,6 +103,9 @@ def test_outputs_of_other_lengths_are_not_the_same_for_all_samples():
         comparison.add(Bare({}), {"y": np.ones((1, length))}, {"y": np.ones((1, other))})
     assert not comparison.still
     assert comparison.warnings()[0].startswith('output "y" has another shape in the int8 model for 1 of 3 samples')
+    reasons = comparison.reasons()
+    assert reasons["outputs.dead"] == reasons["metrics.sqnr_db"]
+    assert "another shape in the int8 model for 1 of 3 samples" in reasons["outputs.dead"]
 
 
 def test_one_sample_is_enough_to_see_that_all_values_became_one():
