@@ -271,8 +271,8 @@ class OutputComparison:
             reasons |= {} if name in self._unlike else equal_values(name, counts)[1]
         reasons |= {f"outputs.{name}.groups": why for name, why in self._ungrouped.items()}
         if all(each.dead is None for each in outputs.values()):
-            uneven = "; ".join(dict.fromkeys(map(self._why_uneven, self._uneven)))  # those are compared no further
-            why = _CANNOT_TELL if self._sums else uneven or _NO_FLOAT
+            others = "; ".join(dict.fromkeys(map(self._why_uneven, self._uneven)))  # those are compared no further
+            why = _CANNOT_TELL if self._sums else others or _NO_FLOAT
             reasons |= {f"outputs.{name}": why for name in ("dead", "saturated", "tied")}
         no_scores = self._no_scores()
         if metrics.agreement is None:
