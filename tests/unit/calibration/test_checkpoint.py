@@ -175,14 +175,21 @@ def test_finished_stages_are_not_done_again(tools, path, tmp_path, monkeypatch):
         return table_to_json(table), found.result.model.SerializeToString(deterministic=True), found.optimize
 
     first = calibrated(Checkpoint(path, MADE_OF, 8))
+    counted, extend = [], Counting.extend
+
+    def some(self, samples):  # steps count what they are fitted on, and note nothing of it
+        samples = list(samples)
+        counted.extend(sample.origin for sample in samples)
+        extend(self, samples)
 
     def never(*_, **__):
         pytest.fail("it was done before")
 
-    monkeypatch.setattr(Counting, "extend", never)
+    monkeypatch.setattr(Counting, "extend", some)
     monkeypatch.setattr(Scorer, "_score", never)
     monkeypatch.setattr(latency, "_measured", never)
     assert calibrated(resumed(path)) == first
+    assert len(counted) == len({*counted}) == 16
 
 
 def test_samples_without_their_padding_are_told_by_what_was_stored(tools, path):
