@@ -125,9 +125,10 @@ def quantize(model: Model, table: CalibrationTable | str | Path) -> onnx.ModelPr
     Raises:
         TableError: The table was made for another model, lacks a tensor, or its file cannot be read.
     """
-    where = str(table) if isinstance(table, (str, Path)) else "table"
-    loaded = load_table(Path(table)) if isinstance(table, (str, Path)) else table
-    return quantize_prepared(prepare(_model(model), simplify, loaded.settings.activations), loaded, where).model
+    where = "table"
+    if isinstance(table, (str, Path)):
+        where, table = str(table), load_table(Path(table))
+    return quantize_prepared(prepare(_model(model), simplify, table.settings.activations), table, where).model
 
 
 def evaluate(

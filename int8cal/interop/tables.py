@@ -110,10 +110,10 @@ def _plan(
     plan = make_plan(index, Selection(target=target))
     known = {each.tensor for each in plan.tensors}
     unknown = [name for name in foreign.tensors if name not in known]
-    named_there = [*unknown, *foreign.unusable]
+    there = [*unknown, *foreign.unusable]
     if known and len(unknown) == len(foreign.tensors) and not known & {*foreign.unusable}:
         raise TableError(
-            f"has no tensor that is quantized in the model: it names {named(named_there) or 'none'}, "
+            f"has no tensor that is quantized in the model: it names {named(there) or 'none'}, "
             f"the model has {named(each.tensor for each in plan.tensors)}",
             where=where,
             do="give the model that the file was made for",
@@ -125,7 +125,7 @@ def _plan(
         )
     missing = _missing(plan, foreign.tensors)
     if missing and not choices.missing_float:
-        raise TableError(_lacking(missing, unknown, foreign), where=where, do=_ADVICE)
+        raise TableError(_lacking(missing, there, foreign), where=where, do=_ADVICE)
     lacking = list(missing)
     while missing:
         nodes = _touching(plan, missing)
@@ -133,7 +133,7 @@ def _plan(
         plan = make_plan(index, Selection(left=tuple(left.items()), target=target))
         missing = _missing(plan, foreign.tensors)
     if not plan.layers:
-        what = f"{_lacking(lacking, unknown, foreign)}; without these no layer would be int8"
+        what = f"{_lacking(lacking, there, foreign)}; without these no layer would be int8"
         raise TableError(what, where=where, do="calibrate with int8cal calibrate")
     if left:
         losses.append(
@@ -170,12 +170,12 @@ def _touching(plan: Plan, missing: list[str]) -> dict[str, str]:
     return nodes
 
 
-def _lacking(missing: list[str], unknown: list[str], foreign: Foreign) -> str:
+def _lacking(missing: list[str], there: list[str], foreign: Foreign) -> str:
     text = f"has no range for {counted(len(missing), 'tensor')} of the model: {named(missing)}"
     bad = next((name for name in missing if name in foreign.unusable), None)
     if bad is not None:
         return f"{text}; what it says of {bad!r} is NaN, infinite or negative"
-    near = difflib.get_close_matches(missing[0], [*unknown, *foreign.unusable], 1)
+    near = difflib.get_close_matches(missing[0], there, 1)
     return f"{text} (it has {near[0]!r})" if near else text
 
 

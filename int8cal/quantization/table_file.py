@@ -15,7 +15,7 @@ from int8cal.graph.layers import KernelForm, LayerForm
 from int8cal.io.atomic import atomic_write
 from int8cal.io.paths import require_readable
 from int8cal.job import ActivationType
-from int8cal.numerics.affine import U16, affine_from_range, positive_scale
+from int8cal.numerics.affine import U16, Affine, affine_from_range, positive_scale
 from int8cal.numerics.weights import WEIGHT_TYPES
 from int8cal.quantization.corrections import CORRECTIONS
 from int8cal.quantization.corrections.correction import UnknownCorrection, read_number
@@ -25,7 +25,6 @@ from int8cal.runtime.targets import TARGETS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from int8cal.numerics.affine import QType
     from int8cal.quantization.corrections import Correction
     from int8cal.quantization.table import TableData
 
@@ -174,7 +173,6 @@ def _require(sound: object, what: str, where: str, do: str = "correct it") -> No
 
 
 def _settings(result: dict[str, Any], where: str) -> TableSettings:
-
     def require(key: str, expected: str, sound: object, do: str = "correct it") -> None:
         _require(sound, f"settings.{key} is {result.get(key)!r}, expected {expected}", where, do)
 
@@ -260,10 +258,10 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
         changed_codes = any(entry[key] != calibrated.get(key) for key in ("scale", "zero_point"))
         changed_range = any(entry[key] != calibrated.get(key) for key in ("low", "high"))
     if not changed_codes and not changed_range:
-        low, high = _ends(entry["scale"], code, dtype)
+        stated = Affine(entry["scale"], code, dtype)
         _require(
-            max(abs(low - entry["low"]), abs(high - entry["high"])) < 2 * entry["scale"],
-            f"{entry['dtype']} codes of its scale and zero_point are [{low:.6g}, {high:.6g}], "
+            max(abs(stated.low - entry["low"]), abs(stated.high - entry["high"])) < 2 * entry["scale"],
+            f"{entry['dtype']} codes of its scale and zero_point are [{stated.low:.6g}, {stated.high:.6g}], "
             f"low and high say [{entry['low']:.6g}, {entry['high']:.6g}]",
             place,
             "give dtype as calibration chose it, or calibrate with --activations",
@@ -271,34 +269,26 @@ def _resolve_edit(entry: dict[str, Any], place: str) -> dict[str, Any]:
         return entry
     ordered = entry["low"] <= entry["high"]
     _require(ordered, f"low {entry['low']} is above high {entry['high']}", place, "swap them")
-    ends = (entry["low"], entry["high"])
-    _require(
-        changed_codes or any(ends), "low and high are both 0, which is no range", place, "give one that holds values"
-    )
+    empty = entry["low"] == entry["high"] == 0 and not changed_codes
+    _require(not empty, "low and high are both 0, which is no range", place, "give one that holds values")
     try:
         if changed_codes:
-            scale, zero_point = positive_scale(entry["scale"]), int(entry["zero_point"])
+            affine = Affine(positive_scale(entry["scale"]), int(entry["zero_point"]), dtype)
         else:
             affine = affine_from_range(
                 entry["low"], entry["high"], dtype, symmetric=dtype.qmin < 0 and calibrated["zero_point"] == 0
             )
-            scale, zero_point = affine.scale, affine.zero_point
     except Int8calError as error:
         raise TableError(error.what, where=place, do="correct it") from error
-    low, high = _ends(scale, zero_point, dtype)
-    if changed_codes and changed_range and max(abs(low - entry["low"]), abs(high - entry["high"])) > scale:
+    away = max(abs(affine.low - entry["low"]), abs(affine.high - entry["high"]))
+    if changed_codes and changed_range and away > affine.scale:
         raise TableError(
-            f"scale and zero_point give [{low:.6g}, {high:.6g}], "
+            f"scale and zero_point give [{affine.low:.6g}, {affine.high:.6g}], "
             f"low and high say [{entry['low']:.6g}, {entry['high']:.6g}]",
             where=place,
             do="edit one pair only, the other follows",
         )
-    numbers = {"scale": scale, "zero_point": zero_point, "low": low, "high": high}
-    return {**entry, **numbers, "source": "user", "method": "user"}
-
-
-def _ends(scale: float, zero_point: float, dtype: QType) -> tuple[float, float]:
-    return scale * (dtype.qmin - zero_point), scale * (dtype.qmax - zero_point)
+    return {**entry, **{key: getattr(affine, key) for key in _CHOSEN}, "source": "user", "method": "user"}
 
 
 def _weight(name: str, entry: Any, where: str) -> WeightEntry:
