@@ -18,7 +18,7 @@ from int8cal.quantization.corrections.equalization import EQUALIZATION_KEY
 from int8cal.runtime.sessions import simplify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnx
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from int8cal.evaluation.result import LayerMetrics
 
 T = TypeVar("T")
+
+_MOST_ROUNDS = 16  # of one call, that are gone through
 
 
 def measure_body_layers(
@@ -39,6 +41,9 @@ def measure_body_layers(
 ) -> tuple[tuple[LayerMetrics, ...], dict[str, str]]:
     """Compare the quantized tensors of bodies as `measure_layers` does, on as many runs of each as there are samples.
 
+    These are rounds of different samples, early and late ones: in the first rounds carried tensors may be zeros still,
+    for all of a padded sequence that is read from its end.
+
     Args:
         fp32, int8: Both models; a body of one is found in the other by its path.
         samples: Of the whole model.
@@ -46,7 +51,7 @@ def measure_body_layers(
         clipped: As for `measure_layers`, by path and tensor: "If_0/then_branch/h".
 
     Returns:
-        The layers and reasons, named likewise.
+        The layers and reasons, named likewise. What a Loop or Scan hands over has its op type.
 
     Raises:
         ModelError: A body does not load.
@@ -61,10 +66,12 @@ def measure_body_layers(
         return (), {"layers.bodies": f"its bodies cannot be taken out: it {error.what}"}
     twins = _bodies(int8)
     runs: dict[str, list[Sample]] = {}
+    kinds: dict[str, str] = {}
 
     def take(more: BodyRuns) -> None:
         held = runs.setdefault(more.body.path, [])
-        held.extend(islice(more, len(samples) - len(held)))
+        held.extend(_rounds(more, len(held), len(samples)))
+        kinds[more.body.path] = more.node.op_type
 
     bodies = [body for body in prepared.bodies if not body.reason]
     feed_bodies(prepared.model, prepared.signature, samples, bodies, take, threads=threads)
@@ -86,9 +93,19 @@ def measure_body_layers(
         found, why, _ = measure_layers(body.model, twin, runs[path], threads=threads, clipped=inside)
         for each in found:
             node = full_name(path, each.node) if each.node else ""
-            layers.append(replace(each, tensor=full_name(path, each.tensor), node=node))
+            op_type = kinds[path] if each.op_type == "Input" and each.tensor in body.formals else each.op_type
+            layers.append(replace(each, tensor=full_name(path, each.tensor), node=node, op_type=op_type))
         reasons |= {key.replace("layers.", f"layers.{path}/", 1): text for key, text in why.items() if key != "layers"}
     return tuple(layers), reasons
+
+
+def _rounds(runs: BodyRuns, first: int, most: int) -> Iterator[Sample]:
+    """Choose a round of each call, from the call with number `first` on: spread over their rounds as calls are many."""
+    for number, call in enumerate(runs.calls[: most - first], first):
+        rounds = list(islice(replace(runs, calls=[call]), _MOST_ROUNDS))
+        if rounds:
+            # multiples of the golden ratio modulo 1 are spread evenly, however many there are
+            yield rounds[int(number * 0.6180339887 % 1 * len(rounds))]
 
 
 def _bodies(int8: onnx.ModelProto) -> dict[str, onnx.ModelProto]:

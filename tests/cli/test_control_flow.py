@@ -296,6 +296,25 @@ def test_layers_of_loops_and_of_branches_inside_branches_are_compared(call, tmp_
     assert all(found[name]["sqnr_db"] > 30 for name in names)
 
 
+def test_a_state_that_stays_zero_for_the_first_rounds_is_compared_in_later_ones_too(call, tmp_path):
+    text = f"""net (float[1,{SIZE}] start, float[T,1,{SIZE}] steps) => (float[1,{SIZE}] last) {{
+        [walk] last = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+            body = cell (float[1,{SIZE}] h, float[1,{SIZE}] s) => (float[1,{SIZE}] g) {{
+                [read] a = MatMul (h, w) b = Add (a, s) [squash] g = Tanh (b) }}> (start, steps) }}"""
+    rng = np.random.default_rng(3)
+    items = []
+    for length in (2, 5, 6, 7, 8, 9):  # padded to 12 steps, and read from the end
+        steps = np.zeros((12, 1, SIZE), np.float32)
+        steps[:length] = rng.normal(size=(length, 1, SIZE))
+        items.append({"start": np.zeros((1, SIZE), np.float32), "steps": steps})
+    done = job(call, tmp_path, model(text, w=weight(1)), items)
+    assert done.code == 0, done.err
+    state = layers(tmp_path)["walk/body/h"]
+    assert state["op_type"] == "Scan"  # who evaluates has no hand in it, as with an input
+    assert state["used"] > 0.5
+    assert [each for each in report(tmp_path)["warnings"] if "unlike" in each] == []
+
+
 def test_a_gate_on_layers_sees_those_inside(call, tmp_path):
     onnx.save(branches(), tmp_path / "net.onnx")
     assert job(call, tmp_path, branches(), both()).code == 0
