@@ -159,10 +159,12 @@ def _values(model: onnx.ModelProto, feeds: Feeds, threads: int) -> tuple[Finding
     strength = _strength(model, samples, threads)
     if strength is None or WEAKEST <= strength <= STRONGEST:
         return ()
+    high = max(float(np.abs(sample.feed[spec.name]).max()) for sample in samples)
+    if strength > STRONGEST and high <= _PIXELS:
+        return ()  # what is centred already may leave next to nothing to the biases that a BatchNormalization becomes
     factor = 1 / 255 if strength > STRONGEST else 255.0
     if _are_alike(model, spec, samples, factor, threads):
         return ()
-    high = max(float(np.abs(sample.feed[spec.name]).max()) for sample in samples)
     side = "overwhelm" if strength > STRONGEST else "vanish in"
     return (
         Finding(

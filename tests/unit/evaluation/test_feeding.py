@@ -101,6 +101,14 @@ def test_a_model_that_scales_by_itself_is_not_told(photos):
     assert fed(inner, feeds(photos, None), threads=1) == ()
 
 
+def test_normalized_values_do_not_overwhelm_small_biases(photos):
+    # of a BatchNormalization whose inputs are centred already: its mean and its shift are next to nothing
+    model = colour_model()
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.array([-0.02, 0.0, 0.02], np.float32), "b"))
+    assert fed(model, feeds(photos, NORMALIZED), threads=1) == ()
+    assert [each.check for each in fed(model, feeds(photos, Preprocess()), threads=1)] == ["input-range"]
+
+
 def test_a_model_without_biases_that_decides_alike_is_not_told(photos):
     model = colour_model(bias=0.0)
     del model.graph.node[1]  # no tanh: the largest stays the largest
