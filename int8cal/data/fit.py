@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from int8cal.data.sample import Array, Feed
-    from int8cal.graph.signature import Signature, TensorSpec
+    from int8cal.graph.signature import Dim, Signature, TensorSpec
 
 _MOST_EMPTY = 1_000_000  # samples
 LABEL_KEYS = ("labels", "label")
@@ -164,10 +164,7 @@ def count_rows(headers: Mapping[str, Header], signature: Signature, where: str) 
             dims = dims[1:]
             if len(shape) == len(dims) + 1:
                 rows[spec.name], shape = shape[0], shape[1:]
-        sizes_fit = len(shape) == len(dims) and all(
-            not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=True)
-        )
-        if not sizes_fit:
+        if not _sizes_fit(shape, dims):
             raise _shape_error(header, spec, signature, where)
         check_dtype(header.dtype, spec, where)
         for dim, size in zip(dims, shape, strict=True):
@@ -303,6 +300,11 @@ def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
     return cast
 
 
+def _sizes_fit(shape: tuple[int, ...], dims: tuple[Dim, ...]) -> bool:
+    fits = (not isinstance(dim, int) or dim == size for dim, size in zip(dims, shape, strict=False))
+    return len(shape) == len(dims) and all(fits)
+
+
 def _shape_error(header: Header, spec: TensorSpec, signature: Signature, where: str) -> DataError:
     free = ", with or without the batch axis" if has_batch_axis(spec, signature) and len(spec.shape or ()) > 1 else ""
     what = f'input "{spec.name}" has shape {header.shape}, the model expects {shape_text(spec)}{free}'
@@ -314,6 +316,8 @@ def _shape_error(header: Header, spec: TensorSpec, signature: Signature, where: 
     advice = "fix the file, or give data made for this model"
     if len(header.shape) > len(spec.shape or ()):
         advice += "; several samples are stacked along a new first axis"
+    elif spec.shape and signature.batch is None and _sizes_fit(header.shape, spec.shape[1:]):
+        advice = f"store it as {(1, *header.shape)}: the inputs have no batch axis in common, so a sample has all axes"
     return DataError(what, where=where, do=do or advice, input=spec.name)
 
 

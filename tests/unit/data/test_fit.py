@@ -41,6 +41,15 @@ def test_indivisible_feed_must_match_exactly(signature):
         count_rows({"x": Header(F32, (8, 3)), "y": Header(F32, (2,))}, model, "f")
 
 
+def test_an_axis_that_is_missing_is_told_where_inputs_have_no_batch_axis_in_common(signature):
+    model = signature(x=("b", 4, "h"), t=(1,))
+    headers = {"x": Header(F32, (4, 16)), "t": Header(F32, ())}
+    with pytest.raises(DataError, match=r"store it as \(1, 4, 16\): the inputs have no batch axis in common"):
+        count_rows(headers, model, "f")
+    headers["x"] = Header(F32, (1, 4, 16))
+    assert count_rows(headers, model, "f") == 1
+
+
 def stacked(model, shapes, count):
     """Samples 0, 1, …: every value of a sample is its number."""
     arrays = {
