@@ -91,10 +91,15 @@ def find_embeddings(index: Index, weights: Collection[str]) -> Iterator[tuple[Em
             readers = () if lookups else tuple(dict.fromkeys(use.node.name for use in rest))
             dims = tuple(index.initializers[name].dims)
             wide = [dim for dim in dims if dim > 1]
-            if len(wide) < 2 or min(wide) < LEAST_WIDTH:
+            few = bool(lookups) and len(wide) > 2 and _holds_few_matrices(dims)
+            if len(wide) < 2 or min(wide[few:]) < LEAST_WIDTH:
                 continue
             found = Embedding(first.name, first.op_type, name, dims, gathers, readers)
             yield found, _why_float(index, found, [*lookups, *rest])
+
+
+def _holds_few_matrices(dims: tuple[int, ...]) -> bool:
+    return len(dims) > 2 and 1 < dims[0] < LEAST_WIDTH
 
 
 def _looks_up(use: Use) -> bool:
@@ -117,4 +122,9 @@ def _why_float(index: Index, table: Embedding, uses: list[Use]) -> str:
         return f"{other.op_type} {other.name} reads its table in float"
     if table.gathers and any(attribute(use.node, "axis", 0) not in (0, -len(table.dims)) for use in uses):
         return "its Gather does not look up rows (axis 0)"
+    if table.gathers and _holds_few_matrices(table.dims):
+        # measured on mixtures of 4 and 8 experts: 0.5 to 0.7 times float's speed
+        return (
+            f"it holds {table.dims[0]} matrices, and to make the one that is picked float takes as long as its product"
+        )
     return ""

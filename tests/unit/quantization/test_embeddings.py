@@ -112,6 +112,15 @@ def test_small_tables_and_those_of_little_weight_stay_float(bench):
     assert plan.unquantized == ()
 
 
+def test_matrices_of_few_experts_stay_float_and_that_is_told(bench):
+    text = "g (int64[N] ids, float[N,1,24] x) => (float[N,1,24] y) { w = Gather (W, ids) y = MatMul (x, w) }"
+    experts = np.random.default_rng(4).normal(size=(8, 24, 24)).astype(np.float32)
+    plan = make_plan(bench.prepared(bench.text(text, W=experts)).model, Selection())
+    assert plan.embeddings == ()
+    (told,) = [each for each in plan.unquantized if each.op_type == "Gather"]
+    assert told.reason.startswith("it holds 8 matrices")
+
+
 @pytest.mark.parametrize("shape", [(1, 3000, 4), (1, 2, 8400), (8400, 1), (1, 1, 9000)])
 def test_anchors_of_a_detector_and_vectors_stay_float(bench, shape):
     dims = ",".join(map(str, shape))
