@@ -177,8 +177,8 @@ def _accuracy(document: Document, *, asides: bool = True) -> str:
     ]
     if told or decisions:
         return ", ".join([*decisions, *told])
-    # top-1 means nothing where there are no classes; the SQNR of some output nearly always could have been measured
-    first = next((each for each in found if each.about == "sqnr_db"), found[0])
+    # the user's own metric, or the SQNR, which is always among them: top-1 means nothing where there are no classes
+    first = found[0] if found[0].about == "metric" else found[-1]
     if first.aside and any(first.aside in text for text in document.other_warnings):
         first = replace(first, aside="see the warnings")
     return f"{first.label} {_told(first)}"

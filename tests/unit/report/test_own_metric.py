@@ -9,7 +9,7 @@ from made_reports import compared, json_of
 from int8cal.errors import ConfigError, GateError
 from int8cal.evaluation.figures import full_name, metric_name
 from int8cal.evaluation.gates import check_gates, parse_gates
-from int8cal.evaluation.result import UserMetric
+from int8cal.evaluation.result import Metrics, UserMetric
 from int8cal.gating import require_gates
 from int8cal.report.comparison import judge_limits, judge_regressions, parse_limit
 from int8cal.report.comparison_views import cells
@@ -115,6 +115,17 @@ def test_a_metric_that_failed_says_why_in_the_report_and_fails_its_gates(judged)
     )
     assert not report.gates[0].passed
     assert summary_lines(report)[0] == "Result    the accuracy gate failed (f1>=0.5, not measured)"
+
+
+def test_where_nothing_was_measured_the_reason_is_that_of_the_metric_which_was_asked_for(judged):
+    report = judged(BROKEN, why="it could not be computed: raises ValueError: no")
+    nothing = Metrics(sqnr_db=None, cosine=None, max_abs_error=None, agreement=None, top1=None, top5=None)
+    reasons = report.evaluation.reasons | {f"metrics.{key}": "none can be compared" for key in vars(nothing)}
+    evaluation = replace(report.evaluation, metrics=nothing, outputs={}, reasons=reasons)
+    why = "f1 not measured: it could not be computed: raises ValueError: no"
+    assert f"Accuracy  {why}" in summary_lines(replace(report, evaluation=evaluation))
+    evaluation = replace(evaluation, metric=None)
+    assert "Accuracy  SQNR not measured: none can be compared" in summary_lines(replace(report, evaluation=evaluation))
 
 
 def test_a_name_out_of_a_file_is_shown_as_text(judged):
