@@ -328,8 +328,8 @@ def _transposition(shape: tuple[int, ...], spec: TensorSpec) -> str:
         return ""
     for layout, order, channel in (("NCHW", (2, 0, 1), 1), ("NHWC", (1, 2, 0), 3)):
         axes = (*range(batch), *(batch + axis for axis in order))
-        sizes = zip(spec.shape[1:], (shape[axis] for axis in axes[batch:]), strict=True)
-        if spec.shape[channel] in (1, 3) and all(dim == size for dim, size in sizes if isinstance(dim, int)):
+        sizes = tuple(shape[axis] for axis in axes[batch:])
+        if spec.shape[channel] in (1, 3) and _sizes_fit(sizes, spec.shape[1:]):
             return f"transpose to {layout}, as x.transpose{axes} does"
     return ""
 

@@ -41,8 +41,8 @@ def measure_body_layers(
 ) -> tuple[tuple[LayerMetrics, ...], dict[str, str]]:
     """Compare the quantized tensors of bodies as `measure_layers` does, on as many runs of each as there are samples.
 
-    These are rounds of different samples, early and late ones: in the first rounds carried tensors may be zeros still,
-    for all of a padded sequence that is read from its end.
+    These are rounds of different samples, early and late ones among the first _MOST_ROUNDS of a Loop or Scan: in the
+    very first rounds carried tensors may be zeros still, as those of a padded sequence that is read from its end.
 
     Args:
         fp32, int8: Both models; a body of one is found in the other by its path.

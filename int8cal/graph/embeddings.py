@@ -91,15 +91,15 @@ def find_embeddings(index: Index, weights: Collection[str]) -> Iterator[tuple[Em
             readers = () if lookups else tuple(dict.fromkeys(use.node.name for use in rest))
             dims = tuple(index.initializers[name].dims)
             wide = [dim for dim in dims if dim > 1]
-            few = bool(lookups) and len(wide) > 2 and _holds_few_matrices(dims)
-            if len(wide) < 2 or min(wide[few:]) < LEAST_WIDTH:
+            if len(wide) < 2 or (min(wide) < LEAST_WIDTH and not (lookups and _holds_few_matrices(dims))):
                 continue
             found = Embedding(first.name, first.op_type, name, dims, gathers, readers)
             yield found, _why_float(index, found, [*lookups, *rest])
 
 
 def _holds_few_matrices(dims: tuple[int, ...]) -> bool:
-    return len(dims) > 2 and 1 < dims[0] < LEAST_WIDTH
+    sides = [dim for dim in dims[1:] if dim > 1]
+    return len(sides) > 1 and 1 < dims[0] < LEAST_WIDTH <= min(sides)
 
 
 def _looks_up(use: Use) -> bool:
