@@ -128,6 +128,7 @@ def measure_contributions(
         powers[source] += noise
     powers |= _measure_inside(model, inside, measuring.runs, tensors_of(points), threads)
     signal: Float64 = np.sum([run.reference.power for run in measuring.runs], axis=0)
+    measuring.probe.close()
     return Contributions(tuple(point.tensor for point in points), signal, powers)
 
 
@@ -163,6 +164,7 @@ class _Measuring:
         threads: Of the runtime.
 
     Attributes:
+        probe: Of the model.
         order: Chunk, sample and source of each number.
     """
 
@@ -178,7 +180,7 @@ class _Measuring:
     ) -> None:
         self._model, self._sources, self._samples, self._threads = model, sources, samples, threads
         self._chunks = chunks
-        self._probe = Probe(model, plan, signature, threads, behind_layers=True, shown=(), at_outputs=True)
+        self.probe = Probe(model, plan, signature, threads, behind_layers=True, shown=(), at_outputs=True)
         self.order = [
             (chunk, row, source) for chunk, own in enumerate(chunks) for row in range(len(samples)) for source in own
         ]
@@ -187,7 +189,7 @@ class _Measuring:
     @cached_property
     def runs(self) -> list[Run]:
         """Each sample without errors."""
-        return [self._probe.run([sample]) for sample in self._samples]
+        return [self.probe.run([sample]) for sample in self._samples]
 
     def measured(self, numbers: range) -> Iterator[Float64]:
         """Return the squared errors at the outputs, (outputs,), of some of the inferences."""
@@ -195,7 +197,7 @@ class _Measuring:
             run = self.runs[row]
             session, names = self._errors_of(chunk)
             found = session.run(run.feed)
-            yield from self._probe.noises((run, {source.site: found[names[source]]}) for _, _, source in own)
+            yield from self.probe.noises((run, {source.site: found[names[source]]}) for _, _, source in own)
 
     def _errors_of(self, chunk: int) -> tuple[Session, dict[NoiseSource, str]]:
         """Open the error model of a chunk, once for numbers that follow each other."""

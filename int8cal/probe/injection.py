@@ -41,10 +41,16 @@ class ErrorSite:
 
 @dataclass(frozen=True)
 class Injection:
-    """The model, and the name of the optional input of each site."""
+    """The model.
+
+    Attributes:
+        inputs: Names of the optional inputs, by site.
+        exact: Names under which it shows tensors that have an error of their own, without that.
+    """
 
     model: ModelView
     inputs: dict[ErrorSite, str]
+    exact: dict[str, str]
 
 
 def make_injection(
@@ -64,15 +70,25 @@ def make_injection(
         ends: Tensors that become the outputs of the result; None for the model's own outputs.
         shown: Further tensors that become outputs, without the errors of their sites.
     """
-    builder = _Builder(model, plan, behind_layers=behind_layers, ends=ends)
+    given = [value.name for value in model.graph.output] if ends is None else ends
+    builder = _Builder(model.graph.node, plan, given, behind_layers=behind_layers)
     result = tapped_model(model, (*(ends or ()), *shown), keep_outputs=ends is None)
-    builder.build(result.shell.graph)
-    return Injection(result, builder.inputs)
+    builder.build(model.graph, result.shell.graph)
+    exact = {name: builder.source(name) for name in shown if builder.source(name) != name}
+    result.shell.graph.output.extend(onnx.ValueInfoProto(name=name) for name in exact.values())
+    return Injection(result, builder.inputs, exact)
 
 
 def sites_of(model: onnx.ModelProto, plan: Plan) -> frozenset[ErrorSite]:
     """Return where quantized values of a plan are read."""
-    return frozenset(_Builder(model, plan).wanted())
+    return sites_in(model.graph.node, plan, [value.name for value in model.graph.output])
+
+
+def sites_in(
+    nodes: Sequence[onnx.NodeProto], plan: Plan, ends: Sequence[str], *, behind_layers: bool = False
+) -> frozenset[ErrorSite]:
+    """Return the sites that `make_injection` adds to a model of some nodes, which give the ends."""
+    return frozenset(_Builder(nodes, plan, ends, behind_layers=behind_layers).wanted())
 
 
 def sites_among(sites: Collection[ErrorSite], tensor: str) -> tuple[ErrorSite, ...]:
@@ -82,30 +98,31 @@ def sites_among(sites: Collection[ErrorSite], tensor: str) -> tuple[ErrorSite, .
 
 class _Builder:
     def __init__(
-        self, model: onnx.ModelProto, plan: Plan, *, behind_layers: bool = False, ends: Sequence[str] | None = None
+        self, nodes: Sequence[onnx.NodeProto], plan: Plan, ends: Sequence[str], *, behind_layers: bool = False
     ) -> None:
-        self.model, self.plan = model, plan
+        self.source_nodes, self.plan = nodes, plan
         self.layers = {layer.node for layer in plan.layers}
         self.behind = self.layers if behind_layers else set()
         # an output that an integer kernel writes has the error itself: its name is that of the noisy tensor
         exclusive = {each.tensor for each in plan.tensors if each.exclusive}
-        self.ends = set([value.name for value in model.graph.output] if ends is None else ends) & exclusive
+        self.ends = set(ends) & exclusive
         self.inputs: dict[ErrorSite, str] = {}
         self.nodes: list[onnx.NodeProto] = []
-        self.mark = _mark(model.graph)
+        self.mark = ""
 
-    def build(self, graph: onnx.GraphProto) -> None:
+    def build(self, source: onnx.GraphProto, graph: onnx.GraphProto) -> None:
+        self.mark = _mark(source)
         wanted = self.wanted()
-        for value in self.model.graph.input:
+        for value in source.input:
             self._after(value.name, wanted)
-        for node in self.model.graph.node:
+        for node in self.source_nodes:
             copy = copied(node)
             for slot, name in enumerate(node.input):
                 site = self._site(node, slot, name)
                 if site is not None:
                     copy.input[slot] = self._noisy(site)
             for slot, name in enumerate(node.output):
-                copy.output[slot] = self._source(name)
+                copy.output[slot] = self.source(name)
             self.nodes.append(copy)
             if node.name in self.behind:
                 raw = copy.output[0]
@@ -124,13 +141,14 @@ class _Builder:
             graph.input.append(value)
 
     def wanted(self) -> set[ErrorSite]:
-        """Return the sites where quantized values are read."""
-        return {ErrorSite(name, "others") for name in self.ends} | {
-            site
-            for node in self.model.graph.node
-            for slot, name in enumerate(node.input)
-            if (site := self._site(node, slot, name)) is not None
-        }
+        """Return the sites where quantized values are read, and those behind layers."""
+        result = {ErrorSite(name, "others") for name in self.ends}
+        for node in self.source_nodes:
+            found = (self._site(node, slot, name) for slot, name in enumerate(node.input))
+            result.update(site for site in found if site is not None)
+            if node.name in self.behind:
+                result.add(ErrorSite(node.name, "output"))
+        return result
 
     def _site(self, node: onnx.NodeProto, slot: int, name: str) -> ErrorSite | None:
         point = self.plan.tensor(name) if name else None
@@ -147,14 +165,15 @@ class _Builder:
         for readers in ("layers", "others"):
             site = ErrorSite(tensor, readers)
             if site in wanted:
-                self._add(site, self._source(tensor), self._noisy(site))
+                self._add(site, self.source(tensor), self._noisy(site))
 
     def _add(self, site: ErrorSite, tensor: str, output: str) -> None:
         name = f"{site.tensor}{self.mark}{site.readers}{self.mark}error"
         self.inputs[site] = name
         self.nodes.append(helper.make_node("Add", [tensor, name], [output], name=f"{name}{self.mark}Add"))
 
-    def _source(self, tensor: str) -> str:
+    def source(self, tensor: str) -> str:
+        """Return the name of a tensor as its node writes it."""
         return f"{tensor}{self.mark}exact" if tensor in self.ends else tensor
 
     def _noisy(self, site: ErrorSite) -> str:

@@ -79,16 +79,17 @@ class ReferenceOutputs:
         """Return squared errors, (points,).
 
         Args:
-            found: The same tensors in a run with errors. An error that is not finite, or that changes a tensor's shape,
-                counts as one as large as the values.
+            found: The same tensors in a run with errors; those that no error reaches may be left out. An error that is
+                not finite, or that changes a tensor's shape, counts as one as large as the values.
         """
-        result = self.power.copy()
+        columns = [column for column, point in enumerate(self.points) if point.tensor in found]
+        result = np.zeros(len(self.points))
+        result[columns] = self.power[columns]
         share = fair_share([math.prod(shape) for shape in self.shapes], MOST_VALUES)
-        noisy = _at(self.points, found, self.sample)
-        known = zip(noisy, self.values, self.shapes, self.finite, strict=True)
-        for column, (actual, value, shape, finite) in enumerate(known):
-            if actual.shape == shape:
-                error = _square(_thinned(actual, share), value, finite)
+        noisy = _at([self.points[column] for column in columns], found, self.sample)
+        for column, actual in zip(columns, noisy, strict=True):
+            if actual.shape == self.shapes[column]:
+                error = _square(_thinned(actual, share), self.values[column], self.finite[column])
                 result[column] = error if np.isfinite(error) else result[column]
         return result
 

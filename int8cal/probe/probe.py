@@ -1,7 +1,7 @@
 """What the float model's tensors hold on samples, and what errors in some of them do where the model is scored.
 
-No new model is made per error: one session has an optional input at every place where an error can enter. Errors of
-different tensors have little to do with each other, so their powers add up.
+No new model is made per error: there is an optional input at every place where an error can enter, and nothing in front
+of it is run again. Errors of different tensors have little to do with each other, so their powers add up.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from onnx import helper
 from int8cal.calibration.engines.parts import Numbered
 from int8cal.errors import DataError
 from int8cal.graph.index import Index, attribute
-from int8cal.graph.taps import tapped_model
 from int8cal.numerics.affine import affine_of_values, fake_quantized
-from int8cal.probe.injection import ErrorSite, make_injection
 from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
-from int8cal.protos import PackedModel, copied, weight_bytes
-from int8cal.runtime.batching import batch_size, make_feed, run_group
-from int8cal.runtime.sessions import SIDE_BY_SIDE, Session
+from int8cal.probe.stages import Stages
+from int8cal.protos import PackedModel, copied
+from int8cal.runtime.batching import batch_size, make_feed, naming
+from int8cal.runtime.sessions import Session
 from int8cal.threads import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.numerics.affine import Affine
+    from int8cal.probe.injection import ErrorSite
+    from int8cal.probe.stages import RunValues
     from int8cal.runtime.batching import Arrays, SampleLike
 
     # what is rounded together: sites, and the affine of the codes that are read there; None for the range of the values
@@ -47,9 +48,7 @@ Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
 ELSEWHERE_S = 5.0  # estimated, of roundings at a time: fewer take a cluster no less, whose workers start first
-_HELD_BYTES = 256_000_000  # of tensors that are held of all runs
-_KEPT_BYTES = 64_000_000  # of runs without errors that are kept for the next roundings of the same samples
-LARGE = 500_000_000  # bytes of weights; of such a model there is one session, since each lays them out once more
+_KEPT_BYTES = 128_000_000  # of runs without errors that are kept for the next roundings of the same samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,18 +57,18 @@ class Run:
 
     Attributes:
         feed: Of the model.
-        values: Tensors that the probe shows, graph inputs among them, by name.
+        values: Tensors that the probe shows, graph inputs among them.
         reference: What the points of the probe hold.
     """
 
     feed: Arrays
-    values: Arrays
+    values: RunValues
     reference: ReferenceOutputs
 
     @property
     def nbytes(self) -> int:
         """Size of its tensors, without what it was fed."""
-        return sum(value.nbytes for name, value in self.values.items() if name not in self.feed)
+        return self.values.nbytes
 
 
 @dataclass
@@ -81,9 +80,7 @@ class Probe:
         plan: Its plan.
         signature: Its inputs.
         threads: Of the runtime; 0 for all CPUs.
-        behind_layers: Errors can enter behind layers as well, before their activations. The runtime then fuses no
-            activation, so runs without errors go through the same session, as they do where the model is large; else
-            they go through the model as it is.
+        behind_layers: Errors can enter behind layers as well, before their activations.
         shown: Tensors whose values are of interest; None for all planned ones.
         at_outputs: Errors are measured at the model's real outputs, else where it is scored (see `score_points`).
         cluster: Runs roundings that take ELSEWHERE_S and more; None for this process alone. No bit depends on it.
@@ -99,7 +96,6 @@ class Probe:
     at_outputs: bool = False
     cluster: Cluster | None = None
     run_s: float = 0.0
-    _sessions: dict[bool, Session] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[int, tuple[SampleLike, Run]] = field(default_factory=dict, init=False, repr=False)  # by id
 
     def __post_init__(self) -> None:
@@ -107,19 +103,11 @@ class Probe:
         self._outputs = tensors_of(self.points)
         planned = (each.tensor for each in self.plan.tensors)
         self._shown = list(dict.fromkeys(planned if self.shown is None else self.shown))
-        self._alike = self.behind_layers or weight_bytes(self.model) >= LARGE
-        self._injection = make_injection(
-            self.model,
-            self.plan,
-            behind_layers=self.behind_layers,
-            ends=None if self.at_outputs else self._outputs,
-            shown=self._shown if self._alike else (),
-        )
 
-    @cached_property
+    @property
     def sites(self) -> frozenset[ErrorSite]:
         """Where errors can be added."""
-        return frozenset(self._injection.inputs)
+        return self._stages.sites
 
     def run(self, group: Sequence[SampleLike], sample: object = None) -> Run:
         """Run the model without errors.
@@ -129,26 +117,17 @@ class Probe:
             sample: Knows what is padding and does not count; None for nothing.
         """
         feed = make_feed(self.signature, group)
-        inputs = {value.name for value in self.model.graph.input}
-        wanted = [name for name in dict.fromkeys((*self._shown, *self._outputs)) if name not in inputs]
-        # asked for no output, the runtime would compute all
-        session = self._session(noisy=self._alike)
-        found = run_group(session, self.signature, group, wanted) if wanted else {}
-        values = {**feed, **found}
-        shown = {name: values[name] for name in self._shown if name in values}
-        return Run(feed, shown, ReferenceOutputs.of(self.points, values, sample))
+        with naming(group):
+            values, ends = self._stages.clean_run(feed)
+        return Run(feed, values, ReferenceOutputs.of(self.points, feed | ends, sample))
 
     def runs(self, samples: Sequence[SampleLike]) -> list[Run]:
-        """Run samples in groups of the model's batch: as many runs as fit in memory, one at least."""
-        size, held = batch_size(self.signature), 0
-        result: list[Run] = []
-        for start in range(0, len(samples), size):
-            run = self.run(samples[start : start + size], samples[start] if size == 1 else None)
-            held += run.nbytes
-            if result and held > _HELD_BYTES:
-                break
-            result.append(run)
-        return result
+        """Run samples in groups of the model's batch."""
+        size = batch_size(self.signature)
+        return [
+            self.run(samples[start : start + size], samples[start] if size == 1 else None)
+            for start in range(0, len(samples), size)
+        ]
 
     def noise(self, run: Run, errors: Mapping[ErrorSite, Array]) -> Float64:
         """Return the squared errors at the points, (points,), when errors of a site's shape are added to a run.
@@ -156,23 +135,11 @@ class Probe:
         Where sizes follow from values, as those of speech from the durations that a model predicts, an error may change
         the shape of a tensor that the next is added to, or of an output: it counts as one as large as the values.
         """
-        if not self._outputs:
-            return np.zeros(0)
-        added = {self._injection.inputs[site]: error for site, error in errors.items()}
-        session = self._session(noisy=True)
-        try:
-            found = session.run({**run.feed, **added}, self._outputs)
-        except DataError:
-            # what fails without errors as well is no matter of theirs
-            session.run({**run.feed, **{name: np.zeros_like(error) for name, error in added.items()}}, self._outputs)
-            return run.reference.power.copy()
-        return run.reference.noise(found)
+        return self._measured(run, errors, errors.__getitem__)
 
     def noises(self, runs: Iterable[tuple[Run, Mapping[ErrorSite, Array]]]) -> Iterator[Float64]:
         """Return what `noise` does for each run with its errors, in order; some go on at the same time."""
-        if not self._outputs:
-            return (np.zeros(0) for _ in runs)
-        return in_order(lambda each: self.noise(*each), runs, self._session(noisy=True).at_once)
+        return in_order(lambda each: self.noise(*each), runs, self._stages.at_once)
 
     def relative_noise(self, runs: Sequence[Run], errors: Sequence[Mapping[ErrorSite, Array]]) -> float:
         """Return squared error over squared value of runs with errors added to each; see `noise.relative`."""
@@ -218,27 +185,38 @@ class Probe:
         """
         signals = dict[int, Float64]()  # of each sample that was run
 
-        def with_errors() -> Iterator[tuple[Run, Mapping[ErrorSite, Array]]]:
+        def with_roundings() -> Iterator[tuple[Run, Rounding]]:
             for row, own in groupby(numbers, lambda number: number // len(roundings)):
                 run = self._run_of(samples[row])
                 signals[row] = run.reference.signal
-                for number in own:
-                    yield (
-                        run,
-                        {
-                            site: fake_quantized(value, affine or affine_of_values(value)) - value
-                            for site, affine in roundings[number % len(roundings)].items()
-                            for value in (run.values[site.tensor],)
-                        },
-                    )
+                yield from ((run, roundings[number % len(roundings)]) for number in own)
 
-        for number, noise in zip(numbers, self.noises(with_errors()), strict=True):
+        def noise_of(each: tuple[Run, Rounding]) -> Float64:
+            run, rounding = each
+
+            def error_of(site: ErrorSite) -> Array:
+                value: npt.NDArray[np.float32] = run.values[site.tensor]
+                return fake_quantized(value, rounding[site] or affine_of_values(value)) - value
+
+            return self._measured(run, rounding, error_of)
+
+        found = in_order(noise_of, with_roundings(), self._stages.at_once)
+        for number, noise in zip(numbers, found, strict=True):
             yield noise, signals[number // len(roundings)]
 
     def close(self) -> None:
         """Give the memory of sessions and runs back; the next run opens them again."""
-        self._sessions.clear()
+        self._stages.give_up()
         self._kept.clear()
+
+    def _measured(self, run: Run, sites: Collection[ErrorSite], error_of: Callable[[ErrorSite], Array]) -> Float64:
+        try:
+            found = self._stages.noisy_run(run.values, sites, error_of)
+        except DataError:
+            # what fails without errors as well is no matter of theirs
+            self._stages.noisy_run(run.values, sites, lambda site: np.zeros_like(error_of(site)))
+            return run.reference.power.copy()
+        return run.reference.noise(found)
 
     def _run_of(self, sample: SampleLike) -> Run:
         """Run one sample without errors, or recall its run."""
@@ -249,11 +227,16 @@ class Probe:
             self._kept[id(sample)] = sample, run  # the sample, so that no other gets its id
         return self._kept[id(sample)][1]
 
-    def _session(self, *, noisy: bool) -> Session:
-        if noisy not in self._sessions:
-            model = self._injection.model if noisy else tapped_model(self.model, (*self._shown, *self._outputs))
-            self._sessions[noisy] = Session(model, threads=self.threads, at_once=SIDE_BY_SIDE)
-        return self._sessions[noisy]
+    @cached_property
+    def _stages(self) -> Stages:
+        return Stages(
+            self.model,
+            self.plan,
+            ends=self._outputs,
+            shown=self._shown,
+            behind_layers=self.behind_layers,
+            threads=self.threads,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ times the CPU's time. The runtime gives the same bits.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -119,8 +120,19 @@ def run_group(
     Raises:
         DataError: A kernel failed; names the samples.
     """
-    try:
+    with naming(group):
         return session.run(make_feed(signature, group), outputs)
+
+
+@contextmanager
+def naming(group: Sequence[SampleLike]) -> Iterator[None]:
+    """Name the samples of a group where a kernel fails on them.
+
+    Raises:
+        DataError: That one, with their origins.
+    """
+    try:
+        yield
     except DataError as error:
         if error.where:
             raise

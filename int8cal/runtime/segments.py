@@ -8,10 +8,14 @@ it takes time that grows with the graph, and they compute what the whole does:
   together.
 - Which kernel a float convolution gets is decided by its own weights, whatever layout its input comes in, and nothing
   is fused across an input that a convolution, a sum or a Relu gives, and that convolutions alone read.
+
+Where the last bits of floats are no matter, any graph is cut, so that what is known already need not be run again.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -23,12 +27,28 @@ from int8cal.graph.index import tensors_read
 from int8cal.protos import ModelView, outline, shell_of, view_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 LEAST_NODES = 6000  # of a graph that is cut; the runtime opens smaller ones in two seconds
 # In a segment, at least. Smaller ones are opened in half the time; but each session has worker threads of its own, and
 # a graph that is written shows a change of layout more at each cut.
 SEGMENT_NODES, SMALL_SEGMENT_NODES = 1500, 350
+STAGE_PRODUCTS, MOST_STAGES = 4, 8  # products of a stage, at least; stages of a graph that is not long
+# Nodes that take the time.
+_PRODUCTS = {
+    "Conv",
+    "ConvTranspose",
+    "Gemm",
+    "MatMul",
+    "Einsum",
+    "Attention",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Loop",
+    "Scan",
+    "If",
+}
 _JOINED = ("Conv", "Relu", "Add")  # ops whose outputs may pass as floats
 _FED_WEIGHTS = 4  # IR version from which an initializer that is an input, too, is but its default
 _CODES = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)
@@ -42,11 +62,13 @@ class Segment:
         build: Makes its model: its nodes on the weights that they read.
         inputs: Tensors that it takes: inputs of the whole, and what passes from earlier segments.
         outputs: Tensors that it gives: what passes to later segments, and outputs of the whole.
+        nodes: Its own, without copies of those that weights decide.
     """
 
     build: Callable[[], onnx.ModelProto]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    nodes: Sequence[onnx.NodeProto]
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -84,6 +106,23 @@ def segments_of(
     return [whole.segment(first, end) for first, end in zip(starts, ends, strict=True)]
 
 
+def stages_of(model: ModelView) -> list[Segment]:
+    """Cut a graph into stages with about as many products each, between which few values pass.
+
+    Values of any op pass, so that last bits of floats may differ from those of the whole.
+
+    Args:
+        model: Nodes in topological order; the types of what may pass stand among its inner values.
+
+    Returns:
+        The stages in their order: one where no cut can be found, or where there are few products.
+    """
+    whole = _Whole(model)
+    starts = whole.even_starts() if whole.outputs <= whole.producer.keys() else [0]
+    ends = [*starts[1:], len(whole.nodes)]
+    return [whole.segment(first, end) for first, end in zip(starts, ends, strict=True)]
+
+
 def join(parts: Sequence[onnx.ModelProto]) -> onnx.ModelProto:
     """Make one model of what the runtime made of the segments of another; an initializer of several stays one."""
     result = onnx.ModelProto(ir_version=max(part.ir_version for part in parts))
@@ -113,6 +152,16 @@ def _is_known(kind: onnx.TypeProto.Tensor) -> bool:
     """Whether a shape is known but for its first dimension, of which there is a name at least."""
     dims = kind.shape.dim
     return len(dims) > 1 and bool(dims[0].WhichOneof("value")) and all(dim.dim_value > 0 for dim in dims[1:])
+
+
+def _is_array(value: onnx.ValueInfoProto) -> bool:
+    """Whether a value is known to be a tensor of numbers."""
+    return value.type.tensor_type.elem_type not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+
+
+def _size(value: onnx.ValueInfoProto) -> int:
+    """Return how many values a tensor has, as far as is known."""
+    return math.prod(max(dim.dim_value, 1) for dim in value.type.tensor_type.shape.dim)
 
 
 class _Whole:
@@ -160,6 +209,37 @@ class _Whole:
                 starts.append(place)
         return starts
 
+    def even_starts(self) -> list[int]:
+        """Return where stages begin, see `stages_of`: behind what is fused with a product, where both are possible."""
+        typed = {value.name: value for value in self._typed() if _is_array(value)}
+        untyped = [0] * (len(self.nodes) + 1)  # tensors that may not pass, and values that do, by the place of a cut
+        passing = [0] * (len(self.nodes) + 1)
+        for name, place in self.producer.items():
+            last = self.last.get(name, place)
+            counts, size = (passing, _size(typed[name])) if name in typed else (untyped, 1)
+            counts[place + 1] += size
+            counts[last + 1] -= size
+        untyped, passing = list(accumulate(untyped)), list(accumulate(passing))
+        done = list(accumulate((node.op_type in _PRODUCTS for node in self.nodes), initial=0))
+        stages = max(min(done[-1] // STAGE_PRODUCTS, MOST_STAGES), len(self.nodes) // SEGMENT_NODES, 1)
+        starts = [0]
+        for number in range(1, stages):
+            middle, reach = done[-1] * number / stages, done[-1] / stages / 2
+            first, end = bisect_left(done, middle - reach), bisect_right(done, middle + reach)
+            near = [p for p in range(max(first, starts[-1] + 1), min(end, len(self.nodes))) if not untyped[p]]
+            if near:
+                starts.append(min(near, key=lambda p: (passing[p], abs(done[p] - middle), -p)))
+        self.joints = typed
+        return starts
+
+    def _typed(self) -> Iterator[onnx.ValueInfoProto]:
+        """Yield what is known of tensors; of outputs no shape, which the model's author declared."""
+        for value in (*self.source.weights.graph.output, *self.source.shell.graph.output):
+            bare = onnx.ValueInfoProto(name=value.name)
+            bare.type.tensor_type.elem_type = value.type.tensor_type.elem_type
+            yield bare
+        yield from self.source.shell.graph.value_info
+
     def _joints(self) -> dict[str, onnx.ValueInfoProto]:
         """Return the float tensors that convolutions alone read, behind one, a sum or a Relu.
 
@@ -201,7 +281,8 @@ class _Whole:
         read = list(dict.fromkeys(name for each in self.reads[first:end] for name in each))
         inputs = tuple(name for name in read if name in self.inputs or self.producer.get(name, end) < first)
         outputs = tuple(name for name in given if name in self.outputs or self.last.get(name, -1) >= end)
-        return Segment(partial(self._model, first, end, read, inputs, outputs), inputs, outputs)
+        build = partial(self._model, first, end, read, inputs, outputs)
+        return Segment(build, inputs, outputs, self.nodes[first:end])
 
     def _model(
         self, first: int, end: int, read: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]

@@ -27,7 +27,7 @@ from int8cal.graph.load import load_model, load_weights
 from int8cal.io.locks import new_folder, sweep
 from int8cal.numerics.bfloat16 import from_bits, to_bits
 from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, with_values, write_split
-from int8cal.runtime.memory import give_back
+from int8cal.runtime.memory import give_back, shared
 from int8cal.runtime.segments import join, segments_of
 from int8cal.stored import unwritable
 
@@ -124,7 +124,9 @@ class Session:
         """
         threads = threads or cpu_count()
         self.at_once = min(at_once, threads)
-        options = _options(threads // self.at_once, optimization, entries or {}, profile_prefix)
+        # sessions for many samples are many, too, and each one's arena would keep what its largest run took
+        together = shared() if at_once > 1 else {}
+        options = _options(threads // self.at_once, optimization, (entries or {}) | together, profile_prefix)
         if CPU not in providers:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         how = options, tuple(disabled_optimizers), tuple(providers)

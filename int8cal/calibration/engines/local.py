@@ -24,6 +24,7 @@ from int8cal.numerics.loglinear import BINS, SHIFT, histogram
 from int8cal.numerics.mse import mse_range
 from int8cal.runtime.batching import ReusedOutputs, batch_size, run_each
 from int8cal.runtime.blocked import open_taps
+from int8cal.runtime.memory import release
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 
 if TYPE_CHECKING:
@@ -284,6 +285,7 @@ class Counting:
 
     def collected(self, counted: Counted) -> Collected:
         """Make what a pass hands on of what was counted in all of its parts, before this one too."""
+        release()
         return replace(counted.collected(), outputs=self._outputs)
 
     def take(self) -> Counted:

@@ -163,6 +163,7 @@ def measure_factors(
         best = _least_added_error(search, probe, runs, chain, candidates)
         if best is not None and best.gain_db >= (INSERTED_GAIN_DB if chain.inserted else LEAST_GAIN_DB):
             found.append(best)
+    probe.close()
     return tuple(found)
 
 

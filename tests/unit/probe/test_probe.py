@@ -55,19 +55,6 @@ def test_one_sample_has_the_same_figures_alone_and_among_others(bench):
     np.testing.assert_array_equal(together[1:, 1:2], alone)
 
 
-def test_a_large_model_has_one_session_and_the_same_figures(bench, monkeypatch):
-    prepared, plan, affines, probe = setup(bench, TWO)
-    samples = bench.samples(prepared.model, 3)
-    each = [rounding(probe, name, affines[name]) for name in ("x", "c")]
-    expected = probe.rounding_noise(samples, each)
-    monkeypatch.setattr("int8cal.probe.probe.LARGE", 0)
-    large = Probe(prepared.model, plan, prepared.signature, threads=1)
-    for found, known in zip(large.rounding_noise(samples, each), expected, strict=True):
-        np.testing.assert_allclose(found, known, rtol=1e-5)
-    assert (len(probe._sessions), len(large._sessions)) == (2, 1)
-    assert large.run(samples[:1]).values.keys() == probe.run(samples[:1]).values.keys()
-
-
 def test_a_fixed_batch_is_filled(bench):
     rng = np.random.default_rng(2)
     samples = [Sample({"x": rng.normal(size=(1, 4)).astype(np.float32)}, str(index)) for index in range(8)]

@@ -51,3 +51,39 @@ def test_where_the_c_library_does_not_tell_how_much_is_freed_all_goes_back(monke
     monkeypatch.setattr(memory, "_glibc", lambda: SimpleNamespace(malloc_trim=given.append))
     memory.give_back()
     assert given == [0]
+
+
+ARENAS = """
+import sys
+import numpy as np
+from onnx import parser
+from int8cal.runtime.memory import release
+from int8cal.runtime.sessions import Session
+
+def own():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
+
+text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { a = Sin(x) b = Cos(a) c = Add(a, b) y = Tanh(c) }'
+values = np.ones(5_000_000, np.float32)
+before = own()
+sessions = [Session(parser.parse_model(text), threads=2, at_once=int(sys.argv[1])) for _ in range(8)]
+for each in sessions:
+    each.run({"x": values})
+after = own()
+release()
+print(after - before, own() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_sessions_for_many_samples_keep_no_memory_each():
+    def kept(at_once):
+        run = subprocess.run([sys.executable, "-c", ARENAS, str(at_once)], capture_output=True, text=True, check=True)
+        return map(float, run.stdout.split())
+
+    alone, _ = kept(1)
+    together, released = kept(2)  # what is left is the array that was fed, and the libraries
+    assert alone > 8 * 30  # MB: two tensors of 20 each
+    assert together < alone / 3
+    assert released < together / 2
