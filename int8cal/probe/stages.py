@@ -60,12 +60,12 @@ class Stages:
     ) -> None:
         give_back()  # of sessions before
         segments = stages_of(tapped_model(model, (*ends, *shown)))
-        read = {name for each in segments for name in each.inputs}
+        measured, read = set(ends), {name for each in segments for name in each.inputs}
         self.stages = [
             _Stage(
                 each,
                 plan,
-                [name for name in each.outputs if name in ends],
+                [name for name in each.outputs if name in measured],
                 [name for name in each.outputs if name in read],
                 behind_layers,
                 threads,
