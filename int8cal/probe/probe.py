@@ -24,7 +24,7 @@ from int8cal.probe.noise import ReferenceOutputs, relative, weights_of
 from int8cal.probe.score_points import output_points, score_points, tensors_of
 from int8cal.probe.stages import Stages
 from int8cal.protos import PackedModel, copied
-from int8cal.runtime.batching import batch_size, make_feed, naming
+from int8cal.runtime.batching import batch_size, make_feed, naming_samples
 from int8cal.runtime.sessions import Session
 from int8cal.threads import in_order
 
@@ -64,11 +64,6 @@ class Run:
     feed: Arrays
     values: RunValues
     reference: ReferenceOutputs
-
-    @property
-    def nbytes(self) -> int:
-        """Size of its tensors, without what it was fed."""
-        return self.values.nbytes
 
 
 @dataclass
@@ -117,7 +112,7 @@ class Probe:
             sample: Knows what is padding and does not count; None for nothing.
         """
         feed = make_feed(self.signature, group)
-        with naming(group):
+        with naming_samples(group):
             values, ends = self._stages.clean_run(feed)
         return Run(feed, values, ReferenceOutputs.of(self.points, feed | ends, sample))
 
@@ -222,7 +217,7 @@ class Probe:
         """Run one sample without errors, or recall its run."""
         if id(sample) not in self._kept:
             run = self.run([sample], sample)
-            if sum(kept.nbytes for _, kept in self._kept.values()) + run.nbytes > _KEPT_BYTES:
+            if sum(kept.values.nbytes for _, kept in self._kept.values()) + run.values.nbytes > _KEPT_BYTES:
                 return run
             self._kept[id(sample)] = sample, run  # the sample, so that no other gets its id
         return self._kept[id(sample)][1]

@@ -118,13 +118,15 @@ class Stages:
     def value(self, values: RunValues, name: str) -> npt.NDArray[Any]:
         """Return a tensor of a run without errors, which is held or computed again."""
         number = self.places[name]
-        held = self._held.get((values, number))
-        if held is None:
-            known = values.known
-            for stage in self.stages[self.start(number, known) : number + 1]:
-                held = stage.clean(known)
-                known = known | held
-            held = held or {}
+        with self._holding:
+            held = self._held.pop((values, number), None)
+            if held is not None:  # it was asked for last, now
+                self._held[values, number] = held
+                return held[name]
+        known, held = values.known, {}
+        for stage in self.stages[self.start(number, known) : number + 1]:
+            held = stage.clean(known)
+            known = known | held
         self._hold(values, number, held)
         return held[name]
 

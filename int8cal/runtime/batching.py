@@ -120,12 +120,12 @@ def run_group(
     Raises:
         DataError: A kernel failed; names the samples.
     """
-    with naming(group):
+    with naming_samples(group):
         return session.run(make_feed(signature, group), outputs)
 
 
 @contextmanager
-def naming(group: Sequence[SampleLike]) -> Iterator[None]:
+def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
     """Name the samples of a group where a kernel fails on them.
 
     Raises:

@@ -285,7 +285,7 @@ class Counting:
 
     def collected(self, counted: Counted) -> Collected:
         """Make what a pass hands on of what was counted in all of its parts, before this one too."""
-        release()
+        release()  # of the last run's tensors, before int8 models are built
         return replace(counted.collected(), outputs=self._outputs)
 
     def take(self) -> Counted:
