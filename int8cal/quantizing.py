@@ -55,7 +55,8 @@ def quantize_prepared(prepared: Prepared, table: CalibrationTable, where: str, *
             where=where,
             do="calibrate this model, or give --force if only its bytes differ",
         )
-    plan = require_layers(prepared, table.settings.selection, table.body_selections)
+    measured = any(graph.settings.left("left_for_latency") for graph in table.graphs.values())
+    plan = require_layers(prepared, table.settings.selection, table.body_selections, may_be_float=measured)
     try:
         built = build_model(prepared.model, plan, table)
     except (TableError, NonFiniteError) as error:

@@ -1,8 +1,7 @@
 """What is measured and decided, as frozen dataclasses: report.json holds them under the same keys, in the same order.
 
-A figure that could not be computed is None, and `Evaluation.reasons` says why, keyed by its dotted path
-("metrics.top1"). Types are those that report.json is checked for when it is read back; a field with a default is one
-that some reports lack: older ones, those of other tools, or where it tells of nothing.
+A figure that could not be computed is None; `Evaluation.reasons` says why, keyed by its dotted path ("metrics.top1").
+Types are those that report.json is checked for when it is read back; a field with a default is one that some lack.
 """
 
 from __future__ import annotations
@@ -45,9 +44,8 @@ class Drop:
 class Metrics:
     """int8 outputs against FP32 outputs over all samples.
 
-    `sqnr_db` and `cosine` are each that of the worst float output; `sqnr_db_ci95` belongs to the same output.
-    `exact_outputs` names the float outputs that are bit-equal. `sqnr_db_ci95` and `agreement_ci95` are 95 % intervals
-    over the choice of samples.
+    `sqnr_db` and `cosine` are each that of the worst float output; `exact_outputs` names those that are bit-equal.
+    `sqnr_db_ci95` (of the same output) and `agreement_ci95` are 95 % intervals over the choice of samples.
     """
 
     sqnr_db: Number | None
@@ -215,8 +213,7 @@ class Size:
 class Latency:
     """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8.
 
-    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round. `rounds` and
-    `threads` say how it was measured; reports of earlier versions do not.
+    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round.
     """
 
     fp32: Number | None
@@ -247,8 +244,8 @@ class Optimization:
             with every layer in int8, and the one that was kept.
         left: Layers that were left in float, and why.
         rows: All layers that were measured, in graph order.
-        given_up: The layers of the fastest mix that the search came upon, where it was not surely faster than every
-            layer in int8 and so not kept.
+        given_up: The layers of the fastest mix that the search came upon, where it was not kept: not surely faster
+            than every layer in int8, or surely slower than float.
         given_up_us: Its microseconds per inference, of the same turns.
     """
 
@@ -260,12 +257,17 @@ class Optimization:
     given_up: tuple[str, ...] = field(default=(), metadata=LEFT_OUT)
     given_up_us: Number | None = field(default=None, metadata=LEFT_OUT)
 
+    @property
+    def all_float(self) -> bool:
+        """Whether every layer stays in float."""
+        return bool(self.left) and all(row.node in self.left for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Gate:
-    """One gate as the user wrote it, the value it was held against, and the verdict (None value: not passed).
+    """One gate as the user wrote it, the value it was held against, its 95 % interval, and the verdict.
 
-    `ci95` is the 95 % interval of its figure, where that has one; `why` says why a gate fails whose figure would hold.
+    Without a value it is not passed; `why` says why a gate fails whose figure would hold.
     """
 
     gate: str

@@ -392,17 +392,24 @@ def _has_layers(plan: Plan) -> bool:
     return inside or bool(plan.layers or plan.unranged or plan.recurrent)
 
 
-def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str, Selection] | None = None) -> Plan:
+def require_layers(
+    prepared: Prepared,
+    selection: Selection,
+    bodies: Mapping[str, Selection] | None = None,
+    *,
+    may_be_float: bool = False,
+) -> Plan:
     """Make the plan, and insist that something is quantized.
 
     Args:
         prepared: The prepared model.
         selection: Which nodes the user allows, and what measuring left in float.
         bodies: Likewise for single bodies of If, Loop and Scan, by path.
+        may_be_float: Whether every layer may stay float where that was found to be fastest.
 
     Raises:
         ModelError: No layer can be; says why for up to three candidates.
-        TableError: The table's left_for_latency leaves none, or names a node that the model does not have.
+        TableError: What the table leaves in float is all, and may not be, or is a node that the model does not have.
         UsageError: A pattern matches nothing.
     """
     plan = _plan_all(prepared, selection, bodies or {})
@@ -410,10 +417,12 @@ def require_layers(prepared: Prepared, selection: Selection, bodies: Mapping[str
         return plan
     unmeasured = {path: replace(each, left=()) for path, each in (bodies or {}).items()}
     if _has_layers(_plan_all(prepared, replace(selection, left=()), unmeasured)):
+        if may_be_float:
+            return plan
         raise TableError(
             "leaves no layer in int8",
-            where="settings.left_for_latency",
-            do="remove a node from it, or calibrate again",
+            where="settings",
+            do="remove a node from what is left for accuracy or gates, or calibrate again",
         )
     do = "give a float32 model with constant weights, or quantize less strictly with --include and --exclude"
     if plan.unquantized and all(each.reason in SLOWER for each in plan.unquantized):

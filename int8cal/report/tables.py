@@ -193,8 +193,11 @@ def optimized_sentence(found: Optimization) -> str:
     fp32, best = found.fp32_us, found.int8_us
     times = f"float32 {fp32:.1f} µs, every layer in int8 {found.plain_int8_us:.1f} µs"
     if found.given_up and found.given_up_us is not None:
-        mixed = f"with {wording.count(len(found.given_up), 'layer')} in float {found.given_up_us:.1f} µs"
-        return f"{times}, {mixed}: not surely faster, so every layer stays in int8."
+        times += f", with {wording.count(len(found.given_up), 'layer')} in float {found.given_up_us:.1f} µs"
+    if found.all_float:
+        return f"{times}: float32 is surely faster, so every layer stays in float."
+    if found.given_up:
+        return f"{times}: not surely faster, so every layer stays in int8."
     if not found.left:
         return f"{times}; no layer in float made it faster."
     kept = wording.count(len(found.left), "layer")

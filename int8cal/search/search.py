@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
 
+from int8cal.graph.bodies import full_name
 from int8cal.graph.prepare import require_layers
 from int8cal.progress import stage, track
 from int8cal.protos import weight_bytes
@@ -384,11 +385,22 @@ def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResul
     )
 
 
+def weighted_nodes(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return all nodes with int8 weights but tables, those of bodies too: full name -> path of the graph, and node."""
+    found: dict[str, tuple[str, str]] = {}
+    for path, each in plan.graphs.items():
+        nodes = (*(layer.node for layer in each.weighted), *(node.node for node in each.recurrent))
+        found |= {full_name(path, node): (path, node) for node in nodes}
+    return found
+
+
 def left_in_float(
     prepared: Prepared,
     whole: Result,
     left: Mapping[str, str],
     cut_down: Callable[[str, tuple[Plan, Plan], Mapping[str, str]], CalibrationTable],
+    *,
+    may_be_float: bool = False,
 ) -> Result:
     """Return a result with further layers in float.
 
@@ -398,18 +410,20 @@ def left_in_float(
         left: Full name of a layer -> why it stays float.
         cut_down: Makes the table of one of the graphs that hold such layers: of its path, its plans before and after,
             and its layers of `left` by node.
+        may_be_float: Whether all of them may be in float.
 
     Raises:
-        TableError: No layer is left in int8.
+        TableError: No layer is left in int8, and that may not be.
     """
     inside: dict[str, dict[str, str]] = {}
+    places = weighted_nodes(whole.plan)
     for name, why in left.items():
-        path, layer = whole.plan.ranged_layers[name]
-        inside.setdefault(path, {})[layer.node] = why
+        path, node = places[name]
+        inside.setdefault(path, {})[node] = why
     selections = {path: each.settings.selection for path, each in whole.table.graphs.items()}
     for path, nodes in inside.items():
         selections[path] = replace(selections[path], left=(*selections[path].left, *nodes.items()))
-    smaller = require_layers(prepared, selections.pop(""), selections)
+    smaller = require_layers(prepared, selections.pop(""), selections, may_be_float=may_be_float)
     plans = {path: (whole.plan.graphs[path], smaller.graphs[path]) for path in inside}
     table = whole.table.with_graphs({path: cut_down(path, plans[path], nodes) for path, nodes in inside.items()})
     built = build_model(prepared.model, smaller, table, whole.known)

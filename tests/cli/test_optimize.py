@@ -75,13 +75,65 @@ def test_a_table_that_leaves_an_unknown_node_is_refused(call, sample, sample_run
         assert expected in done.message
 
 
-def test_a_table_that_leaves_no_layer_is_refused(call, sample, sample_run, tmp_path):
-    path = tmp_path / "model.table.json"
-    table = json.loads((sample_run / "model.table.json").read_text(encoding="utf-8"))
-    model = onnx.load(sample / "model.onnx")
-    layers = [node.name for node in model.graph.node if node.op_type in {"Conv", "Gemm", "MatMul"}]
-    table["settings"]["left_for_latency"] = dict.fromkeys(layers, "slower")
-    path.write_text(json.dumps(table), encoding="utf-8")
-    done = call("quantize", sample / "model.onnx", "--table", path, "-o", "q.onnx")
+@pytest.fixture
+def table_in_float(sample, sample_run, tmp_path):
+    """Write a table that leaves every layer in float for one reason; takes the setting's name."""
+
+    def write(key):
+        path = tmp_path / f"{key}.table.json"
+        table = json.loads((sample_run / "model.table.json").read_text(encoding="utf-8"))
+        model = onnx.load(sample / "model.onnx")
+        layers = [node.name for node in model.graph.node if node.op_type in {"Conv", "Gemm", "MatMul"}]
+        table["settings"][key] = dict.fromkeys(layers, "slower")
+        path.write_text(json.dumps(table), encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_table_that_leaves_no_layer_is_refused(call, sample, table_in_float):
+    done = call("quantize", sample / "model.onnx", "--table", table_in_float("left_for_accuracy"), "-o", "q.onnx")
     assert done.code == 6
-    assert "settings.left_for_latency: leaves no layer in int8" in done.message
+    assert "settings: leaves no layer in int8" in done.message
+
+
+def test_a_table_that_leaves_no_layer_for_latency_gives_the_float_model(call, sample, table_in_float, tmp_path):
+    model, table = sample / "model.onnx", table_in_float("left_for_latency")
+    assert call("quantize", model, "--table", table, "-o", "q.onnx").code == 0
+    built = onnx.load(tmp_path / "q.onnx")
+    assert not {node.op_type for node in built.graph.node} & {"QuantizeLinear", "DequantizeLinear"}
+    done = call("evaluate", model, "q.onnx", "--data", sample / "calib", "--gate", "agreement>=1.0")
+    assert done.code == 0
+
+
+@pytest.mark.parametrize("found", ["plain", "mix"])
+def test_where_float_is_surely_faster_than_every_mix_the_model_stays_float(call, sample, tmp_path, monkeypatch, found):
+    profiled = latency.profile_kernels
+
+    def slow(models, feeds, **_):
+        before, after = profiled(models, feeds, budget_s=0.0)
+        return replace(before, kernels=dict.fromkeys(before.kernels, 1.0)), after
+
+    def timed(sessions, feeds, *, enough=None, **_):
+        if enough is not None:  # of the search
+            return [(100.0, 90.0 if found == "mix" else 110.0)] * 8
+        return [(60.0, 80.0, 70.0)[: len(sessions)]] * 8
+
+    monkeypatch.setattr(latency, "profile_kernels", slow)
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    out = tmp_path / "out"
+    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
+    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    optimized = report["optimize"]
+    assert (optimized["fp32_us"], optimized["plain_int8_us"], optimized["int8_us"]) == (60.0, 80.0, 60.0)
+    assert {row["decision"] for row in optimized["rows"]} == {"float"}
+    assert {row["node"] for row in optimized["rows"]} == set(optimized["left"])
+    assert optimized.get("given_up_us") == (70.0 if found == "mix" else None)
+    assert any("no int8 model faster" in line for line in report["warnings"])
+    assert report["fusion"]["integer"] == 0
+    assert "every layer stays in float" in (out / "report.md").read_text(encoding="utf-8")
+    built = onnx.load(out / "model.int8.onnx")
+    assert not {node.op_type for node in built.graph.node} & {"QuantizeLinear", "DequantizeLinear"}
+    assert call("quantize", sample / "model.onnx", "--table", out / "model.table.json", "-o", "again.onnx").code == 0
+    assert (tmp_path / "again.onnx").read_bytes() == (out / "model.int8.onnx").read_bytes()

@@ -28,7 +28,7 @@ from int8cal.quantization.derived_tables import without_layers
 from int8cal.runtime.batching import make_feed
 from int8cal.runtime.profile import profile_kernels
 from int8cal.runtime.sessions import Session
-from int8cal.search.search import left_in_float
+from int8cal.search.search import left_in_float, weighted_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -54,6 +54,7 @@ _SEARCH_ROUNDS = 3
 _LEAST_GAIN = 1.01
 _AGREEING = 0.75
 _BUDGET_S, _TIMED_ROUNDS = 1.6, 8  # of measuring one model against another
+_ALL_FLOAT = "optimize found no int8 model faster than the FP32 model on this machine: every layer stays in float"
 
 
 def leave_slow_layers(
@@ -75,7 +76,7 @@ def leave_slow_layers(
 
     Returns:
         The table and its model, and what was measured and decided. The plain int8 model is kept unless another one is
-        surely faster.
+        surely faster; where float is surely faster than both, every layer stays in float, recurrent ones too.
 
     Raises:
         ModelError: onnxruntime cannot load a model.
@@ -87,7 +88,11 @@ def leave_slow_layers(
         if not left:
             return whole
         return left_in_float(
-            prepared, whole, left, lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut)
+            prepared,
+            whole,
+            left,
+            lambda path, *cut: without_layers(graphs[path], tables[path], plain[path], *cut),
+            may_be_float=True,
         )
 
     key = f"latency/{model_digest(whole.model)}" if checkpoint else ""
@@ -100,9 +105,11 @@ def leave_slow_layers(
             checkpoint.note(key, measured=np.frombuffer(json.dumps(asdict(found)).encode(), np.uint8))
     result = rebuilt(found.left)
     table = result.table
-    if found.int8_us > found.fp32_us:
+    if found.all_float:
+        table = replace(table, warnings=(*table.warnings, _ALL_FLOAT))
+    elif found.int8_us > found.fp32_us:
         slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
-        slow = f"optimize found the int8 model slower than the FP32 model on this machine: {slow}"
+        slow = f"optimize found the int8 model slower than the FP32 model on this machine, if not surely: {slow}"
         table = replace(table, warnings=(*table.warnings, slow))
     before = whole.table.every_tensor
     changed = {name for name, entry in table.every_tensor.items() if entry != before[name]}
@@ -125,6 +132,7 @@ def _measured(
     profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
     costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
     reasons = {cost.node: reason(cost) for cost in costs}
+    losers = frozenset(cost.node for cost in costs if cost.loss > 0)
 
     def why(left: frozenset[str]) -> dict[str, str]:
         return {node: text for node, text in reasons.items() if node in left}
@@ -133,25 +141,33 @@ def _measured(
     inside = sum(cost.loss for cost in costs)
     whole_us = [sum(profile.kernels.values()) for profile in profiles]
     best = search(costs, layer_links(graphs, plan), bench.compare, whole_us[1] - whole_us[0] - inside)
-    # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was busy
+    # chosen as the best of many: measured again, so that luck does not decide; a second time where the machine was
+    # busy, or float seems to be faster, but not surely
     for _ in range(2):
         fp32_us, plain_us, *more = bench.times([None, frozenset(), best] if best else [None, frozenset()])
         sure = not best or is_surely_faster(plain_us, more[0])
-        if sure:
+        kept_us = more[0] if best and sure else plain_us
+        is_slower = is_surely_faster(kept_us, fp32_us)
+        if sure and (is_slower or statistics.median(kept_us) <= statistics.median(fp32_us)):
             break
-    left = best if sure else frozenset()
+    left = why(best if sure else frozenset())
+    if is_slower:
+        times = f"{statistics.median(kept_us):.1f} µs against {statistics.median(fp32_us):.1f} µs"
+        left = dict.fromkeys(weighted_nodes(plan), f"the whole model is slower in int8: {times}") | why(losers)
+        kept_us = fp32_us
+    given_up = best and set(left) != best
     return Optimization(
         fp32_us=statistics.median(fp32_us),
         plain_int8_us=statistics.median(plain_us),
-        int8_us=statistics.median(more[0] if left else plain_us),
-        left=why(left),
+        int8_us=statistics.median(kept_us),
+        left=left,
         rows=tuple(_row(cost, left) for cost in costs),
-        given_up=() if sure else tuple(sorted(best)),
-        given_up_us=None if sure else statistics.median(more[0]),
+        given_up=tuple(sorted(best)) if given_up else (),
+        given_up_us=statistics.median(more[0]) if given_up else None,
     )
 
 
-def _row(cost: LayerCost, left: frozenset[str]) -> OptimizedLayer:
+def _row(cost: LayerCost, left: Collection[str]) -> OptimizedLayer:
     if cost.node in left:
         decision = "float"
     else:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from int8cal.evaluation.result import FloatNode, Fusion, Optimization
+from int8cal.evaluation.result import FloatNode, Fusion, Optimization, OptimizedLayer
 from int8cal.report.document import document_of
 from int8cal.report.summary import summary_lines
 from int8cal.report.terminal import report_lines
@@ -15,10 +15,11 @@ REASON = "slower in int8: 20.4 µs against 6.0 µs"
 @pytest.fixture
 def optimized(report):
     nodes = (FloatNode("/stem/Conv", "Conv", "not quantized"), FloatNode("/mul", "Mul", "not quantized"))
+    rows = (OptimizedLayer("/stem/Conv", "Conv", 6.0, 20.4, "float"), OptimizedLayer("/fc", "Gemm", 3.0, 1.0, "int8"))
     return replace(
         report,
         evaluation=replace(report.evaluation, fusion=Fusion(3, 2, nodes)),
-        optimize=Optimization(41.4, 46.1, 40.2, {"/stem/Conv": REASON}, ()),
+        optimize=Optimization(41.4, 46.1, 40.2, {"/stem/Conv": REASON}, rows),
     )
 
 
@@ -47,6 +48,17 @@ def test_the_terminal_says_what_was_not_kept_since_it_was_not_surely_faster(opti
         "layer stays in int8"
     )
     for lines, label, layer in _told_in(kept):
+        assert f"{label} {told.format(layer)}" in " ".join("\n".join(lines).split())
+
+
+def test_the_terminal_says_that_nothing_was_faster_than_float(optimized):
+    left = {"/stem/Conv": REASON, "/fc": "the whole model is slower in int8"}
+    found = replace(optimized.optimize, left=left, int8_us=41.4, given_up=("/stem/Conv",), given_up_us=44.0)
+    told = (
+        "float32 41.4 µs, every layer{} in int8 46.1 µs, with 1 layer in float 44.0 µs: float32 is surely faster, so "
+        "every layer stays in float"
+    )
+    for lines, label, layer in _told_in(replace(optimized, optimize=found)):
         assert f"{label} {told.format(layer)}" in " ".join("\n".join(lines).split())
 
 
