@@ -2,13 +2,10 @@
 
 A layer's error at its output is e^T G e, with e the error of one output channel's weights and G = sum x x^T. With x as
 integers, code minus zero point, every sum is an integer below 2^53: neither order, nor batches, nor threads change it.
-Products of blocks run in float32, where they are exact as long as no column's sum of squares passes 2^24: by
-Cauchy-Schwarz no partial sum of a block is larger. Those of a few large columns run in float64.
 """
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from int8cal.errors import ModelError
-from int8cal.threads import in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,22 +20,7 @@ if TYPE_CHECKING:
     from int8cal.numerics import Float32, Float64, Int64
 
 
-_EXACT = float(2**24)  # float32 holds every integer up to here
-_BLOCK = 256  # rows of |x| <= 255 whose squares always stay below it
-_WIDE = 1 << 23  # values of one product, at most: 32 MB
-_LONG = 2  # and how many rows for each column
-_LARGE_SHARE = 16  # one column of so many may be larger: its products run in float64
-_SIDE = 512  # of a block of a Gram
-_SMALL = 64  # columns up to which float64 is as fast, and needs no blocks
-
-
-def _waiting_rows(groups: int, size: int) -> int:
-    return 0 if size <= _SMALL else max(min(_LONG * size, _WIDE // (groups * size)), _BLOCK)
-
-
-def moments_bytes(groups: int, size: int) -> int:
-    """Return what a `MomentSums` holds at most: sums, and rows that wait."""
-    return groups * size * (8 * size + 4 * _waiting_rows(groups, size))
+_SIDE = 512  # columns of a Gram that are added to at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,83 +43,33 @@ class Moments:
 
 
 class MomentSums:
-    """Adds up rows of a layer's input.
+    """Adds up rows of a layer's input in float64: codes of 16 bits, or few columns of any. See also `CodeSums`.
 
     Args:
         groups: Groups of the layer.
         size: K, columns of a row.
-        threads: That share a product of many columns.
+        zero_point: Of the codes that are added.
     """
 
-    def __init__(self, groups: int, size: int, threads: int = 1) -> None:
-        self._threads = threads
+    def __init__(self, groups: int, size: int, zero_point: int = 0) -> None:
+        self._zero_point = zero_point
         self._gram = np.zeros((groups, size, size))
         self._total = np.zeros((groups, size))
         self._count = 0
-        self._energy = np.zeros((groups, size))
-        # a product of few rows is quick beside its sum with those before
-        self._waiting = np.empty((groups, _waiting_rows(groups, size), size), np.float32)
-        self._rows = 0
 
-    def add(self, rows: Float32) -> None:
-        """Add rows: (groups, positions, K), integers of magnitude 255 at most."""
+    def add(self, codes: npt.NDArray[Any]) -> None:
+        """Add rows of codes: (groups, positions, K)."""
+        rows = codes.astype(np.float64) - self._zero_point
         self._count += rows.shape[1]
-        self._total += rows.sum(axis=1, dtype=np.float64)
-        if rows.shape[2] <= _SMALL:
-            exact = rows.astype(np.float64)
-            self._gram += exact.transpose(0, 2, 1) @ exact
-            return
-        wide = self._waiting.shape[1]
-        whole = np.einsum("grk,grk->gk", rows, rows, dtype=np.float64)
-        step = wide if _few_large(whole) else _BLOCK
-        for start in range(0, rows.shape[1], step):
-            part = rows[:, start : start + step]
-            alone = part.shape[1] == rows.shape[1]
-            energy = whole if alone else np.einsum("grk,grk->gk", part, part, dtype=np.float64)
-            if self._rows + part.shape[1] > wide or not _few_large(self._energy + energy):
-                self._flush()
-            self._waiting[:, self._rows : self._rows + part.shape[1]] = part
-            self._rows += part.shape[1]
-            self._energy += energy
+        self._total += rows.sum(axis=1)
+        columns = rows.transpose(0, 2, 1)
+        for first in range(0, rows.shape[2], _SIDE):
+            strip = slice(first, first + _SIDE)
+            self._gram[:, strip] += columns[:, strip] @ rows
 
     def result(self) -> Moments:
         """Return the sums."""
-        self._flush()
         return Moments(self._gram, self._total, self._count)
-
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        for rows, energy, gram in zip(self._waiting[:, : self._rows], self._energy, self._gram, strict=True):
-            large = np.flatnonzero(energy > _EXACT)
-            exact = gram[large]
-            for start in range(0, self._rows if large.size else 0, _BLOCK):
-                part = rows[start : start + _BLOCK].astype(np.float64)
-                exact += part[:, large].T @ part
-            _add_products(gram, rows, self._threads)
-            gram[large], gram[:, large] = exact, exact.T
-        self._rows = 0
-        self._energy[:] = 0.0
-
-
-def _add_products(gram: Float64, rows: Float32, threads: int) -> None:
-    """Add rows^T rows, a block at a time: what is not yet float64 takes one megabyte, whatever the size."""
-    cuts = [slice(first, first + _SIDE) for first in range(0, len(gram), _SIDE)]
-
-    def add_block(pair: tuple[slice, slice]) -> None:
-        one, other = pair
-        product = rows[:, one].T @ rows[:, other]
-        gram[one, other] += product
-        if one != other:
-            gram[other, one] += product.T
-
-    for _ in in_parts(add_block, itertools.combinations_with_replacement(cuts, 2), threads):
-        pass
-
-
-def _few_large(energy: Float64) -> bool:
-    """Say whether few columns of sums of squares, (groups, K), are beyond what float32 adds up exactly."""
-    return int((energy > _EXACT).sum()) * _LARGE_SHARE <= energy.size
 
 
 def some_of(count: int, limit: int) -> Int64:
@@ -277,22 +208,21 @@ def _flat(places: Sequence[Int64], sizes: Sequence[int]) -> Int64:
     return np.where(inside, flat, int(np.prod(sizes)))
 
 
-def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, groups: int) -> Float32:
-    """Cut what output positions read out of codes.
+def convolution_rows(codes: npt.NDArray[Any], zero_point: int, reads: Int64, groups: int) -> npt.NDArray[Any]:
+    """Cut what output positions read out of codes, or of values.
 
     Args:
-        codes: uint8 or int8 (N, C, spatial...).
-        zero_point: Of the codes; padding counts as it.
+        codes: (N, C, spatial...).
+        zero_point: Of the codes, 0 of values: padding is it.
         reads: Of these spatial sizes, (positions, taps).
         groups: C is a multiple of it.
 
     Returns:
-        (groups, N * positions, taps * C / groups), code - zero point.
+        (groups, N * positions, taps * C / groups), as they are.
     """
     count, channels = codes.shape[:2]
-    last = np.moveaxis(codes.reshape(count, channels, -1), 1, 2).astype(np.float32)
-    last -= np.float32(zero_point)
-    padded = np.concatenate([last, np.zeros((count, 1, channels), np.float32)], axis=1)
+    last = np.moveaxis(codes.reshape(count, channels, -1), 1, 2)
+    padded = np.concatenate([last, np.full((count, 1, channels), zero_point, codes.dtype)], axis=1)
     found = np.take(padded, reads, axis=1)
     if groups == 1:
         return found.reshape(1, count * len(reads), -1)
@@ -305,16 +235,8 @@ def chosen_rows(codes: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
     return codes[:, some_of(codes.shape[1], limit)].reshape(-1, codes.shape[-1])
 
 
-def matrix_rows(codes: npt.NDArray[Any], zero_point: int) -> Float32:
-    """Turn what a matrix product reads into integers.
-
-    Args:
-        codes: uint8 or int8 (rows, K).
-        zero_point: Of the codes.
-
-    Returns:
-        (1, rows, K), code - zero point.
-    """
-    rows: Float32 = codes[None].astype(np.float32)
+def centred(codes: npt.NDArray[Any], zero_point: int) -> Float32:
+    """Return codes, or values where the zero point is 0, minus it as float32."""
+    rows = codes.astype(np.float32)
     rows -= np.float32(zero_point)
     return rows

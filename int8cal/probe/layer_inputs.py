@@ -18,18 +18,16 @@ from int8cal.graph.layers import window_of
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import in_chunks, tapped_model
 from int8cal.numerics.gram import (
-    Moments,
     MomentSums,
+    centred,
     chosen_rows,
     convolution_reads,
     convolution_rows,
-    matrix_rows,
-    moments_bytes,
     transposed_reads,
 )
 from int8cal.progress import track
 from int8cal.runtime.batching import batch_size, fed, run_samples
-from int8cal.runtime.code_products import code_gram
+from int8cal.runtime.code_products import CodeSums, moments_bytes
 from int8cal.runtime.sessions import SIDE_BY_SIDE, Session, cpu_count
 from int8cal.threads import in_parts
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.signature import Signature
+    from int8cal.numerics.gram import Moments
     from int8cal.runtime.batching import Arrays, SampleLike
 
 Float32 = npt.NDArray[np.float32]
@@ -52,6 +51,7 @@ WIDEST = 6144
 # Rows per layer over all samples for moments, and more as long as cutting them out and their products stay cheap. To
 # say which of two roundings is better, half of them is enough.
 ROWS, UNSEEN_ROWS = 4096, 2048
+SMALL = 64  # columns whose products float64 adds up as fast as the integer kernel, which has one group at a time
 LEAST_SAMPLES = 16  # that rows are taken of, however many each has
 _CHEAP = 2**21  # products per row
 _CUT_OUT = 2**12  # values per row, likewise
@@ -99,16 +99,16 @@ class LayerInput:
             samples: Samples in the run.
             limit: Positions per sample.
         """
-        return self.rows_of(self.codes(values, samples, limit), limit)
+        return centred(self.rows_of(self.codes(values, samples, limit), limit), self.zero_point)
 
     def codes(self, values: npt.NDArray[Any], samples: int, limit: int) -> npt.NDArray[Any]:
         """Choose of a run's values what `rows_of` makes the same rows of: (positions, K) for a product, else all."""
         return values if self.kernel else chosen_rows(values.reshape(samples, -1, values.shape[-1]), limit)
 
-    def rows_of(self, codes: npt.NDArray[Any], limit: int) -> Float32:
-        """Cut the rows out of what was chosen, with the same limit."""
+    def rows_of(self, codes: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+        """Cut the rows out of what was chosen, with the same limit: (groups, positions, K) of codes."""
         if not self.kernel:
-            return matrix_rows(codes, self.zero_point)
+            return codes[None]
         return convolution_rows(codes, self.zero_point, self._reads(codes.shape[2:], limit), self.groups)
 
     def limit(self, samples: int, rows: int) -> int:
@@ -234,40 +234,36 @@ class _Seen:
     """What one layer reads of one split: sums, or the codes that they are made of, where these take less."""
 
     def __init__(self, source: LayerInput, threads: int, keeps_codes: bool) -> None:
-        self._source = source
-        self._threads = threads
+        self._source, self._threads, self._keeps_codes = source, threads, keeps_codes
         self._codes: list[tuple[npt.NDArray[Any], int]] = []
-        self._sums = None if keeps_codes else self._empty()
+        self._sums: CodeSums | MomentSums | None = None
 
     def see(self, values: Arrays, samples: int, limit: int) -> None:
         """Add a run of so many samples, up to `limit` positions of each."""
-        each = self._source
-        if self._sums is None:
+        codes = self._source.codes(values[self._source.tensor], samples, limit)
+        if self._keeps_codes:
             # a copy: the session may write the next run's values to the same place
-            self._codes.append((each.codes(values[each.tensor], samples, limit).copy(), limit))
+            self._codes.append((codes.copy(), limit))
         else:
-            self._sums.add(each.rows(values[each.tensor], samples, limit))
+            self._add(codes, limit)
 
     def moments(self) -> Moments:
         """Return the moments; what they are made of is gone then."""
-        sums, codes = self._sums, self._codes
-        self._sums, self._codes = None, []
-        if codes and not self._source.kernel and codes[0][0].dtype.itemsize == 1:
-            return self._of_codes(codes)
-        sums = sums or self._empty()
-        for each, limit in codes:
-            sums.add(self._source.rows_of(each, limit))
+        codes, self._codes = self._codes, []
+        for each in codes:
+            self._add(*each)
+        codes.clear()
+        sums = self._sums or MomentSums(self._source.groups, self._source.size)
+        self._sums = None
         return sums.result()
 
-    def _of_codes(self, kept: list[tuple[npt.NDArray[Any], int]]) -> Moments:
-        """Compute the moments of what a product reads, whose kept codes are its rows; these are given up."""
-        point, rows = self._source.zero_point, np.concatenate([each for each, _ in kept])
-        kept.clear()
-        total = rows.sum(axis=0, dtype=np.int64) - point * len(rows)
-        return Moments(code_gram(rows, point, self._threads)[None], total[None].astype(np.float64), len(rows))
-
-    def _empty(self) -> MomentSums:
-        return MomentSums(self._source.groups, self._source.size, self._threads)
+    def _add(self, codes: npt.NDArray[Any], limit: int) -> None:
+        each = self._source
+        if self._sums is None:
+            shape = each.groups, each.size, each.zero_point
+            is_small = codes.dtype.itemsize > 1 or each.size <= SMALL
+            self._sums = MomentSums(*shape) if is_small else CodeSums(*shape, self._threads)
+        self._sums.add(each.rows_of(codes, limit))
 
 
 def _moments(seen: Sequence[_Seen]) -> tuple[Moments, ...]:

@@ -6,10 +6,10 @@ from int8cal.numerics import gram
 from int8cal.numerics.gram import (
     MomentSums,
     Window,
+    centred,
     chosen_rows,
     convolution_reads,
     convolution_rows,
-    matrix_rows,
     some_of,
     transposed_reads,
 )
@@ -17,9 +17,9 @@ from int8cal.numerics.gram import (
 ALL = 1 << 30
 
 
-def moments(rows, groups=None):
-    sums = MomentSums(rows.shape[0], rows.shape[2])
-    sums.add(rows.astype(np.float32))
+def moments(codes, zero_point=0):
+    sums = MomentSums(codes.shape[0], codes.shape[2], zero_point)
+    sums.add(codes)
     return sums.result()
 
 
@@ -38,8 +38,9 @@ def test_rows_of_a_convolution_are_im2col(kernel, strides, dilations, pads, grou
     window = Window.of(kernel, strides, dilations, pads)
     rows = convolution_rows(x, 100, convolution_reads(window, x.shape[2:], ALL), group)
     expected = patches(x, window, 100, group).astype(np.int64) - 100
-    np.testing.assert_array_equal(rows, expected)
-    found = moments(rows)
+    assert rows.dtype == np.uint8
+    np.testing.assert_array_equal(centred(rows, 100), expected)
+    found = moments(rows, 100)
     np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", expected, expected))
     np.testing.assert_array_equal(found.total, expected.sum(axis=1))
     assert found.count == expected.shape[1]
@@ -60,39 +61,27 @@ def test_rows_of_a_transposed_convolution_give_its_sums(strides, added, group):
         expected[(slice(None), slice(None), *place)] += made.reshape(2, -1)
     rows = convolution_rows(x, 7, transposed_reads(window, (5, 4), added, ALL), group)
     by_group = weights.transpose(0, 2, 3, 1).reshape(group, 3, -1)
-    sums = np.einsum("grk,gok->gor", rows.astype(np.int64), by_group.astype(np.int64))
+    sums = np.einsum("grk,gok->gor", rows.astype(np.int64) - 7, by_group.astype(np.int64))
     found = sums.reshape(group * 3, 2, -1).transpose(1, 0, 2).reshape(expected.shape)
     np.testing.assert_array_equal(found, expected)
 
 
-def test_moments_are_exact_where_float32_sums_would_not_be():
-    rng = np.random.default_rng(2)
-    rows = rng.integers(200, 256, (1, 5000, 80)).astype(np.int64)
-    found = moments(rows)
-    np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
+def test_moments_of_16_bit_codes_are_exact_where_float32_sums_would_not_be():
+    codes = np.random.default_rng(2).integers(0, 65536, (1, 5000, 80), np.uint16)
+    rows = codes.astype(np.int64) - 40_000
+    np.testing.assert_array_equal(moments(codes, 40_000).gram, np.einsum("grk,grl->gkl", rows, rows))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_blocks_of_a_gram_make_the_whole(monkeypatch, threads):
+def test_strips_of_a_gram_make_the_whole(monkeypatch):
     monkeypatch.setattr(gram, "_SIDE", 32)
-    rows = np.random.default_rng(5).integers(-255, 256, (1, 300, 90)).astype(np.int64)
-    sums = MomentSums(1, 90, threads)
-    sums.add(rows.astype(np.float32))
-    np.testing.assert_array_equal(sums.result().gram, np.einsum("grk,grl->gkl", rows, rows))
-
-
-def test_moments_are_exact_with_a_few_columns_that_are_larger_than_the_others():
-    rng = np.random.default_rng(4)
-    rows = rng.integers(-20, 21, (2, 3000, 160)).astype(np.int64)
-    rows[0, :, [3, 90]] = rng.integers(-255, 256, (2, 3000))
-    rows[1, :, 159] = 255
-    found = moments(rows)
-    np.testing.assert_array_equal(found.gram, np.einsum("grk,grl->gkl", rows, rows))
+    codes = np.random.default_rng(5).integers(0, 256, (2, 300, 90), np.uint8)
+    rows = codes.astype(np.int64) - 9
+    np.testing.assert_array_equal(moments(codes, 9).gram, np.einsum("grk,grl->gkl", rows, rows))
 
 
 def test_neither_order_nor_cuts_nor_sums_of_sums_change_moments():
     rng = np.random.default_rng(3)
-    rows = rng.integers(-128, 256, (2, 900, 70)).astype(np.float32)
+    rows = rng.integers(-128, 128, (2, 900, 70), np.int8)
     whole = moments(rows)
     mixed = MomentSums(2, 70)
     for part in np.array_split(rows[:, rng.permutation(900)], [1, 300, 333], axis=1):
@@ -117,4 +106,4 @@ def test_rows_of_a_matrix_are_chosen_per_sample():
     codes = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     chosen = chosen_rows(codes, 2)
     np.testing.assert_array_equal(chosen, codes[:, some_of(4, 2)].reshape(-1, 3))
-    np.testing.assert_array_equal(matrix_rows(chosen, 1)[0], chosen.astype(int) - 1)
+    np.testing.assert_array_equal(centred(chosen, 1), chosen.astype(int) - 1)
