@@ -175,9 +175,9 @@ def _heavy(weights: Any, linked: Any, least: Any, starts: Any) -> Any:
 
 
 @part
-def _folded(values: Any) -> Any:
-    # the sum, halves added to halves: in this order whatever the width of a CPU's vectors; the array is used up
-    size = values.size
+def _folded(values: Any, size: Any) -> Any:
+    # the sum of the first ones, halves added to halves: in this order whatever the width of a CPU's vectors; the array
+    # is used up
     while size > _FEW:
         half = (size + 1) // 2
         for k in range(size - half):
@@ -204,6 +204,21 @@ def _errors(exact: Any, codes: Any, positions: Any, sums: Any) -> None:
 def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> Any:
     # J in units of the scale; the last two arrays, one value per channel, are room to work in
     channels = sums.size
+    if positions == 1 and channels > _FEW:
+        half = (channels + 1) // 2  # the first halves are added to the second ones at once
+        rest = channels - half
+        wanted, found = exact[half:], codes[half:]
+        for c in range(rest):
+            error, other = codes[c] - exact[c], found[c] - wanted[c]
+            sums[c] = error + other
+            squares[c] = error * error + other * other
+        for c in range(rest, half):
+            error = codes[c] - exact[c]
+            sums[c] = error
+            squares[c] = error * error
+        square = _folded(squares, half)
+        total = _folded(sums, half)
+        return square + SAME_CHANNEL * square + ALL * (total * total)
     for c in range(channels):
         error = codes[c] - exact[c]
         sums[c] = error
@@ -214,12 +229,12 @@ def _score(exact: Any, codes: Any, positions: Any, sums: Any, squares: Any) -> A
             error = found[c] - wanted[c]
             sums[c] += error
             squares[c] += error * error
-    square = within = _folded(squares)
+    square = within = _folded(squares, channels)
     if positions > 1:
         for c in range(channels):
             squares[c] = sums[c] * sums[c]
-        within = _folded(squares)
-    total = _folded(sums)
+        within = _folded(squares, channels)
+    total = _folded(sums, channels)
     return square + SAME_CHANNEL * within + ALL * (total * total)
 
 
