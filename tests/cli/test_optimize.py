@@ -60,6 +60,23 @@ def test_a_mix_is_kept_only_where_its_last_measurement_finds_it_surely_faster(sa
         assert found["given_up_us"] == 95.0
 
 
+@pytest.mark.parametrize(("fp32_us", "warned"), [(75.0, True), (79.5, False)])
+def test_a_mix_that_may_be_slower_than_float_stays_and_is_warned_of(sample, tmp_path, monkeypatch, fp32_us, warned):
+    def timed(sessions, feeds, *, enough=None, **_):
+        if enough is not None:  # of the search: nothing is faster
+            return [(90.0, 100.0)] * 8
+        return [(fp32_us, 80.0), (fp32_us, 80.0), (95.0, 80.0)] * 2
+
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    out = tmp_path / "out"
+    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
+    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert report["optimize"]["left"] == {}
+    assert report["fusion"]["integer"] > 0
+    assert any("75.0 µs" in line for line in report["warnings"]) is warned
+
+
 def test_without_the_option_nothing_is_measured_per_layer(sample_run):
     assert "optimize" not in json.loads((sample_run / "report.json").read_text(encoding="utf-8"))
 

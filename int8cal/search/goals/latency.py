@@ -107,7 +107,7 @@ def leave_slow_layers(
     table = result.table
     if found.all_float:
         table = replace(table, warnings=(*table.warnings, _ALL_FLOAT))
-    elif found.int8_us > found.fp32_us:
+    elif found.int8_us > _LEAST_GAIN * found.fp32_us:
         slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
         slow = f"optimize found the int8 model slower than the FP32 model on this machine, if not surely: {slow}"
         table = replace(table, warnings=(*table.warnings, slow))
