@@ -116,7 +116,8 @@ def apply_factors(
     """
     index = Index.of(model)
     result, names = without_weights(index.model), Names(index.graph)
-    changes: dict[str, list[Callable[[Float64], Float64]]] = {}  # by constant, in the order of the chains
+    # by constant, in the order of the chains
+    changes: dict[str, list[Callable[[npt.NDArray[Any]], npt.NDArray[Any]]]] = {}
     inserted = []
     for chain in chains:
         exponents = factors.get(chain.tensor)
@@ -125,7 +126,7 @@ def apply_factors(
         factor = np.exp2(exponents)
         for carrier in chain.carriers:
             along_rows = factor.reshape(-1, *[1] * carrier.trailing)
-            changes.setdefault(carrier.name, []).append(partial(np.multiply, along_rows))
+            changes.setdefault(carrier.name, []).append(partial(_scaled, factors=along_rows))
         for layer in chain.readers:
             changes.setdefault(layer.weight, []).append(partial(scale_inputs, layer=layer, factors=1 / factor))
         if chain.inserted:
@@ -137,7 +138,7 @@ def apply_factors(
             continue
         value = index.constant(tensor.name)
         for change in changes[tensor.name]:
-            value = change(value.astype(np.float64)).astype(value.dtype)
+            value = change(value)
         result.graph.initializer.append(constant(tensor.name, value))
     for chain, factor in inserted:
         _insert(result.graph, chain, factor, names)
@@ -180,19 +181,26 @@ def by_input_channel(weight: npt.NDArray[Any], layer: Layer) -> npt.NDArray[Any]
     return grouped.transpose(0, 2, 1, 3)
 
 
-def scale_outputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
-    """Multiply each output channel of a layer's weight by its factor."""
-    return weight * factors.reshape(along(layer.axis or 0, weight.ndim))
+def scale_outputs(weight: npt.NDArray[Any], layer: Layer, factors: Float64) -> npt.NDArray[Any]:
+    """Multiply each output channel of a layer's weight by its factor, in float64; the result has the weight's dtype."""
+    return _scaled(weight, factors.reshape(along(layer.axis or 0, weight.ndim)))
 
 
-def scale_inputs(weight: Float64, layer: Layer, factors: Float64) -> Float64:
-    """Multiply each input channel of a layer's weight by its factor."""
+def scale_inputs(weight: npt.NDArray[Any], layer: Layer, factors: Float64) -> npt.NDArray[Any]:
+    """Multiply each input channel of a layer's weight by its factor, likewise."""
     if layer.op_type != "Conv":
-        return weight * (factors[:, None] if layer.axis == 1 else factors[None, :])
+        return _scaled(weight, factors[:, None] if layer.axis == 1 else factors[None, :])
     outputs, inputs_per_group = weight.shape[:2]
     by_group = factors.reshape(layer.group, inputs_per_group)
     rows = np.repeat(by_group, outputs // layer.group, axis=0)
-    return weight * rows.reshape(outputs, inputs_per_group, *[1] * (weight.ndim - 2))
+    return _scaled(weight, rows.reshape(outputs, inputs_per_group, *[1] * (weight.ndim - 2)))
+
+
+def _scaled(values: npt.NDArray[Any], factors: Float64) -> npt.NDArray[Any]:
+    # each product is computed in float64 and rounded once, without a copy of a large weight in float64
+    result: npt.NDArray[Any] = np.empty(np.broadcast_shapes(values.shape, factors.shape), values.dtype)
+    np.multiply(values, factors, out=result, casting="same_kind")
+    return result
 
 
 def _insert(graph: onnx.GraphProto, chain: Chain, factor: Float64, names: Names) -> None:

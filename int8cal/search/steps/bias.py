@@ -5,7 +5,7 @@ E[(W_hat - W) x] = (W_hat - W) E[x] per output channel, with E[x] from the stati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from int8cal.quantization.corrections.residual_codes import first_plane
 from int8cal.search.search import propose_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.index import Index
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from int8cal.search.search import Proposals, State
 
 Float64 = npt.NDArray[np.float64]
+
+_AT_ONCE, _FEWEST = 1 << 20, 16  # weights whose shift is in memory at once, and output channels of these at least
 
 
 def propose(state: State, inputs: Inputs) -> Proposals:
@@ -72,19 +74,42 @@ def bias_deltas(
             or not seen.count
         ):
             continue
-        weight = index.constant(layer.weight).astype(np.float64)
         integers = layers[layer.node]
         codes = integers.weight
         if layer.node in draft.residual:  # what residual codes of an input stand for has the mean 0
             codes = first_plane(codes, layer.reduction)
-        whole = merged(codes, draft.copies.get(layer.node, ()), layer)
-        shift = whole * integers.scales.reshape(along(layer.axis, weight.ndim)) - weight
-        if layer.op_type == "Conv":
-            shift *= tap_coverage(index, layer)
-        taken = np.ascontiguousarray(by_input_channel(shift, layer).sum(axis=3))
-        means = read.mean(seen) if read else seen.mean
-        result[layer.node] = -(taken * means.reshape(*taken.shape[:2], 1)).sum(axis=1).reshape(-1)
+        copies, means = draft.copies.get(layer.node, ()), read.mean(seen) if read else seen.mean
+        result[layer.node] = -_shifts(index, layer, codes, integers.scales, copies, means)
     return result
+
+
+def _shifts(
+    index: Index, layer: Layer, codes: npt.NDArray[Any], scales: Float64, copies: Sequence[int], means: Float64
+) -> Float64:
+    """Return the mean shift of each output channel, some of them at a time.
+
+    Args:
+        index: Of the float model.
+        layer: The layer.
+        codes: Of its weights and of copies of channels.
+        scales: (output channels,).
+        copies: As `channel_copies.merged` takes them.
+        means: Of each input channel, (input channels,).
+    """
+    weight: npt.NDArray[Any] = index.constant(layer.weight)
+    axis, taps = layer.axis or 0, tap_coverage(index, layer) if layer.op_type == "Conv" else None
+    outputs = weight.shape[axis]
+    step = outputs if layer.group > 1 else max(_AT_ONCE * outputs // max(weight.size, 1), _FEWEST)
+    found = []
+    for first in range(0, outputs, step):
+        part = (slice(None),) * axis + (slice(first, first + step),)
+        whole = merged(codes[part], copies, layer)
+        shift: Float64 = whole * scales[first : first + step].reshape(along(axis, weight.ndim)) - weight[part]
+        if taps is not None:
+            shift *= taps
+        taken = np.ascontiguousarray(by_input_channel(shift, layer).sum(axis=3))
+        found.append((taken * means.reshape(*taken.shape[:2], 1)).sum(axis=1).reshape(-1))
+    return np.concatenate(found)
 
 
 def tap_coverage(index: Index, layer: Layer) -> Float64:

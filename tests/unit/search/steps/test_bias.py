@@ -8,6 +8,7 @@ from int8cal.graph.plan import make_plan
 from int8cal.graph.select import Selection
 from int8cal.numerics.weights import QuantizedLayer
 from int8cal.quantization.corrections.correction import Draft
+from int8cal.search.steps import bias
 from int8cal.search.steps.bias import bias_deltas, tap_coverage
 
 CASES = [
@@ -73,7 +74,7 @@ def test_the_coverage_of_an_unknown_size_is_one(bench):
         ("float[N,4] x) => (float[A,B] y", "y = Gemm <transB = 1> (x, W, B)", {"W": (6, 4), "B": (1,)}),
     ],
 )
-def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, head, node, weights):
+def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, monkeypatch, head, node, weights):
     """Each channel of a sample is constant, so that its mean says all there is to say about its positions."""
     rng = np.random.default_rng(9)
     weights = {name: rng.normal(size=shape) for name, shape in weights.items()}
@@ -97,6 +98,10 @@ def test_the_delta_is_the_mean_shift_of_a_layer_whose_input_is_flat(bench, head,
     shifts = [bench.run(rounded, s.feed)["y"] - bench.run(model, s.feed)["y"] for s in samples]
     axes = tuple(axis for axis in range(shifts[0].ndim) if axis != 1)
     np.testing.assert_allclose(deltas[layer.node], -np.mean(np.stack(shifts), axis=0).mean(axis=axes), atol=2e-6)
+    monkeypatch.setattr(bias, "_AT_ONCE", 1)
+    monkeypatch.setattr(bias, "_FEWEST", 4)  # of 6 channels: a last part is shorter
+    parts = bias_deltas(draft, statistics.tensors, {layer.node: QuantizedLayer(codes, scales, None, 0)})
+    np.testing.assert_array_equal(parts[layer.node], deltas[layer.node])
 
 
 def test_layers_without_a_bias_are_left_alone(bench):
