@@ -211,10 +211,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per sample, medians of interleaved runs; speedup is the ratio of these two figures, fp32 / int8.
-
-    `speedup_ci95` is its 95 % interval over the rounds of this measurement; None after a single round.
-    """
+    """Milliseconds per sample, medians of interleaved rounds; speedup is fp32 / int8, its interval None of one round."""
 
     fp32: Number | None
     int8: Number | None
