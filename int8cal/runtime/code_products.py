@@ -44,13 +44,15 @@ class CodeSums:
         self._total = np.zeros((groups, size))
         self._count = 0
         self._waiting: list[npt.NDArray[Any]] = []
+        self._bytes = 0  # of these
         self._most = min(_WAITING, _LONG * groups * size * size)
 
     def add(self, codes: npt.NDArray[Any]) -> None:
         """Add rows: uint8 or int8 (groups, positions, K)."""
         self._count += codes.shape[1]
         self._waiting.append(codes)
-        if sum(each.nbytes for each in self._waiting) >= self._most:
+        self._bytes += codes.nbytes
+        if self._bytes >= self._most:
             self._flush()
 
     def result(self) -> Moments:
@@ -63,6 +65,7 @@ class CodeSums:
             return
         rows = np.concatenate(self._waiting, axis=1)
         self._waiting.clear()
+        self._bytes = 0
         for own, gram, total in zip(rows, self._gram, self._total, strict=True):
             code_gram(own, self._zero_point, self._threads, gram, total)
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -9,6 +10,9 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 from PIL import Image
+
+from int8cal.cli.main import main
+from int8cal.search.goals import latency
 
 NET = """<ir_version: 8, opset_import: ["" : 17]>
 net (float[N,3,16,16] image) => (float[N,4] y) {
@@ -65,6 +69,22 @@ def calibrated(results, here):
     """The same with the results."""
     shutil.copytree(results / "out", here / "out")
     return here
+
+
+def test_what_reads_pixels_stays_int8_where_float_is_measured_to_be_faster(here, monkeypatch):
+    def timed(sessions, feeds, *, enough=None, **_):
+        return [(90.0, 100.0)] * 8 if enough is not None else [(60.0, 80.0)] * 6
+
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    monkeypatch.chdir(here)
+    options = ("--quiet", "--no-latency", "--uint8-input", "--optimize", "latency")
+    assert main(["calibrate", "--config", "job.yaml", *options]) == 0
+    report = json.loads(Path("out/report.json").read_text(encoding="utf-8"))
+    assert report["optimize"]["left"] == {}
+    assert report["optimize"]["int8_us"] == 80.0
+    assert any("80.0 µs against 60.0 µs" in line for line in report["warnings"])
+    session = onnxruntime.InferenceSession("out/net.int8.onnx")
+    assert session.get_inputs()[0].type == "tensor(uint8)"
 
 
 def test_pillow_s_pixels_go_straight_into_the_model(calibrated):

@@ -109,7 +109,7 @@ def leave_slow_layers(
         table = replace(table, warnings=(*table.warnings, _ALL_FLOAT))
     elif found.int8_us > _LEAST_GAIN * found.fp32_us:
         slow = f"{found.int8_us:.1f} µs against {found.fp32_us:.1f} µs"
-        slow = f"optimize found the int8 model slower than the FP32 model on this machine, if not surely: {slow}"
+        slow = f"optimize found the int8 model slower than the FP32 model on this machine: {slow}"
         table = replace(table, warnings=(*table.warnings, slow))
     before = whole.table.every_tensor
     changed = {name for name, entry in table.every_tensor.items() if entry != before[name]}
@@ -153,8 +153,9 @@ def _measured(
     left = why(best if sure else frozenset())
     if is_slower:
         times = f"{statistics.median(kept_us):.1f} µs against {statistics.median(fp32_us):.1f} µs"
-        left = dict.fromkeys(weighted_nodes(plan), f"the whole model is slower in int8: {times}") | why(losers)
-        kept_us = fp32_us
+        every = dict.fromkeys(weighted_nodes(plan), f"the whole model is slower in int8: {times}") | why(losers)
+        if _can_be_built(rebuilt, every):
+            left, kept_us = every, fp32_us
     given_up = best and set(left) != best
     return Optimization(
         fp32_us=statistics.median(fp32_us),
@@ -165,6 +166,14 @@ def _measured(
         given_up=tuple(sorted(best)) if given_up else (),
         given_up_us=statistics.median(more[0]) if given_up else None,
     )
+
+
+def _can_be_built(rebuilt: Callable[[dict[str, str]], Result], left: dict[str, str]) -> bool:
+    try:
+        rebuilt(left)
+    except Int8calError:  # a layer that something else needs in int8: a pixel input
+        return False
+    return True
 
 
 def _row(cost: LayerCost, left: Collection[str]) -> OptimizedLayer:
