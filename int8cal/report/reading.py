@@ -24,6 +24,7 @@ _NAMED = 3  # outputs in one line
 # Ends of an interval. One that holds 1 and is this wide holds a model half as fast again and one by a third slower: it
 # says nothing. Where the ends are closer than _CLOSE, the figure between them is off by an eighth at most.
 _NOTHING_SAID, _CLOSE = 2.0, 1.25
+_LARGER = 1.005  # times the float file: below it the ratio is shown as 1.00
 # Of outputs that are surely not the same: noise of half the signal, one decision in five another one.
 _UNLIKE_DB, _UNLIKE_AGREEMENT = 3.0, 0.8
 
@@ -223,7 +224,7 @@ def _worse_than_fp32(document: Document) -> list[str]:
         bounds = ends(latency.speedup_ci95)
         surely = bounds is not None and bounds[1] < 1
         found.append(f"{'slower' if surely else 'no faster'} than FP32 ({wording.times(latency.speedup)})")
-    if size.int8_bytes > size.fp32_bytes > 0:
+    if size.int8_bytes > _LARGER * size.fp32_bytes > 0:
         found.append(f"larger than the float file ({wording.times(size.int8_bytes / size.fp32_bytes)})")
     return [*found, f"{wording.count(unsafe, 'channel')} can saturate"] if unsafe else found
 

@@ -105,6 +105,8 @@ def test_what_is_worse_than_fp32_stands_in_the_verdict(measured, report):
         "Result    no accuracy gates set; top-1 loses 4.00 points; slower than FP32 (0.80x); "
         "larger than the float file (1.50x)"
     )
+    as_large = measured(size=Size(100_000, 100_400))
+    assert "larger" not in summary_lines(replace(as_large, gates=()))[0]
 
 
 @pytest.mark.parametrize(
