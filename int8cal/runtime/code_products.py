@@ -88,12 +88,8 @@ def code_gram(codes: npt.NDArray[Any], zero_point: int, threads: int, gram: Floa
     """
     if codes.dtype == np.int8:
         codes, zero_point = codes.view(np.uint8) ^ _SIGN, zero_point + _SIGN
-    point, size, others, others_point = (
-        np.array(zero_point, np.uint8),
-        codes.shape[1],
-        codes,
-        np.array(zero_point, np.uint8),
-    )
+    size, point = codes.shape[1], np.array(zero_point, np.uint8)
+    others, others_point = codes, point
     signed = _sums_signed_exactly()
     if signed:
         others, others_point = (codes ^ _SIGN).view(np.int8), np.array(zero_point - _SIGN, np.int8)

@@ -12,13 +12,41 @@ from int8cal.search.goals import latency
 pytestmark = pytest.mark.slow
 
 
-def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(call, sample, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
-    # in this process, to measure for a moment only: what is written is the same
-    monkeypatch.setattr(latency, "_BUDGET_S", 0.05)
-    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+@pytest.fixture
+def calibrated(sample, tmp_path, monkeypatch):
+    """Calibrate in this process with given times; returns the folder and the report.
+
+    Args of what it gives:
+        search: Times of two models in each round of the search.
+        last: Of float, plain int8 and the best mix, round by round, in the last measurement.
+        slow: Whether every float kernel takes a microsecond, so that layers in int8 are slower.
+    """
+    profiled, out = latency.profile_kernels, tmp_path / "out"
+
+    def slow_int8(models, feeds, **_):
+        before, after = profiled(models, feeds, budget_s=0.0)
+        return replace(before, kernels=dict.fromkeys(before.kernels, 1.0)), after
+
+    def calibrate(*, search=None, last=(), slow=False):
+        def timed(sessions, feeds, *, enough=None, **_):
+            return [search] * 8 if enough is not None else [times[: len(sessions)] for times in last]
+
+        if slow:
+            monkeypatch.setattr(latency, "profile_kernels", slow_int8)
+        if search is not None:
+            monkeypatch.setattr(latency, "measure_interleaved", timed)
+        options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
+        assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
+        return out, json.loads((out / "report.json").read_text(encoding="utf-8"))
+
+    return calibrate
+
+
+def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(
+    call, sample, calibrated, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(latency, "_BUDGET_S", 0.05)  # what is written is the same
+    out, report = calibrated()
     table = json.loads((out / "model.table.json").read_text(encoding="utf-8"))
     found = report["optimize"]
     assert table["settings"]["optimize"] == "latency"
@@ -33,24 +61,9 @@ def test_the_report_holds_what_was_measured_and_the_table_gives_the_same_bytes(c
 
 
 @pytest.mark.parametrize("sure", [True, False])
-def test_a_mix_is_kept_only_where_its_last_measurement_finds_it_surely_faster(sample, tmp_path, monkeypatch, sure):
-    profiled = latency.profile_kernels
-
-    def slow(models, feeds, **_):
-        before, after = profiled(models, feeds, budget_s=0.0)
-        return replace(before, kernels=dict.fromkeys(before.kernels, 1.0)), after
-
-    def timed(sessions, feeds, **_):
-        if len(sessions) == 2:  # of the search: whatever it looks at wins
-            return [(100.0, 90.0)] * 8
-        return [(200.0, 80.0, 70.0 if sure else 95.0)] * 8
-
-    monkeypatch.setattr(latency, "profile_kernels", slow)
-    monkeypatch.setattr(latency, "measure_interleaved", timed)
-    out = tmp_path / "out"
-    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
-    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
-    found = json.loads((out / "report.json").read_text(encoding="utf-8"))["optimize"]
+def test_a_mix_is_kept_only_where_its_last_measurement_finds_it_surely_faster(calibrated, sure):
+    last = [(200.0, 80.0, 70.0 if sure else 95.0)] * 8
+    found = calibrated(search=(100.0, 90.0), last=last, slow=True)[1]["optimize"]
     assert bool(found["left"]) is sure
     assert ("given_up" in found) is not sure
     assert (found["plain_int8_us"], found["int8_us"]) == (80.0, 70.0 if sure else 80.0)
@@ -61,17 +74,9 @@ def test_a_mix_is_kept_only_where_its_last_measurement_finds_it_surely_faster(sa
 
 
 @pytest.mark.parametrize(("fp32_us", "warned"), [(75.0, True), (79.5, False)])
-def test_a_mix_that_may_be_slower_than_float_stays_and_is_warned_of(sample, tmp_path, monkeypatch, fp32_us, warned):
-    def timed(sessions, feeds, *, enough=None, **_):
-        if enough is not None:  # of the search: nothing is faster
-            return [(90.0, 100.0)] * 8
-        return [(fp32_us, 80.0), (fp32_us, 80.0), (95.0, 80.0)] * 2
-
-    monkeypatch.setattr(latency, "measure_interleaved", timed)
-    out = tmp_path / "out"
-    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
-    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+def test_a_mix_that_may_be_slower_than_float_stays_and_is_warned_of(calibrated, fp32_us, warned):
+    last = [(fp32_us, 80.0), (fp32_us, 80.0), (95.0, 80.0)] * 2
+    report = calibrated(search=(90.0, 100.0), last=last)[1]
     assert report["optimize"]["left"] == {}
     assert report["fusion"]["integer"] > 0
     assert any("75.0 µs" in line for line in report["warnings"]) is warned
@@ -124,24 +129,9 @@ def test_a_table_that_leaves_no_layer_for_latency_gives_the_float_model(call, sa
 
 
 @pytest.mark.parametrize("found", ["plain", "mix"])
-def test_where_float_is_surely_faster_than_every_mix_the_model_stays_float(call, sample, tmp_path, monkeypatch, found):
-    profiled = latency.profile_kernels
-
-    def slow(models, feeds, **_):
-        before, after = profiled(models, feeds, budget_s=0.0)
-        return replace(before, kernels=dict.fromkeys(before.kernels, 1.0)), after
-
-    def timed(sessions, feeds, *, enough=None, **_):
-        if enough is not None:  # of the search
-            return [(100.0, 90.0 if found == "mix" else 110.0)] * 8
-        return [(60.0, 80.0, 70.0)[: len(sessions)]] * 8
-
-    monkeypatch.setattr(latency, "profile_kernels", slow)
-    monkeypatch.setattr(latency, "measure_interleaved", timed)
-    out = tmp_path / "out"
-    options = ("--samples", "4", "--no-latency", "--quiet", "--optimize", "latency", "-o", str(out))
-    assert main(["calibrate", str(sample / "model.onnx"), "--data", str(sample / "calib"), *options]) == 0
-    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+def test_where_float_is_surely_faster_than_every_mix_the_model_stays_float(call, sample, calibrated, tmp_path, found):
+    search = (100.0, 90.0 if found == "mix" else 110.0)
+    out, report = calibrated(search=search, last=[(60.0, 80.0, 70.0)] * 8, slow=True)
     optimized = report["optimize"]
     assert (optimized["fp32_us"], optimized["plain_int8_us"], optimized["int8_us"]) == (60.0, 80.0, 60.0)
     assert {row["decision"] for row in optimized["rows"]} == {"float"}

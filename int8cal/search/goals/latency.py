@@ -54,6 +54,7 @@ _SEARCH_ROUNDS = 3
 _LEAST_GAIN = 1.01
 _AGREEING = 0.75
 _BUDGET_S, _TIMED_ROUNDS = 1.6, 8  # of measuring one model against another
+_WHOLE = "the whole model is slower in int8"
 _ALL_FLOAT = "optimize found no int8 model faster than the FP32 model on this machine: every layer stays in float"
 
 
@@ -132,7 +133,7 @@ def _measured(
     profiles = profile_kernels(named, [_feed(model, sample) for model in models], threads=threads)
     costs = layer_costs(plan, (profiles[0], named[0].shell), (profiles[1], named[1].shell))
     reasons = {cost.node: reason(cost) for cost in costs}
-    losers = frozenset(cost.node for cost in costs if cost.loss > 0)
+    reasons |= {node: _WHOLE for node in weighted_nodes(plan) if node not in reasons}
 
     def why(left: frozenset[str]) -> dict[str, str]:
         return {node: text for node, text in reasons.items() if node in left}
@@ -151,11 +152,10 @@ def _measured(
         if sure and (is_slower or statistics.median(kept_us) <= statistics.median(fp32_us)):
             break
     left = why(best if sure else frozenset())
-    if is_slower:
+    if is_slower and bench.opens(frozenset(reasons)):
         times = f"{statistics.median(kept_us):.1f} µs against {statistics.median(fp32_us):.1f} µs"
-        every = dict.fromkeys(weighted_nodes(plan), f"the whole model is slower in int8: {times}") | why(losers)
-        if _can_be_built(rebuilt, every):
-            left, kept_us = every, fp32_us
+        losers = why(frozenset(cost.node for cost in costs if cost.loss > 0))
+        left, kept_us = dict.fromkeys(reasons, f"{_WHOLE}: {times}") | losers, fp32_us
     given_up = best and set(left) != best
     return Optimization(
         fp32_us=statistics.median(fp32_us),
@@ -166,14 +166,6 @@ def _measured(
         given_up=tuple(sorted(best)) if given_up else (),
         given_up_us=statistics.median(more[0]) if given_up else None,
     )
-
-
-def _can_be_built(rebuilt: Callable[[dict[str, str]], Result], left: dict[str, str]) -> bool:
-    try:
-        rebuilt(left)
-    except Int8calError:  # a layer that something else needs in int8: a pixel input
-        return False
-    return True
 
 
 def _row(cost: LayerCost, left: Collection[str]) -> OptimizedLayer:
@@ -203,10 +195,9 @@ class _Bench:
         def ratios(rounds: Sequence[tuple[float, ...]]) -> list[float]:
             return [first / second for first, second in rounds]
 
-        try:
-            models = [self._open(before), self._open(after)]
-        except Int8calError:  # a layer that something else needs in int8: a pixel input, an equalized chain
+        if not (self.opens(before) and self.opens(after)):
             return ()
+        models = [self._open(before), self._open(after)]
         sessions, feeds = zip(*models, strict=True)
         rounds = measure_interleaved(
             sessions,
@@ -217,6 +208,14 @@ class _Bench:
         )
         self.opened = {before: models[0]}  # one model is enough to hold
         return ratios(rounds)
+
+    def opens(self, left: frozenset[str]) -> bool:
+        """Say whether there is a model without these layers."""
+        try:
+            self._open(left)
+        except Int8calError:  # a layer that something else needs in int8: a pixel input, an equalized chain
+            return False
+        return True
 
     def times(self, models: Sequence[frozenset[str] | None]) -> list[tuple[float, ...]]:
         """Return microseconds of each model, round by round."""
