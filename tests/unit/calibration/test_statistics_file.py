@@ -11,7 +11,7 @@ from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.errors import StatisticsError
 from int8cal.graph.taps import Tap
 
-STORED = Path(__file__).parents[2] / "golden" / "statistics_v1.stats.npz"
+STORED = [Path(__file__).parents[2] / "golden" / f"statistics_v{version}.stats.npz" for version in (1, 2, 3)]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_tensor_that_was_never_seen_stays_unseen(tools, tmp_path):
 def test_the_header_says_what_the_file_is(path):
     with np.load(path) as data:
         header = json.loads(data["header"].tobytes())
-    assert (header["format"], header["version"]) == ("int8cal/statistics", 2)
+    assert (header["format"], header["version"]) == ("int8cal/statistics", 3)
 
 
 def test_a_missing_file_says_so(tmp_path):
@@ -112,8 +112,8 @@ def test_a_pickle_is_never_loaded(path):
 
 
 def test_a_newer_version_asks_for_an_update(path):
-    rewrite(path, lambda arrays, header: header.update(version=3))
-    refused(path, "version 3, this int8cal reads up to 2; update int8cal")
+    rewrite(path, lambda arrays, header: header.update(version=4))
+    refused(path, "version 4, this int8cal reads up to 3; update int8cal")
 
 
 @pytest.mark.parametrize("version", ["1", None])
@@ -151,7 +151,10 @@ def axes(array):
 
 def first(value):
     def change(array):
-        array = array.copy()
+        # types of histograms are as narrow as their values
+        array = array.astype(
+            np.promote_types(array.dtype, np.min_scalar_type(value)) if array.dtype.kind == "u" else array.dtype
+        )
         array.reshape(-1)[0] = value
         return array
 
@@ -213,9 +216,10 @@ def test_a_number_of_samples_that_is_none_is_damaged(path, samples):
     refused(path, "damaged")
 
 
-def test_the_stored_artefact_stays_readable():
-    # written by the first version; a later format may add to it but must keep reading it
-    statistics = load_statistics(STORED)
+@pytest.mark.parametrize("stored", STORED)
+def test_the_stored_artefact_stays_readable(stored):
+    # written by each version; a later format may add to it but must keep reading it
+    statistics = load_statistics(stored)
     assert statistics.model_sha256 == "c0ffee" * 10 + "0000"
     assert statistics.fingerprint == 0x0123456789ABCDEF0123456789ABCDEF
     assert statistics.samples == 2
@@ -232,9 +236,28 @@ def test_the_stored_artefact_stays_readable():
     assert statistics.tensors["empty"].count == 0
 
 
-def test_the_stored_artefact_adds_to_itself():
-    statistics = load_statistics(STORED)
-    assert (statistics + statistics).tensors["input"].count == 8
+def test_stored_artefacts_of_all_versions_are_the_same_and_add(tools):
+    first, *others = map(load_statistics, STORED)
+    for other in others:
+        assert tools.file_bytes(other) == tools.file_bytes(first)
+        assert (first + other).tensors["input"].count == 8
+
+
+@pytest.mark.parametrize("key", ["plain:bins", "plain:counts", "hidden:channel_bins", "hidden:channel_counts"])
+def test_histograms_as_earlier_versions_wrote_them_are_damaged_in_this_one(path, key):
+    rewrite(path, lambda arrays, header: arrays.update({key: arrays[key].astype(np.int64)}))
+    refused(path, rf"damaged \(histogram of .*'{key.partition(':')[0]}'\)")
+
+
+def test_a_histogram_takes_the_narrowest_types(tools, tmp_path):
+    path = tmp_path / "s.npz"
+    values = np.repeat(np.float32([0.5, 0.5, 2.0]), 300)
+    save_statistics(Statistics("0" * 64, 1, 1, {"t": tools.count(values)}), path)
+    with np.load(path) as data:
+        found = data["t:bins"], data["t:counts"]
+    assert [each.dtype for each in found] == [np.uint32, np.uint16]
+    assert found[1].tolist() == [600, 300]
+    np.testing.assert_array_equal(found[0].cumsum(), load_statistics(path).tensors["t"].bins)
 
 
 def test_arrays_are_written_as_numpy_writes_them(path):
