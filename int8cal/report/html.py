@@ -93,8 +93,11 @@ def _page(report: Report, document: Document, histograms: list[dict[str, Any] | 
 def _environment() -> jinja2.Environment:
     import jinja2
 
+    from int8cal.report.compiled_templates import CompiledTemplates
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("int8cal.report", "templates"),
+        bytecode_cache=CompiledTemplates(),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
