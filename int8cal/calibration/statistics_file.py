@@ -157,7 +157,9 @@ def read_statistics(file: IO[bytes], where: str) -> Statistics:
     """Read statistics from an open file; `where` is what messages call it. See `load_statistics`."""
     try:
         with np.load(file, allow_pickle=False) as data:
-            _require_plain(data.zip.infolist())
+            members = data.zip.infolist()
+            stored = sum(each.compress_size for each in members)
+            _require_plain(sum(each.file_size for each in members), stored)
             arrays = {key: data[key] for key in data.files}
         header = json.loads(arrays.pop("header").tobytes())
         if header["format"] != FORMAT or not isinstance(header["version"], int):
@@ -174,6 +176,7 @@ def read_statistics(file: IO[bytes], where: str) -> Statistics:
         )
     try:
         if header["version"] >= _NARROW:
+            _require_plain(sum(each.size * np.dtype(np.int64).itemsize for each in arrays.values()), stored)
             arrays = {key: _unpacked(key, each) for key, each in arrays.items()}
         sha256 = header["model_sha256"]
         if type(sha256) is not str:
@@ -187,13 +190,16 @@ def read_statistics(file: IO[bytes], where: str) -> Statistics:
         raise StatisticsError(f"is damaged ({error})", where=where, do="calibrate again") from error
 
 
-def _require_plain(members: Sequence[zipfile.ZipInfo]) -> None:
+def _require_plain(whole: int, stored: int) -> None:
     """Refuse an archive that grows beyond all counts when it is read: histograms shrink to a tenth, no further.
+
+    Args:
+        whole: Bytes that it becomes.
+        stored: Bytes that it has.
 
     Raises:
         ValueError: It does.
     """
-    whole, stored = sum(each.file_size for each in members), sum(each.compress_size for each in members)
     if whole > _HARMLESS and whole > _GROWTH * stored:
         raise ValueError(f"{stored} bytes become {whole}")
 

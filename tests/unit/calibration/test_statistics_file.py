@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from int8cal.calibration import statistics_file
 from int8cal.calibration.statistics import Statistics
 from int8cal.calibration.statistics_file import load_statistics, save_statistics
 from int8cal.errors import StatisticsError
@@ -258,6 +259,14 @@ def test_a_histogram_takes_the_narrowest_types(tools, tmp_path):
     assert [each.dtype for each in found] == [np.uint32, np.uint16]
     assert found[1].tolist() == [600, 300]
     np.testing.assert_array_equal(found[0].cumsum(), load_statistics(path).tensors["t"].bins)
+
+
+def test_what_packed_histograms_become_counts_against_what_an_archive_may(path, monkeypatch):
+    monkeypatch.setattr(statistics_file, "_HARMLESS", 1_000)
+    monkeypatch.setattr(statistics_file, "_GROWTH", 4)  # its bytes are below that, its int64 values are not
+    ones = np.ones(100_000, np.uint8)
+    rewrite(path, lambda arrays, header: arrays.update({"plain:bins": ones, "plain:counts": ones}))
+    refused(path, "damaged .* bytes become")
 
 
 def test_arrays_are_written_as_numpy_writes_them(path):
