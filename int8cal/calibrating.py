@@ -306,7 +306,7 @@ def _calibrate_into(
             record=job.evaluation.data is None,
             checkpoint=checkpoint,
             findings=findings,
-            judged=job.evaluation.data is None,
+            judged=job.evaluation.data is None and classes_of(planned.feeds.signature) is not None,
         )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
@@ -383,7 +383,7 @@ def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: Samp
     """Say what the passes found about the data."""
     yield from evaluation.findings
     if calibrated.watch is not None and job.evaluation.data is not None:
-        yield from few_judged(watch.samples)
+        yield from few_judged(watch.samples, shares=evaluation.metrics.agreement is not None)
         yield from watch.overlap(calibrated.watch)
         yield from watch.findings()
 

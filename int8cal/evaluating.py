@@ -223,7 +223,8 @@ def evaluate_models(
     }
     sha256 = watched[0][1] or "" if isinstance(fp32, Path) else model_sha256(fp32)
     run = run_of(header)
-    findings.add((*evaluation.findings, *few_judged(evaluation.samples), *watch.findings()), told=True)
+    few = few_judged(evaluation.samples, shares=evaluation.metrics.agreement is not None)
+    findings.add((*evaluation.findings, *few, *watch.findings()), told=True)
     return Report(
         model={"name": names["fp32"], "sha256": sha256, "int8": names["int8"], **({"run": run} if run else {})},
         settings={

@@ -207,7 +207,7 @@ def calibrate_planned(
         record: Whether the outputs of the float model are wanted.
         checkpoint: What was done before, and what remembers what is done; None for neither.
         findings: Get what the pass over the data finds, before the search.
-        judged: Whether the model is judged on the calibration data.
+        judged: Whether shares of the calibration data judge the model, such as agreement.
 
     Raises:
         Int8calError: Of the station that failed.

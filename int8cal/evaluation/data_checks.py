@@ -129,7 +129,7 @@ def few_samples(samples: int, variation: float | None, *, judged: bool = False) 
     Args:
         samples: That were calibrated on.
         variation: See `calibration.engines.local.Collected`.
-        judged: Whether the model is judged on them as well.
+        judged: Whether shares of them, such as agreement, judge the model as well.
     """
     uncertain = 0.0 if variation is None or samples < 2 else _ERRORS * variation / math.sqrt(samples)
     few = few_judged(samples) if judged and samples > 1 else ()  # one is told as such
@@ -143,9 +143,9 @@ def few_samples(samples: int, variation: float | None, *, judged: bool = False) 
     return (Finding("few-samples", "; ".join([ranges, *(each.text for each in few)]), do),)
 
 
-def few_judged(samples: int) -> tuple[Finding, ...]:
-    """Say that figures of so many samples decide little."""
-    if not 0 < samples < FEWEST_JUDGED:
+def few_judged(samples: int, *, shares: bool = True) -> tuple[Finding, ...]:
+    """Say that shares of so many samples decide little; `shares`: there are such figures."""
+    if not (shares and 0 < samples < FEWEST_JUDGED):
         return ()
     low, _ = proportion_interval(samples, samples)
     return (

@@ -62,6 +62,16 @@ def test_int8cals_own_model_of_it_has_no_fault(call, files):
     assert min(boxes["sqnr_db"], scores["sqnr_db"]) > 25
 
 
+def test_a_detector_is_not_told_of_shares_of_samples_that_it_has_none_of(call, files):
+    np.savez(files / "few.npz", x=pictures()[:8])
+    calibrated = call("calibrate", "head.onnx", "--data", "few.npz", "--no-latency", "-o", "out")
+    judged = call("calibrate", "head.onnx", "--data", "data.npz", "--eval-data", "few.npz", "--no-latency", "-o", "two")
+    evaluated = call("evaluate", "head.onnx", "out/head.int8.onnx", "--data", "few.npz", "--no-latency")
+    for done in (calibrated, judged, evaluated):
+        assert done.code == 0
+        assert "agreement" not in done.out + done.err
+
+
 @pytest.mark.newest
 def test_onnxruntimes_default_quantization_makes_such_a_model(tmp_path):
     quantization = pytest.importorskip("onnxruntime.quantization")

@@ -51,6 +51,7 @@ def test_figures_of_few_samples_say_how_uncertain_they_are():
     assert found.do == "judge on more: 36 for 10 points, 368 for one"
     assert few_judged(35) != ()
     assert few_judged(36) == ()
+    assert few_judged(12, shares=False) == ()
     for samples, points in ((36, 0.1), (368, 0.01)):  # the interval that the report gives for agreement
         assert proportion_interval(samples - 1, samples - 1)[0] < 1 - points <= proportion_interval(samples, samples)[0]
 
