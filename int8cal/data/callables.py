@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from int8cal.data.fit import Header, count_rows, label_values, match_inputs, take_row
-from int8cal.data.functions import SPELLING, import_function
+from int8cal.data.functions import SPELLING, import_function, users_code
 from int8cal.data.sample import Sample, row_name
 from int8cal.errors import DataError
 
@@ -85,7 +85,8 @@ class CallStream:
     def _items(self) -> Iterator[object]:
         """Iterate what the function returns; an error inside it is the user's, and told as such."""
         try:
-            returned = self.function()
+            with users_code():
+                returned = self.function()
         except Exception as error:
             raise self._failed(error) from error
         if isinstance(returned, Mapping) or not isinstance(returned, Iterable):
@@ -97,7 +98,8 @@ class CallStream:
         iterator = iter(returned)
         while True:
             try:
-                item = next(iterator)
+                with users_code():
+                    item = next(iterator)
             except StopIteration:
                 return
             except Exception as error:

@@ -5,13 +5,12 @@ It gets all samples at once, so that it may be anything: a mean over samples, an
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from int8cal.data.functions import users_code
 from int8cal.data.padding import kept
 from int8cal.errors import Int8calError, MetricError, keep_traceback
 from int8cal.evaluation.result import UserMetric
@@ -180,7 +179,7 @@ class _Call:
 
         extras = {"origins": self.origins[which], "reference": part(self.reference)}
         labels = None if self.labels is None else self.labels[which]
-        with contextlib.redirect_stdout(sys.stderr):  # stdout may be the report's alone
+        with users_code():
             return self.metric.function(
                 part(self.outputs), labels, **{name: extras[name] for name in self.metric.extras}
             )

@@ -20,6 +20,24 @@ def broken(outputs, labels, origins):
     if any(origin.endswith("0/0048.png") for origin in origins):
         raise ValueError("no such class")
     return np.zeros(len(origins))
+
+def ending(outputs, labels):
+    raise SystemExit
+"""
+# as a notebook's code, or a script without a main guard
+PRINTING = """
+print("imported")
+import numpy as np
+
+def samples():
+    print("called")
+    for seed in range(4):
+        print("sample", seed)
+        yield {"image": np.random.default_rng(seed).normal(size=(1, 32, 32)).astype(np.float32)}
+
+def metric(outputs, labels):
+    print("judged")
+    return 1.0
 """
 
 
@@ -61,6 +79,22 @@ def test_a_broken_metric_names_itself_and_the_sample_and_all_files_are_written(c
     assert report["metric"]["int8"] is None
     assert "raises ValueError" in report["reasons"]["metric"]
     assert report["metrics"]["sqnr_db"] > 20
+
+
+def test_a_metric_that_ends_the_process_is_an_error_of_its_own(call, folder, sample, sample_run):
+    done = call(*judged(sample, sample_run, "--metric", "mine:ending", "-o", "out"))
+    assert done.code == 2
+    assert "metric: mine:ending on the FP32 model: raises RuntimeError: it calls sys.exit()" in done.err
+    assert json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))["metrics"]["sqnr_db"] > 20
+
+
+def test_what_functions_of_the_users_print_is_not_on_stdout(call, folder, sample, sample_run):
+    (folder / "loud.py").write_text(PRINTING, encoding="utf-8")
+    models = (sample / "model.onnx", sample_run / "model.int8.onnx")
+    given = ("--data", "loud:samples", "--metric", "loud:metric", "--no-latency", "--json")
+    done = call("evaluate", *models, *given)
+    assert json.loads(done.out)["metric"]["int8"] == 1.0
+    assert {"imported", "called", "sample 3", "judged"} <= set(done.err.splitlines())
 
 
 def test_what_cannot_be_imported_or_judged_is_told_before_any_work(call, folder, sample, sample_run):

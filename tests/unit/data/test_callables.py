@@ -92,6 +92,8 @@ def test_plain_lists_are_arrays(module, signature, feeds):
         ("def f():\n    yield {'x': [[1.0], [1.0, 2.0]]}\n", '"x" is no array'),
         ("import lost_module\n", "cannot be imported: No module named 'lost_module'"),
         ("def f(:\n", "cannot be imported: SyntaxError"),
+        ("import sys\nsys.exit(0)\n", r"cannot be imported: RuntimeError: it calls sys.exit\(0\)"),
+        ("def f():\n    raise SystemExit\n", r"raises RuntimeError: it calls sys.exit\(\)"),
     ],
 )
 def test_mistake_in_the_function_is_found_when_opened(module, vector, feeds, body, message):
