@@ -243,8 +243,7 @@ def calibrate_planned(
         bodies = _calibrate_bodies(job, planned, clock, held, known, checkpoint, cluster)
         collected = replace(collected, statistics=replace(collected.statistics, bodies=bodies.statistics))
         blank, notes = _entered(bodies, inputs.blank, inputs.plan), (*inputs.notes, *bodies.notes)
-        plan = replace(inputs.plan, bodies=inputs.plan.bodies | bodies.plans)
-        inputs = replace(inputs, plan=plan, blank=blank, notes=notes)
+        inputs = replace(inputs, plan=replace(inputs.plan, bodies=bodies.plans), blank=blank, notes=notes)
     result = _with_bodies(run_recipe(inputs, clock), bodies.results)
     best_result.latest = (result, collected.statistics)
     if job.quantization.explain:

@@ -283,8 +283,10 @@ class CalibrationTable:
 
     @property
     def body_selections(self) -> dict[str, Selection]:
-        """Which nodes of bodies may be quantized, by the bodies' paths."""
-        return {path: each.settings.selection for path, each in self.bodies.items()}
+        """Which nodes of bodies may be quantized, by the bodies' paths: of one that no sample ran, none."""
+        none = Selection(exclude=("*",))
+        bodies = {path: none for path, runs in self.data.get("bodies", {}).items() if not runs}
+        return bodies | {path: each.settings.selection for path, each in self.bodies.items()}
 
     def affines(self, plan: Plan) -> dict[str, Affine]:
         """Return the affine of every planned tensor; a user's edit of one tensor holds for all that share its scale.

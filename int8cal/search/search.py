@@ -420,7 +420,7 @@ def left_in_float(
     for name, why in left.items():
         path, node = places[name]
         inside.setdefault(path, {})[node] = why
-    selections = {path: each.settings.selection for path, each in whole.table.graphs.items()}
+    selections = {"": whole.table.settings.selection, **whole.table.body_selections}
     for path, nodes in inside.items():
         selections[path] = replace(selections[path], left=(*selections[path].left, *nodes.items()))
     smaller = require_layers(prepared, selections.pop(""), selections, may_be_float=may_be_float)

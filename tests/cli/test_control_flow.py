@@ -515,6 +515,14 @@ def test_a_body_none_of_whose_layers_is_left_in_int8_is_float(call, tmp_path):
     assert call("inspect", "goal/net.table.json").code == 0
 
 
+def test_a_branch_that_no_sample_took_does_not_count_as_a_layer_that_stays_int8(call, tmp_path):
+    done, _, left = goal(call, tmp_path, branches(), feeds(8, flag=True), "--gate", "sqnr_db>=200", "--budget", 9999)
+    assert done.code == 7
+    assert {name.rpartition("/")[0] for name in left} <= {"", "choice/then_branch"}
+    assert integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx"))
+    assert (tmp_path / "goal.onnx").read_bytes() == (tmp_path / "goal/net.int8.onnx").read_bytes()
+
+
 def integer_layers(int8):
     """Full names of the layers that read dequantized values."""
     found = set()
@@ -523,6 +531,23 @@ def integer_layers(int8):
         layers = (node for node in graph.node if node.op_type == "MatMul" and node.input[0] in dequantized)
         found |= {f"{path}/{node.name}" if path else node.name for node in layers}
     return found
+
+
+def test_every_layer_is_left_float_where_float_is_faster_though_no_sample_took_a_branch(tmp_path, monkeypatch):
+    def timed(sessions, feeds, **_):
+        return [tuple(100.0 + len(integer_layers(each)) for each in sessions)] * 8
+
+    monkeypatch.setattr(latency, "measure_interleaved", timed)
+    monkeypatch.setattr(latency, "Session", lambda model, **_: model)
+
+    def run(*arguments):
+        return SimpleNamespace(code=main([str(each) for each in arguments]), err="")
+
+    monkeypatch.chdir(tmp_path)
+    done, found, _ = goal(run, tmp_path, branches(), feeds(4, flag=True), "--optimize", "latency")
+    assert done.code == 0
+    assert {name.rpartition("/")[0] for name in found["optimize"]["left"]} == {"", "choice/then_branch"}
+    assert not integer_layers(onnx.load(tmp_path / "goal/net.int8.onnx"))
 
 
 @pytest.mark.parametrize(
