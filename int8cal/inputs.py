@@ -138,6 +138,17 @@ def describe_changes(before: JobInputs, now: JobInputs, job: Job, files: FileCac
         before: With the contents of the data.
         now: Taken from `job`; its data are read only where names, sizes or times differ.
     """
+    found = _changed_files(before, now, job, files)
+    return (*found, *changes(before.settings, now.settings), *changes(before.versions, now.versions))
+
+
+def gives_others(before: JobInputs, now: JobInputs, job: Job, files: FileCache) -> bool:
+    """Tell whether the float model may give other outputs; arguments as for `describe_changes`."""
+    chosen = any(each.startswith(("data.", "evaluation.data.")) for each in changes(before.settings, now.settings))
+    return has_function(now) or chosen or bool(_changed_files(before, now, job, files))
+
+
+def _changed_files(before: JobInputs, now: JobInputs, job: Job, files: FileCache) -> list[str]:
     found = []
     if (before.model, before.sha256) != (now.model, now.sha256):
         found.append("the model")
@@ -145,7 +156,7 @@ def describe_changes(before: JobInputs, now: JobInputs, job: Job, files: FileCac
         found.append("the data")
     if not _same(before.evaluation, now.evaluation, job.evaluation.data, files):
         found.append("the evaluation data")
-    return (*found, *changes(before.settings, now.settings), *changes(before.versions, now.versions))
+    return found
 
 
 def changes(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from int8cal.data.sample import Sample
 from int8cal.errors import DataError, GateError, Int8calError, OutputError
 from int8cal.evaluating import open_samples
 from int8cal.evaluation.evaluate import nothing_measured
-from int8cal.evaluation.gates import check_gates, parse_gates
+from int8cal.evaluation.gates import check_gates, parse_gates, require_outputs, with_standing
 from int8cal.evaluation.output_groups import GroupFinder
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
 
     from int8cal.batch.jobs import Task
     from int8cal.config.chain import ChainModel, Link
+    from int8cal.config.yaml_file import SettingPlace
     from int8cal.data.feeds import Feeds
     from int8cal.data.sample import Array, Feed
+    from int8cal.graph.passes.float32 import Reference
     from int8cal.graph.signature import Signature, TensorSpec
-    from int8cal.job import Job
+    from int8cal.job import DataSettings, Job
 
 # Bytes of the samples that are recorded for one model.
 RECORDED_LIMIT = 16 << 30
@@ -69,7 +72,9 @@ def require_links(chain: Sequence[Task]) -> None:
     """Hold what models of a chain read of each other against the models.
 
     Raises:
-        ConfigError: An input or tensor that a model does not have, or of another kind; an input that nothing feeds.
+        ConfigError: An input or tensor that a model does not have, or of another kind; an input that nothing feeds;
+            data of two models that belong together, of which other samples are chosen; a gate on an output that the
+            last model does not have.
         ModelError: A model cannot be loaded.
     """
     signatures = {task.job.name: signature_of(load_model(task.job.model)) for task in chain}
@@ -91,6 +96,11 @@ def require_links(chain: Sequence[Task]) -> None:
         if left and not task.chain.own:
             what = f"nothing feeds {_names(sorted(left))}"
             raise task.chain.links[0].place.error(what, "give data for it, or the tensor of another model")
+        _require_same_choice(task, chain, task.chain.links[0].place)
+    last = chain[-1]
+    if last.chain is not None:
+        outputs = [spec.name for spec in signatures[last.job.name].outputs]
+        require_outputs(parse_gates(last.chain.gates, ""), lambda: outputs)
 
 
 def _require_fit(link: Link, given: TensorSpec, taken: TensorSpec) -> None:
@@ -106,6 +116,42 @@ def _require_fit(link: Link, given: TensorSpec, taken: TensorSpec) -> None:
         raise link.place.error(what, "name another tensor")
 
 
+def _require_same_choice(task: Task, chain: Sequence[Task], place: SettingPlace) -> None:
+    """Refuse data that are read side by side, and of which `samples` and `seed` choose other ones.
+
+    Raises:
+        ConfigError: Names both models.
+    """
+    tasks = {each.job.name: each for each in chain}
+    for split in splits(task.job):
+        first, *others = sorted(roots_of(task, tasks, split))
+        for other in others:
+            chosen = {
+                (data.samples, None if data.samples is None else data.seed)
+                for data in (_own_data(tasks[name], split) for name in (first, other))
+            }
+            if len(chosen) > 1:
+                what = f'of the {split} data of "{first}" and "{other}", samples and seed do not choose the same ones'
+                raise place.error(what, "give both the same samples and seed")
+
+
+def roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
+    """Name the models whose own data a model's samples are made of, itself among them where it has any."""
+    found, names = set[str](), [task.job.name]
+    for each in names:  # which grows
+        chain = tasks[each].chain
+        links = () if chain is None else chain.links
+        names += (link.source for link in links if link.source not in names)
+        if chain is None or not links or split in chain.own:
+            found.add(each)
+    return found
+
+
+def _own_data(task: Task, split: str) -> DataSettings:
+    own = {} if task.chain is None else task.chain.own
+    return own.get(split) or data_of(task.job, split)
+
+
 def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None = None) -> None:
     """Run the float models of a chain, and write what they give as samples of those that read them.
 
@@ -119,7 +165,8 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
         Int8calError: Of the models and the data; samples that do not belong together.
         OutputError: The samples are too many for the disk, or cannot be written.
     """
-    jobs = {task.job.name: task.job for task in chain}
+    tasks = {task.job.name: task for task in chain}
+    left_out: dict[str, dict[str, list[str]]] = {CALIBRATION: {}, EVALUATION: {}}
     for task in chain:
         if task.chain is None or not task.chain.links:
             continue
@@ -132,7 +179,7 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
                     f"cannot be made ({error.strerror})", where=str(folder), do="give another output.dir"
                 ) from error
             written = 0
-            for count, sample in enumerate(_joined(task, jobs, split), 1):
+            for count, sample in enumerate(_joined(task, tasks, split, left_out[split]), 1):
                 written += _write(folder / f"{count - 1:06d}.npz", sample)
                 if written > RECORDED_LIMIT:
                     what = f"samples of more than {RECORDED_LIMIT >> 30} GB would be recorded"
@@ -143,24 +190,48 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
                 (folder / f"{number:06d}.npz").unlink()
             if tell is not None:
                 sources = ", ".join(dict.fromkeys(link.source for link in task.chain.links))
-                tell(f"{task.job.name}: {count} {split} samples of {sources} recorded in {folder}")
+                line = f"{task.job.name}: {count} {split} samples of {sources} recorded in {folder}"
+                names = sorted(roots_of(task, tasks, split))
+                files = [file for name in names for file in left_out[split].get(name, ())]
+                tell(line + (f"; left out: {', '.join(files)}" if files else ""))
 
 
-def _joined(task: Task, jobs: Mapping[str, Job], split: str) -> Iterator[Sample]:
-    """Make the samples of a model from those that it reads, and from its own data."""
+def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[str, list[str]]) -> Iterator[Sample]:
+    """Make the samples of a model from those that it reads, and from its own data.
+
+    Args:
+        task: Of the model.
+        tasks: Of the chain, by name.
+        split: The kind of samples.
+        left_out: By model with data of its own, which of its files skip_bad left out; what is read here is entered.
+    """
     if task.chain is None:
         return
+    roots = sorted(roots_of(task, tasks, split))
     signature, links = signature_of(load_model(task.job.model)), task.chain.links
     names = list(dict.fromkeys(link.source for link in links))
+    references = {name: float32_reference(tasks[name].job.model) for name in names}
+    feeds = {name: _open(tasks[name].job, split, references[name]) for name in names}
     streams: dict[str, Iterable[tuple[Sample, Feed]]] = {
-        name: _run(jobs[name], split, [link.tensor for link in links if link.source == name]) for name in names
+        name: _run(references[name], feeds[name], [link.tensor for link in links if link.source == name], threads)
+        for name, threads in ((name, tasks[name].job.calibration.threads) for name in names)
     }
     if split in task.chain.own:
         given = {link.input for link in links}
         rest = replace(signature, inputs=tuple(spec for spec in signature.inputs if spec.name not in given))
-        streams[task.job.name] = ((sample, sample.feed) for sample in open_feeds(task.chain.own[split], rest))
+        feeds[task.job.name] = open_feeds(task.chain.own[split], rest)
+        streams[task.job.name] = ((sample, sample.feed) for sample in feeds[task.job.name])
     for number, found in enumerate(itertools.zip_longest(*streams.values())):
         row = dict(zip(streams, found, strict=True))
+        left_out.update((name, each.skipped) for name, each in feeds.items() if name in roots)
+        bad = next((name for name in roots if left_out.get(name)), None)
+        if bad is not None and len(roots) > 1:
+            raise DataError(
+                f'of "{bad}", {left_out[bad][0]} is left out by skip_bad, so that samples of '
+                f'"{next(name for name in roots if name != bad)}" would stand beside those of others',
+                where=links[0].place.text,
+                do="mend the file, or take it away with what belongs to it",
+            )
         short = [name for name, each in row.items() if each is None]
         if short:
             raise DataError(
@@ -179,13 +250,15 @@ def _joined(task: Task, jobs: Mapping[str, Job], split: str) -> Iterator[Sample]
         yield Sample(feed, "", label)
 
 
-def _run(job: Job, split: str, tensors: Sequence[str]) -> Iterator[tuple[Sample, Feed]]:
+def _open(job: Job, split: str, reference: Reference) -> Feeds:
+    signature, threads = signature_of(reference.model), job.calibration.threads
+    return open_samples(data_of(job, split), reference.model, signature, None, None, threads=threads)
+
+
+def _run(reference: Reference, feeds: Feeds, tensors: Sequence[str], threads: int) -> Iterator[tuple[Sample, Feed]]:
     """Run a float model over its samples; gives each with the tensors that are asked for, inputs among them."""
-    reference = float32_reference(job.model)
     signature = signature_of(reference.model)
     outputs = [spec.name for spec in signature.outputs if spec.name in tensors]
-    threads = job.calibration.threads
-    feeds = open_samples(data_of(job, split), reference.model, signature, None, None, threads=threads)
     if not outputs:
         yield from ((sample, sample.feed) for sample in feeds)
         return
@@ -203,7 +276,10 @@ def _write(path: Path, sample: Sample) -> int:
     """Write a sample, if the file does not hold it already; returns its bytes."""
     buffer = io.BytesIO()
     label = {} if sample.label is None or LABEL_KEYS[0] in sample.feed else {LABEL_KEYS[0]: np.array([sample.label])}
-    np.savez(buffer, allow_pickle=False, **sample.feed, **label)
+    with zipfile.ZipFile(buffer, "w") as archive:  # np.savez takes no input that is called as one of its arguments
+        for name, array in (sample.feed | label).items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
     content = buffer.getvalue()
     if not path.is_file() or path.read_bytes() != content:
         atomic_write(path, content)
@@ -321,13 +397,14 @@ def compare_chain(chain: Sequence[Task]) -> tuple[JobResult, ...]:
 
 
 def _result(member: _Member, *, last: bool) -> JobResult:
+    """Judge a model by its outputs in the chain; the gates of the chain are about the last one."""
     job, comparison = member.job, member.comparison
     apart = GateError("models of a chain are measured one by one, only their outputs are compared in it")
     blank = nothing_measured(*member.paths, job.quantization.target, apart)
     outputs = comparison.outputs()
     evaluation = replace(blank, samples=comparison.samples, metrics=comparison.metrics(), outputs=outputs, failures=())
-    texts = member.chain.gates if last else ()
-    report = Report({"name": job.model.name}, {}, evaluation, {}, check_gates(parse_gates(texts, None), evaluation))
+    gates = with_standing(member.chain.gates, parse_gates(member.chain.gates, "") if last else ())
+    report = Report({"name": job.model.name}, {}, evaluation, {}, check_gates(gates, evaluation))
     error = failure_of(report)
     return JobResult(
         f"{job.name}{_IN_CHAIN}",

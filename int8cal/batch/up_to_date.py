@@ -18,7 +18,7 @@ from int8cal.evaluating import open_samples
 from int8cal.evaluation.gates import gates_of, need_labels
 from int8cal.graph.prepare import Prepared, prepare, require_layers
 from int8cal.graph.select import Selection
-from int8cal.inputs import FileCache, JobInputs, describe_changes, has_function, inputs_of
+from int8cal.inputs import FileCache, JobInputs, describe_changes, gives_others, has_function, inputs_of
 from int8cal.io.locks import MARK
 from int8cal.io.paths import exists
 from int8cal.quantization.corrections.uint8_input import plan_uint8_input
@@ -166,8 +166,9 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
     """
     files = FileCache()
     last: tuple[tuple[Path, bool], Prepared] | None = None  # jobs of a matrix follow each other with one model
+    other = set[str]()  # models of a chain whose float outputs may not be those that were recorded
     for task in tasks:
-        decision = decide(task, files, rerun=rerun)
+        decision = _in_chain(task, decide(task, files, rerun=rerun), other, files)
         job = job_to_run(task, decision)
         samples: tuple[int | None, int | None] = (None, None)
         error: Int8calError | None = None
@@ -185,6 +186,21 @@ def check_jobs(tasks: Sequence[Task], *, rerun: bool = False) -> Iterator[Checke
             except Int8calError as found:
                 error = found
         yield Checked(replace(task, job=job), decision, samples, error)
+
+
+def _in_chain(task: Task, decision: Decision, other: set[str], files: FileCache) -> Decision:
+    """Let a job run whose recorded samples are about to be recorded anew; the job is entered in `other` likewise.
+
+    What a model gives follows from its file and its data: where its settings alone changed, it stays as it is.
+    """
+    links = () if task.chain is None else task.chain.links
+    source = next((link.source for link in links if link.source in other), "")
+    before, now = None if decision.record is None else decision.record.inputs, decision.inputs
+    if source or before is None or now is None or gives_others(before, now, task.job, files):
+        other.add(task.job.name)
+    if not source or not decision.up_to_date:
+        return decision
+    return replace(decision, up_to_date=False, why=f'what "{source}" gives may be another now')
 
 
 def _require_fit(job: Job, prepared: Prepared, *, recorded: bool) -> tuple[int | None, int | None]:

@@ -127,7 +127,7 @@ def command(
     columns = _columns(selected, [name for task in selected for name in row_names(task)])
     if not quiet:
         tell(columns.head)
-    reporter = _reporter({task.job.name for task in selected if task.job.quiet}, columns)
+    reporter = _reporter({name for task in selected if task.job.quiet for name in row_names(task)}, columns)
     options_of_batch = BatchOptions(workers, keep_going, rerun, path, command_line(context))
     with shown_progress(quiet=quiet):
         results, interrupted = run_batch(selected, options_of_batch, reporter)
@@ -164,7 +164,7 @@ def _reporter(quiet: set[str], columns: Columns) -> Callable[[JobResult, str], N
     """Make what prints a job as it ends: what it printed, its error, its row.
 
     Args:
-        quiet: Names of the jobs without a row.
+        quiet: Names of rows that are not shown.
         columns: Of the others.
     """
     from int8cal.report.file_lines import figure_cells

@@ -25,7 +25,7 @@ from int8cal.job import DEFAULT_TARGET, DataSettings, Job
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 # Evaluation samples are read and preprocessed as calibration samples are unless they say otherwise.
 _INHERITED_BY_EVALUATION = ("preprocess", "columns", "skip_bad", "seed")
@@ -87,6 +87,7 @@ def _chained(jobs: tuple[Job, ...], expanded: tuple[Expanded, ...], document: Ya
     found: list[Located] = []
     names = [job.name for job in jobs]
     gates = tuple(str(gate) for gate in document.values.get("gates") or ())  # type: ignore[attr-defined]
+    _require_gates(gates, "", lambda index: document.place(("gates", index)), outputs=True)
     for number, (job, each) in enumerate(zip(jobs, expanded, strict=True)):
         places = {name: document.place((*each.loc, "inputs", name)) for name in each.inputs}
         links, own = read_links(each.inputs, names[:number], names[number:], places), dict[str, DataSettings]()
@@ -197,13 +198,22 @@ def _require_known_gates(job: Job, place: Callable[[int], SettingPlace]) -> None
     Raises:
         ConfigError: Names the first such gate, where it stands, and the nearest figure.
     """
-    metric = metric_name(job.evaluation.metric)
-    for index, text in enumerate(job.evaluation.gates):
+    _require_gates(job.evaluation.gates, metric_name(job.evaluation.metric), place)
+
+
+def _require_gates(
+    texts: Iterable[str], metric: str | None, place: Callable[[int], SettingPlace], *, outputs: bool = False
+) -> None:
+    """Refuse a gate on a figure that there is not, and with `outputs` one that is not about the models' outputs."""
+    for index, text in enumerate(texts):
         try:
-            parse_gates([text], metric)
+            gates = parse_gates([text], metric)
         except ConfigError as error:
             found = place(index)
             raise found.error(error.what, error.do, key=found.key, gate=text) from error
+        if outputs and len(on_outputs(gates)) < len(gates):
+            what = f'gate "{text}" cannot hold: only the outputs of models are compared in a chain'
+            raise place(index).error(what, "write it under evaluation of the model that it is about", gate=text)
 
 
 def _job(layer: Layer, place: SettingPlace, name: str = "", *, linked: bool = False) -> Job:

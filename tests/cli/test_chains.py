@@ -1,6 +1,7 @@
 """Chains of models in one YAML: the float outputs of one are the samples of the next, and the whole is compared."""
 
 import json
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def run(tmp_path, monkeypatch, capsys):
         np.savez(f"{folder}/0.npz", **{name: rng.normal(size=(count, 8)).astype(np.float32)})
 
     def run(text=CHAIN, *arguments, gate="15"):
-        Path("chain.yaml").write_text(text.lstrip().replace("GATE", gate))
+        Path("chain.yaml").write_text(textwrap.dedent(text).lstrip().replace("GATE", gate))
         code = main(["run", "chain.yaml", *arguments])
         return (code, *capsys.readouterr())
 
@@ -104,9 +105,9 @@ def test_the_int8_models_are_compared_one_feeding_the_other(run):
     summary = json.loads(Path("out/summary.json").read_text())
     jobs = {job["name"]: job for job in summary["jobs"]}
     assert [*jobs] == ["encoder", "decoder", "joiner", "decoder in the chain", "joiner in the chain"]
-    (gate,) = jobs["joiner in the chain"]["gates"]
-    assert gate["passed"]
-    assert jobs["decoder in the chain"]["gates"] == []
+    judged = {name: {gate["gate"]: gate["passed"] for gate in job["gates"]} for name, job in jobs.items()}
+    assert judged["joiner in the chain"] == {"sqnr_db>=15": True, "outputs.dead<=0": True}
+    assert judged["decoder in the chain"] == {"outputs.dead<=0": True}
     # the oracle: both chains by hand
     float_, int8 = ({name: Session(Path(pattern.format(name))) for name in ("encoder", "decoder", "joiner")}
                     for pattern in ("{0}.onnx", "out/{0}/{0}.int8.onnx"))  # fmt: skip
@@ -157,6 +158,9 @@ def test_a_gate_of_the_chain_fails_the_run_and_keeps_all_files(run):
         ("gates:", "matrix: {calibration.method: [kl]}\ngates:", "chain.yaml:4:1: matrix:", "takes defaults and gates beside"),
         ("models:", "jobs:", "chain.yaml:", ""),
         ("inputs: {memory", "inpts: {memory", "chain.yaml:14:5: models.decoder.inpts:", 'did you mean "inputs"?'),
+        ("sqnr_db>=GATE", "sqnr>=3", "chain.yaml:4:9: gates[0]:", 'names an unknown figure "sqnr"; did you mean "sqnr_db"?'),
+        ("sqnr_db>=GATE", "latency.speedup>=1", "chain.yaml:4:9: gates[0]:", "only the outputs of models are compared in a chain"),
+        ("data: mels", "data: {path: mels, samples: 4}", "chain.yaml:14:22:", "samples and seed do not choose the same ones"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_line_before_any_work(run, old, new, where, message):
@@ -173,6 +177,89 @@ def test_samples_that_do_not_belong_together_are_refused(run):
     code, _, err = run()
     assert code == 4
     assert '"decoder" has 4 calibration samples, "encoder" has more' in err
+
+
+def save_rows(folder, name, bad):
+    """Save the samples of a folder in a file each, one of which is none."""
+    rows = np.load(f"{folder}/0.npz")[name]
+    Path(folder, "0.npz").unlink()
+    for number, row in enumerate(rows):
+        path = Path(folder, f"{number}.npz")
+        np.savez(path, **{name: row[None]}) if number != bad else path.write_bytes(b"torn")
+
+
+@pytest.mark.parametrize("bad", [2, 5])
+def test_a_sample_that_is_left_out_shifts_no_pairs(run, bad):
+    save_rows("mels", "mel", bad)
+    code, _, err = run(CHAIN.replace("data: mels", "data: {path: mels, skip_bad: true}"))
+    assert code == 4
+    assert f'of "encoder", mels/{bad}.npz is left out by skip_bad, so that samples of "decoder" would stand' in err
+
+
+def test_what_is_left_out_of_the_only_data_is_left_out_for_all_and_told(run):
+    save_rows("mels", "mel", 2)
+    onnx.save(product(["e", "m"], "scores", "Softmax", 2), "joiner.onnx")
+    code, out, err = run(
+        """
+        defaults: {evaluation: {latency: false}, output: {dir: "out/{name}"}}
+        models:
+          encoder: {model: encoder.onnx, data: {path: mels, skip_bad: true}}
+          joiner: {model: joiner.onnx, inputs: {e: encoder.hidden, m: encoder.mel}}
+        """
+    )
+    assert code == 0, err
+    assert "5 calibration samples of encoder recorded in out/joiner-inputs/calibration; left out: mels/2.npz" in out
+    assert np.load("out/joiner-inputs/calibration/000002.npz")["m"].tolist() == np.load("mels/3.npz")["mel"].tolist()
+
+
+def test_outputs_that_die_in_the_chain_alone_fail_the_gate_that_is_always_on(run):
+    wide = "quantization: {ranges: {mel: [-1.0e+6, 1.0e+6]}}, evaluation: {gates: [outputs.dead=off]}"
+    chain = f"""
+        defaults: {{evaluation: {{latency: false}}, output: {{dir: "out/{{name}}"}}}}
+        models:
+          encoder: {{model: encoder.onnx, data: mels, {wide}}}
+          decoder: {{model: encoder.onnx, inputs: {{mel: encoder.hidden}}}}
+        """
+    code, _, err = run(chain)
+    assert code == 7
+    assert "decoder in the chain: gate: 1 of 1 failed: outputs.dead<=0" in err
+    assert run("        gates: [outputs.dead=off]" + chain)[0] == 0
+
+
+def test_a_gate_of_the_chain_on_an_output_that_is_not_there_is_refused(run):
+    code, out, err = run(CHAIN.replace("sqnr_db>=GATE", "outputs.score.sqnr_db>=3"))
+    assert (code, out) == (2, "")
+    assert 'is about an output "score" that the model does not have; did you mean "scores"?' in err
+
+
+def test_a_dry_run_knows_that_a_model_above_gives_other_samples(run):
+    run()
+    assert "3 up to date; nothing was written" in run(CHAIN, "--dry-run")[1]
+    quieter = CHAIN.replace("    data: mels\n", "    data: mels\n    calibration: {method: max}\n")
+    _, out, _ = run(quieter, "--dry-run")
+    assert "1 to run, 2 up to date; nothing was written" in out
+    onnx.save(product(["mel"], "hidden", "Relu", 7), "encoder.onnx")
+    _, out, _ = run(CHAIN, "--dry-run")
+    assert 'joiner: to run (what "encoder" gives may be another now)' in out
+    assert "3 to run; nothing was written" in out
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle"])
+def test_an_input_may_be_called_as_an_argument_of_numpy(run, name):
+    onnx.save(product([name], "state", "Tanh", 1), "decoder.onnx")
+    code, _, err = run(
+        f"""
+        defaults: {{evaluation: {{latency: false}}, output: {{dir: "out/{{name}}"}}}}
+        models:
+          encoder: {{model: encoder.onnx, data: mels}}
+          decoder: {{model: decoder.onnx, inputs: {{{name}: encoder.hidden}}}}
+        """
+    )
+    assert (code, err) == (0, "")
+
+
+def test_quiet_prints_no_row(run):
+    assert run(CHAIN, "--quiet")[:2] == (0, "")
 
 
 def test_a_tensor_of_another_width_is_refused(run):
