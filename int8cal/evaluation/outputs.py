@@ -14,6 +14,7 @@ from int8cal.evaluation.decision_metrics import Decisions, equal_values, lost_ne
 from int8cal.evaluation.output_faults import LEAST_SAMPLES, GroupComparison, Spread, fault_lines, poor_groups
 from int8cal.evaluation.output_groups import OutputGroup, whole_output
 from int8cal.evaluation.result import Drop, Metrics, OutputMetrics
+from int8cal.numerics.fills import masked_alike
 from int8cal.numerics.intervals import paired_interval, proportion_interval, sqnr_interval
 from int8cal.numerics.metrics import PairedCounts, SampleSums, error_sums, paired_counts, rank_of
 
@@ -42,6 +43,15 @@ class _Uneven:
 
     shapes: tuple[tuple[int, ...], tuple[int, ...]]
     samples: int = 0
+
+
+@dataclass
+class _Masked:
+    """A mask of an output, the same in both models: what it is filled with, how many values, and of how many."""
+
+    value: float
+    count: int = 0
+    of: int = 0
 
 
 class OutputComparison:
@@ -75,6 +85,7 @@ class OutputComparison:
         self._other: dict[str, str] = {}  # outputs that are not float: their dtype
         self._equal: dict[str, list[tuple[int, int]]] = {}  # of these: by sample, values that are equal, and all
         self._unlike: set[str] = set()  # of these: they have other numbers of values in the models
+        self._masked: dict[str, _Masked] = {}
         self._uneven: dict[str, _Uneven] = {}  # float outputs of which the models give other numbers of values
         self._scores: str | None = None  # the first float output
         self._unlike_scores = ""
@@ -90,13 +101,15 @@ class OutputComparison:
             fp32, int8: Output name -> array of this sample alone; an absent optional output is skipped.
 
         Raises:
-            NonFiniteError: NaN or infinity in a float output, naming output, model and sample.
+            NonFiniteError: NaN or infinity in a float output, but for -infinity in both at the same places, a mask;
+                names output, model and sample.
             ModelError: An output whose shapes differ, though values do not decide them.
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
         self._summed_up = None
-        self._find_groups(sample, fp32)
+        masks = self._masks(fp32, int8)
+        self._find_groups(sample, {**fp32, **{name: _filled(fp32[name], none) for name, none in masks.items()}})
         floats: list[dict[str, npt.NDArray[Any]]] = [{}, {}]
         for name, other in self._names:
             if name not in fp32 or other not in int8:
@@ -106,22 +119,46 @@ class OutputComparison:
                 self._other[name] = x.dtype.name
                 self._count_equal(name, *(kept(name, value, sample) for value in (x, y)))
                 continue
-            _require_finite(x, name, self._models[0], sample.origin, quantized=not self._first_is_float)
-            _require_finite(y, other, self._models[1], sample.origin, quantized=True)
+            none = masks.get(name)
+            _require_finite(x, name, self._models[0], sample.origin, none, quantized=not self._first_is_float)
+            _require_finite(y, other, self._models[1], sample.origin, none, quantized=True)
             if x.shape != y.shape:
                 self._add_uneven(name, x, y)
             if name in self._uneven:
                 continue
             x, y = (kept(name, value, sample) for value in (x, y))
-            floats[0][name], floats[1][name] = x, y
-            self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(x, y)
+            pair = decided = (x, y)
+            if none is not None:
+                none = kept(name, none, sample)
+                pair = (x[~none], y[~none])
+                decided = _beyond(x, y, none)
+                x, y = _filled(x, none), _filled(y, none)
+            floats[0][name], floats[1][name] = decided
+            self._sums[name] = self._sums.get(name, SampleSums()) + error_sums(*pair)
             self._spreads.setdefault(name, Spread()).add(x)
             self._add_groups(name, x, y)
             if self._scores is None:
                 self._scores = name
             if name == self._scores:
-                self._classify(name, sample, x, y)
+                self._classify(name, sample, *decided)
         self._decide(floats)
+
+    def _masks(self, fp32: Arrays, int8: Arrays) -> dict[str, npt.NDArray[np.bool_]]:
+        """Tell where float outputs are masked, the same in both models."""
+        found = {}
+        for name, other in self._names:
+            x, y = fp32.get(name), int8.get(other)
+            if x is None or y is None or x.dtype.kind != "f" or x.shape != y.shape:
+                continue
+            none = masked_alike(x, y)
+            known = self._masked.get(name)
+            if none is not None:
+                known = self._masked.setdefault(name, _Masked(float(x[none][0])))
+                known.count += int(np.count_nonzero(none))
+                found[name] = none
+            if known is not None:
+                known.of += x.size
+        return found
 
     def _count_equal(self, name: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
         if x.shape == y.shape:
@@ -289,6 +326,11 @@ class OutputComparison:
         first, second = self._models
         outputs = self.outputs()
         found = [f"{self._why_uneven(name)}; judge it by --metric" for name in self._uneven]
+        found += [
+            f'output "{name}" is masked, with {each.value:g} for {100 * each.count / each.of:.2g} % of its values, the '
+            "same ones in both models: its figures are of the others"
+            for name, each in self._masked.items()
+        ]
         found += [line for output in outputs.values() for line in output.faults]
         for name, sums in self._sums.items():
             ratio = sums.total.sqnr_db
@@ -384,8 +426,26 @@ class OutputComparison:
         return f"output {name} is zero everywhere in both models"
 
 
-def _require_finite(value: npt.NDArray[Any], name: str, model: str, origin: str, *, quantized: bool) -> None:
-    if np.isfinite(value).all():
+def _filled(value: npt.NDArray[Any], none: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """Return values with zero where there are none, which makes no error."""
+    return np.where(none, value.dtype.type(0), value)
+
+
+def _beyond(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], none: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return both with their lowest, or highest, value where there are none, which decides as what stood there."""
+    there = [value[~none] for value in (x, y)]
+    ends = [float(end) for value in there if value.size for end in (value.min(), value.max())] or [0.0]
+    stand_in = np.where(x > 0, max(ends), min(ends)).astype(x.dtype)
+    return np.where(none, stand_in, x), np.where(none, stand_in.astype(y.dtype), y)
+
+
+def _require_finite(
+    value: npt.NDArray[Any], name: str, model: str, origin: str, none: npt.NDArray[np.bool_] | None, *, quantized: bool
+) -> None:
+    finite = np.isfinite(value)
+    if (finite if none is None else finite | none).all():
         return
     kind = "NaN" if np.isnan(value).any() else "infinity"
     advice = (

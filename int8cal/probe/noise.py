@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from int8cal.data.padding import kept
 from int8cal.graph.costs import inference_us
+from int8cal.numerics.fills import counting
 from int8cal.numerics.shares import fair_share
 from int8cal.probe.score_points import tensors_of
 
@@ -46,7 +47,7 @@ class ReferenceOutputs:
         sample: Knows its padding, which does not count; None where none is known.
         values: At each point, of any shape and real type; of more than its share of MOST_VALUES every so many, flat.
         shapes: Of all the values there.
-        finite: Where each is finite, which alone counts; None where all of it is.
+        counts: Where each counts, see `numerics.fills.counting`; None where all of it does.
         power: Squares summed over what counts, (points,).
     """
 
@@ -54,7 +55,7 @@ class ReferenceOutputs:
     sample: object
     values: tuple[Values, ...]
     shapes: tuple[tuple[int, ...], ...]
-    finite: tuple[npt.NDArray[np.bool_] | None, ...]
+    counts: tuple[npt.NDArray[np.bool_] | None, ...]
     power: Float64
 
     @classmethod
@@ -64,11 +65,11 @@ class ReferenceOutputs:
         share = fair_share([value.size for value in whole], MOST_VALUES)
         # no view: it would hold all that is left out
         values = tuple(each if each.size <= share else _thinned(each, share).copy() for each in whole)
-        finite = tuple(None if (counts := np.isfinite(value)).all() else counts for value in values)
+        counts = tuple(map(counting, values))
         zeros = (np.zeros((), value.dtype) for value in values)
-        power = [_square(value, zero, counts) for value, zero, counts in zip(values, zeros, finite, strict=True)]
+        power = [_square(*each) for each in zip(values, zeros, counts, strict=True)]
         shapes = tuple(value.shape for value in whole)
-        return cls(points, sample, values, shapes, finite, np.array(power, np.float64))
+        return cls(points, sample, values, shapes, counts, np.array(power, np.float64))
 
     @property
     def signal(self) -> Float64:
@@ -89,7 +90,7 @@ class ReferenceOutputs:
         noisy = _at([self.points[column] for column in columns], found, self.sample)
         for column, actual in zip(columns, noisy, strict=True):
             if actual.shape == self.shapes[column]:
-                error = _square(_thinned(actual, share), self.values[column], self.finite[column])
+                error = _square(_thinned(actual, share), self.values[column], self.counts[column])
                 result[column] = error if np.isfinite(error) else result[column]
         return result
 

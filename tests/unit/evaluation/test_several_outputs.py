@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import int8cal
+from int8cal.errors import NonFiniteError
 from int8cal.evaluation.data_checks import one_answer
 from int8cal.evaluation.gates import check_gates, parse_gate
 from int8cal.evaluation.output_groups import OutputGroup
@@ -37,6 +38,33 @@ def noisy(share):
 
 def same(x):
     return x
+
+
+@pytest.mark.parametrize("fill", [-np.inf, -1e9])
+def test_a_mask_is_left_out_and_decides_as_it_did(fill):
+    rng = np.random.default_rng(3)
+    comparison, pairs = OutputComparison((("y", "y"),)), []
+    for _ in range(8):
+        x = rng.normal(-8, 1, size=(1, 6)).astype(np.float32)  # zero would win
+        y = x + rng.normal(0, 0.01, size=x.shape).astype(np.float32)
+        mask = rng.permutation(6)[None] < 2
+        pairs.append((x[~mask], y[~mask]))
+        x, y = (np.where(mask, np.float32(fill), each) for each in (x, y))
+        comparison.add(Bare({}), {"y": x}, {"y": y})
+    exact, actual = (np.concatenate(each).astype(np.float64) for each in zip(*pairs, strict=True))
+    metrics = comparison.metrics()
+    assert metrics.sqnr_db == pytest.approx(10 * np.log10((exact**2).sum() / ((exact - actual) ** 2).sum()))
+    assert metrics.max_abs_error == pytest.approx(np.abs(exact - actual).max())
+    assert metrics.agreement == 1.0
+    (told,) = comparison.warnings()
+    assert told.startswith(f'output "y" is masked, with {fill:g} for 33 % of its values')
+
+
+def test_a_mask_that_differs_between_models_is_no_mask():
+    comparison = OutputComparison((("y", "y"),))
+    x = np.array([[1.0, -np.inf, 2.0]], np.float32)
+    with pytest.raises(NonFiniteError, match='output "y" of the FP32 model holds infinity'):
+        comparison.add(Bare({}), {"y": x}, {"y": np.roll(x, 1)})
 
 
 def constant(x):

@@ -93,10 +93,19 @@ def test_an_infinity_that_codes_would_have_to_stand_for_is_an_error(bench):
     assert caught.value.exit_code == 5
 
 
-def test_an_infinity_that_reaches_an_output_is_an_error(bench):
-    model = bench.text(
-        "g (float[1,6,8] x, float[1,1,5] mask) => (float[1,6,5] y) { s = MatMul(x, W) y = Add(s, mask) }", W=(8, 5)
-    )
+MASKED = "g (float[1,6,8] x, float[1,1,5] mask) => (float[1,6,5] y) { s = MatMul(x, W) y = Add(s, mask) }"
+
+
+@pytest.mark.parametrize("low", [-np.inf, -1e9, np.finfo(np.float32).min])
+def test_a_mask_that_reaches_an_output_is_left_out_of_its_figures(bench, low):
+    report, plain = (report_on(bench.text(MASKED, W=(8, 5)), each) for each in (low, 0.0))
+    # of the other values, which are the same
+    assert report.evaluation.metrics.sqnr_db == pytest.approx(plain.evaluation.metrics.sqnr_db, abs=3)
+    (told,) = [each for each in report.warnings if "is masked" in each]
+    assert told.startswith(f'output "y" is masked, with {low:g} for ')
+
+
+def test_an_infinity_above_that_reaches_an_output_is_an_error(bench):
     with pytest.raises(NonFiniteError, match='output "y" of the FP32 model holds infinity') as caught:
-        report_on(model, -np.inf)
+        report_on(bench.text(MASKED.replace("Add", "Sub"), W=(8, 5)), -np.inf)
     assert caught.value.exit_code == 5

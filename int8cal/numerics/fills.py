@@ -1,0 +1,69 @@
+"""Values that stand for none: what a mask is filled with, such as -infinity or -1e9."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bools = npt.NDArray[np.bool_]
+
+# A fill is far from all other values, whatever their unit is: masks are filled with -1e4, float16's -65504, -1e9 or
+# float32's lowest, and scores are tens.
+LEAST_FILL, TIMES = 1e3, 100.0
+
+
+def fill_of(values: npt.NDArray[Any]) -> float | None:
+    """Return the value that fills what is masked, the one that is farthest from zero; None where there is none.
+
+    Args:
+        values: Of any shape, real.
+    """
+    finite = np.isfinite(values)
+    rest = values if finite.all() else values[finite]
+    if not rest.size:
+        return None
+    low, high = float(rest.min()), float(rest.max())
+    fill = low if -low > high else high
+    if abs(fill) < LEAST_FILL:
+        return None
+    others = rest[rest != rest.dtype.type(fill)]
+    if not others.size or abs(fill) <= TIMES * max(abs(float(others.min())), abs(float(others.max()))):
+        return None
+    return fill
+
+
+def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Bools | None:
+    """Tell where two arrays of one shape are masked, by -infinity or a fill: both at the same places.
+
+    Args:
+        x, y: Real. NaN and +infinity are no masks: they come of what went wrong.
+
+    Returns:
+        Of their shape; None where nothing is masked, or not the same.
+    """
+    found = None
+    for fill in (-math.inf, fill_of(x)):
+        if fill is None:
+            continue
+        filled = x == x.dtype.type(fill)
+        if filled.any() and np.array_equal(filled, y == x.dtype.type(fill)):
+            found = filled if found is None else found | filled
+    return found
+
+
+def counting(values: npt.NDArray[Any]) -> Bools | None:
+    """Tell which values of a reference count: not NaN, infinity, or a fill that stands there more than once.
+
+    Returns:
+        Of their shape; None where all count.
+    """
+    counts = np.isfinite(values)
+    fill = fill_of(values)
+    if fill is not None and np.count_nonzero(filled := values == values.dtype.type(fill)) > 1:
+        counts &= ~filled
+    return None if counts.all() else counts
