@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import onnx
 
 from int8cal.config.load import job_from_options, placed_patterns, require_available
@@ -224,7 +225,9 @@ def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], gi
 
 
 def _plain(value: object) -> object:
-    """Write a value as YAML has it: no tuples, no paths, functions by their names."""
+    """Write a value as YAML has it: no tuples, no paths, numbers of numpy as Python's, functions by their names."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

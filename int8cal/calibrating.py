@@ -29,7 +29,7 @@ from int8cal.evaluating import (
     skipped_warnings,
     versions,
 )
-from int8cal.evaluation.data_checks import Findings, few_judged, opened
+from int8cal.evaluation.data_checks import Findings, few_judged, judged_apart, opened
 from int8cal.evaluation.evaluate import evaluate_pair, nothing_measured
 from int8cal.evaluation.feeding import better_fed
 from int8cal.evaluation.gates import (
@@ -306,7 +306,7 @@ def _calibrate_into(
             record=job.evaluation.data is None,
             checkpoint=checkpoint,
             findings=findings,
-            judged=job.evaluation.data is None and classes_of(planned.feeds.signature) is not None,
+            judged=not judged_apart(job) and classes_of(planned.feeds.signature) is not None,
         )
     except (Exception, KeyboardInterrupt) as raised:
         if best.latest is None:
@@ -382,8 +382,9 @@ def _calibrate_into(
 def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: SampleWatch) -> Iterator[Finding]:
     """Say what the passes found about the data."""
     yield from evaluation.findings
+    if judged_apart(job):
+        yield from few_judged(evaluation.samples, shares=evaluation.metrics.agreement is not None)
     if calibrated.watch is not None and job.evaluation.data is not None:
-        yield from few_judged(watch.samples, shares=evaluation.metrics.agreement is not None)
         yield from watch.overlap(calibrated.watch)
         yield from watch.findings()
 

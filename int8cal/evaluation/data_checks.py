@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from int8cal.data.feeds import Feeds
     from int8cal.evaluation.result import Drop, LayerMetrics
     from int8cal.graph.signature import Signature
+    from int8cal.job import Job
 
 # Of the way from guessing (0) to always right (1). Real models fed right stand at 0.68 and more, the same ones without
 # their preprocessing, or with labels of other classes, at 0.15 and less.
@@ -141,6 +142,11 @@ def few_samples(samples: int, variation: float | None, *, judged: bool = False) 
     )
     do = f"calibrate on more: {3 * samples} further ones would halve it"
     return (Finding("few-samples", "; ".join([ranges, *(each.text for each in few)]), do),)
+
+
+def judged_apart(job: Job) -> bool:
+    """Whether the samples that a model is judged on are others than those that are counted for its ranges."""
+    return job.evaluation.data is not None or job.calibration.statistics is not None
 
 
 def few_judged(samples: int, *, shares: bool = True) -> tuple[Finding, ...]:

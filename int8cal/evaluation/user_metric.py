@@ -87,8 +87,9 @@ def metric_of(setting: str | None) -> Metric | None:
 
 
 def function_name(function: Callable[..., object]) -> str:
-    """Return what a function is called; a callable object by its class."""
-    return str(getattr(function, "__name__", type(function).__name__))
+    """Return what a function is called; a callable object by its class, and a lambda, which has no name, "metric"."""
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return name if name.isidentifier() else "metric"
 
 
 def _found(text: str) -> Callable[..., object]:

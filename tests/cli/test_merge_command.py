@@ -67,6 +67,7 @@ def test_merged_shards_give_the_model_of_one_run_over_all(call, sample, tmp_path
     assert "ranges follow" not in merged.out
     other = call("calibrate", sample / "model.onnx", "--data", both, *quick, "--stats", "s0/model.stats.npz", "-o", "s")
     assert "ranges follow 20 samples of s0/model.stats.npz, which are not the data's 40" in other.out
+    assert "a share of" not in other.out + other.err  # 40 are judged on, of which 36 are enough
 
 
 @pytest.mark.slow

@@ -124,6 +124,19 @@ def test_a_table_may_be_a_file(tmp_path):
         int8cal.quantize(model, tmp_path / "none.json")
 
 
+def test_numbers_of_numpy_are_numbers():
+    model, feeds = product()
+    given = {"samples": np.int64(8), "seed": np.uint8(3), "threads": np.int32(1), "ranges": {"x": np.array([-3, 3])}}
+    plain = {"samples": 8, "seed": 3, "threads": 1, "ranges": {"x": [-3, 3]}}
+    assert int8cal.calibrate(model, feeds, **given) == int8cal.calibrate(model, feeds, **plain)
+
+
+def test_a_metric_may_be_a_lambda():
+    model, feeds = product()
+    report = int8cal.evaluate(model, model, feeds, metric=lambda outputs, _: float(len(outputs["y"])), latency=False)
+    assert (report.evaluation.metric.name, report.evaluation.metric.int8) == ("metric", 16.0)
+
+
 def test_a_callback_sees_every_stage():
     model, feeds = product()
     events = []
