@@ -39,12 +39,13 @@ class DataSettings:
     columns: Annotated[
         tuple[str, ...],
         Option(
-            "Columns that are read of .csv, .tsv, .jsonl and datasets, two of them for pairs of texts. Empty for the "
-            "only one that fits, or usual names such as text, sentence, image, audio; a column that is called like an "
-            "input of numbers feeds it.",
+            "Columns that are read of .csv, .tsv, .jsonl and datasets, two of them for pairs of texts, or those of the "
+            "numbers of an input, in their order. Empty for the only one that fits, or usual names such as text, "
+            "sentence, image, audio; a column that is called like an input feeds it.",
             flag="--column",
             group="Data",
-            help="Read this column of .csv, .tsv, .jsonl or a dataset; twice for pairs of texts.",
+            help="Read this column of .csv, .tsv, .jsonl or a dataset; twice for pairs of texts, or once for each "
+            "number of a row.",
             metavar="NAME",
             api=("calibrate", "evaluate"),
         ),

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.data.checks import Finding, SampleWatch, classes_of
 from int8cal.data.feeds import Feeds, feeds_of, open_feeds
-from int8cal.data.labels import NONE
+from int8cal.data.labels import COLUMN, NONE
 from int8cal.data.padding import record
 from int8cal.data.preprocessing import differing, flat, shown
 from int8cal.data.sample import Sample
@@ -325,10 +325,12 @@ def open_samples(
     require_labels: bool = False,
     stored: StoredPreprocess | None = None,
     shard: Shard | None = None,
+    judged: DataSettings | None = None,
 ) -> Feeds:
     """Open the samples of a path as a model takes them, or of a stream of feed dicts in its place.
 
-    See `open_feeds`, and `of_whole_rows`, which runs the model. A stream, which may end for good, is not read.
+    See `open_feeds`, and `of_whole_rows`, which runs the model. A stream, which may end for good, is not read. Where a
+    table has more columns than the model takes, the one that holds the labels of the `judged` data is none of values.
     """
     if stream is not None:
         return feeds_of(stream, signature, data.samples, trim, shard)
@@ -337,6 +339,10 @@ def open_samples(
     try:
         feeds = opened_for(signature)
     except DataError as error:
+        labels = None if judged is None or data.labels is not None else judged.labels
+        if labels is not None and labels.startswith(COLUMN) and error.fields.get("spare"):
+            opened_for = partial(opened_for.func, replace(data, labels=labels), **opened_for.keywords)
+            return of_whole_rows(model, opened_for(signature), opened_for, threads=threads)
         if not error.fields.get("one_label"):
             raise
         # a label for each file, which is then a sample, if the model says so, too

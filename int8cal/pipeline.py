@@ -113,10 +113,10 @@ def plan_job(
         model, signature, threads = prepared.model, prepared.signature, job.calibration.threads
         trim = trimmer(signature, model, taps=taps, threads=threads)
         shard = None if job.calibration.shard is None else Shard.parse(job.calibration.shard)
-        feeds = open_samples(job.data, model, signature, stream, trim, threads=threads, shard=shard)
+        judged = job.evaluation.data
+        feeds = open_samples(job.data, model, signature, stream, trim, threads=threads, shard=shard, judged=judged)
         prepared = replace(prepared, signature=feeds.signature)
-        path = job.calibration.statistics
-        known = None if path is None else load_statistics(path)
+        known = None if job.calibration.statistics is None else load_statistics(job.calibration.statistics)
     return Planned(source, prepared, plan, taps, uint8, trim, stream, feeds, metric, known)
 
 

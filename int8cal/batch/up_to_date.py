@@ -215,7 +215,7 @@ def _require_fit(job: Job, prepared: Prepared, *, recorded: bool) -> tuple[int |
     if recorded:
         return None, None
     model, signature, threads = prepared.model, prepared.signature, job.calibration.threads
-    feeds = open_samples(job.data, model, signature, None, None, threads=threads)
+    feeds = open_samples(job.data, model, signature, None, None, threads=threads, judged=job.evaluation.data)
     gates = gates_of(job.evaluation)
     evaluation = open_feeds(job.evaluation.data or job.data, feeds.signature, require_labels=need_labels(gates))
     return feeds.count, evaluation.count

@@ -204,6 +204,8 @@ def _parse_header(stream: IO[bytes]) -> Header:
         raise ValueError(f"npy format version {version} is for structured arrays, expected plain numbers")
     if any(type(size) is not int or size < 0 for size in shape):  # numpy takes True for a size, and fails on it later
         raise ValueError(f"its header has the shape {shape}")
+    if not dtype.itemsize:
+        raise ValueError(f"its header has the dtype {dtype.str}, whose values take no bytes")
     return Header(dtype, tuple(shape), by_columns)
 
 

@@ -282,6 +282,8 @@ def _open_files(
     made: tuple[str, ...] = ()
     if not prepared and rows > len(parts):
         made = (f"arrays of {settings.path} are cut into {rows} samples along their first axis",)
+    # rows of numbers are what arrays hold
+    prepared = prepared and not all(isinstance(part, LinesPart) and part.plan.plain for _, part in parts)
     images = found.kind == "image"
     read = _Read(signature, [part for _, part in parts], constant, prepared, images, tuple(skipped), made)
     return _feeds(settings, read, labels, trim, shard)
@@ -405,9 +407,11 @@ def _openers(
         return
     open_one: Callable[[Path], Part]
     if found.kind in TEXTS:
-        kinds = columns_of(found.files, skip_bad=settings.skip_bad)
+        text = None if settings.preprocess is None else settings.preprocess.text
+        bare = text is None or not text.tokenizer  # where text is read, a first line of numbers names columns
+        kinds = columns_of(found.files, skip_bad=settings.skip_bad, bare=bare)
         rows = plan_rows(kinds, signature, settings, settings.preprocess)
-        open_one = partial(open_lines, plan=rows, skip_bad=settings.skip_bad)
+        open_one = partial(open_lines, plan=rows, skip_bad=settings.skip_bad, bare=bare)
     elif found.kind == "audio":
         audio = settings.preprocess.audio if settings.preprocess is not None else None
         one, rest = one_of(signature, audio.input if audio is not None else None, settings.path)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MOST_EMPTY = 1_000_000  # samples
 LABEL_KEYS = ("labels", "label")
+_TEXT_KINDS = "UT"  # numpy's two kinds of arrays of text
 
 
 @dataclass(frozen=True)
@@ -221,8 +222,9 @@ def check_dtype(dtype: np.dtype[Any], spec: TensorSpec, where: str) -> None:
     """
     do = _conversion(dtype, spec)
     if do:
+        expected = "text" if spec.dtype.hasobject else spec.dtype.name
         raise DataError(
-            f'input "{spec.name}" has dtype {dtype.name}, the model expects {spec.dtype.name}',
+            f'input "{spec.name}" has dtype {dtype.name}, the model expects {expected}',
             where=where,
             do=do,
             input=spec.name,
@@ -233,10 +235,12 @@ def _conversion(dtype: np.dtype[Any], spec: TensorSpec) -> str:
     """Say what to do about a dtype; empty where the input takes it."""
     if dtype == spec.dtype or {dtype.kind, spec.dtype.kind} in ({"f"}, {"i"}, {"u"}, {"i", "u"}):
         return ""
+    if spec.dtype.hasobject and dtype.kind in _TEXT_KINDS:
+        return ""
     if dtype.hasobject:
         return "store plain numbers: pickled Python objects are not read"
     if spec.dtype.hasobject:
-        return "int8cal cannot feed models that take strings"
+        return "store text, as numpy.array([...], dtype=str) holds it"
     if spec.dtype.kind == "f" and dtype.kind in "iu":
         return f"convert it as in training, e.g. (x / 255).astype({spec.dtype.name}), and normalise"
     return f"store it as {spec.dtype.name}"
@@ -285,7 +289,7 @@ def _cast(array: Array, spec: TensorSpec, row: int, where: str) -> Array:
     with np.errstate(over="ignore"):
         # order "C" and copy: the sample must not keep a whole batch alive
         cast = array.astype(spec.dtype, order="C", copy=True)
-    if array.dtype == spec.dtype:
+    if array.dtype == spec.dtype or spec.dtype.hasobject:
         return cast
     fits = (np.isfinite(cast) == np.isfinite(array)).all() if cast.dtype.kind == "f" else np.array_equal(cast, array)
     if not fits:

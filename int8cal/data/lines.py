@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from int8cal.data.cells import is_data, is_numeral
 from int8cal.data.sample import unreadable
 from int8cal.errors import DataError
 
@@ -40,6 +41,7 @@ class LinesPart:
         lines: The line that each sample begins in, counted from 1.
         labels: One per sample, as they are written; None without.
         left_out: Lines that hold no sample and were to be skipped.
+        bare: Whether a table may begin with its first sample, see `columns_of`.
     """
 
     path: Path
@@ -47,6 +49,7 @@ class LinesPart:
     lines: Sequence[int]
     labels: tuple[object, ...] | None
     left_out: tuple[str, ...] = ()
+    bare: bool = False
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class LinesPart:
         """Go through the file, and give the feeds of these samples."""
         wanted = ((self.lines[row], self.where(row)) for row in rows)
         line, where = next(wanted, (0, ""))
-        for found, row in _rows(self.path):
+        for found, row in _rows(self.path, bare=self.bare):
             if found != line:
                 continue
             if isinstance(row, DataError):
@@ -81,38 +84,41 @@ class LinesPart:
             raise unreadable(self.name, "it changed while it was in use")
 
 
-def columns_of(files: Sequence[Path], *, skip_bad: bool) -> dict[str, Kind]:
+def columns_of(files: Sequence[Path], *, skip_bad: bool, bare: bool = False) -> dict[str, Kind]:
     """Say what the columns of files hold, by the first row that can be read.
 
     Args:
         files: Of one source; all have the columns that are read of them.
         skip_bad: Pass over lines that cannot be read.
+        bare: A .csv or .tsv whose first line holds numbers alone has no names of columns: they are called 1, 2, 3, …
 
     Raises:
         DataError: A file cannot be read, or none holds a row.
     """
     for path in files:
-        for _, row in _rows(path):
+        table = path.suffix.lower() in _DELIMITERS
+        for _, row in _rows(path, bare=bare):
             if isinstance(row, dict):
-                return {name: _kind(value) for name, value in row.items()}
+                return {name: _kind(value, table=table) for name, value in row.items()}
             if not skip_bad:
                 raise row
     raise DataError("holds no sample", where=files[0].as_posix(), do="add lines, or remove it")
 
 
-def open_lines(path: Path, plan: RowPlan, *, skip_bad: bool) -> LinesPart:
+def open_lines(path: Path, plan: RowPlan, *, skip_bad: bool, bare: bool = False) -> LinesPart:
     """Go through a file for the number of its samples and their labels.
 
     Args:
         path: The file.
         plan: What becomes of its rows.
         skip_bad: Leave out lines that cannot be read, instead of stopping at the first.
+        bare: As in `columns_of`.
 
     Raises:
         DataError: It cannot be read, or a line cannot; names the line.
     """
     lines, labels, left_out = array("Q"), [], []
-    for line, found in _rows(path):
+    for line, found in _rows(path, bare=bare):
         try:
             if isinstance(found, DataError):
                 raise found
@@ -125,12 +131,12 @@ def open_lines(path: Path, plan: RowPlan, *, skip_bad: bool) -> LinesPart:
         lines.append(line)
         if plan.label is not None:
             labels.append(found.get(plan.label))
-    return LinesPart(path, plan, lines, tuple(labels) if plan.label is not None else None, tuple(left_out))
+    return LinesPart(path, plan, lines, tuple(labels) if plan.label is not None else None, tuple(left_out), bare)
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object, *, table: bool) -> Kind:
     if isinstance(value, str):
-        return "text"
+        return "numeral" if table and is_numeral(value) else "text"
     return "numbers" if isinstance(value, (int, float, list)) and not isinstance(value, bool) else "other"
 
 
@@ -138,12 +144,12 @@ def _place(path: Path, line: int) -> str:
     return f"{path.as_posix()}, line {line}"
 
 
-def _rows(path: Path) -> Iterator[Row]:
+def _rows(path: Path, *, bare: bool) -> Iterator[Row]:
     """Give the rows of a file; blank lines are none."""
     suffix = path.suffix.lower()
     try:
         if suffix in _DELIMITERS:
-            yield from _cells(path, _DELIMITERS[suffix])
+            yield from _cells(path, _DELIMITERS[suffix], bare=bare)
             return
         for line, text in _lines(path):
             if isinstance(text, DataError):
@@ -172,8 +178,8 @@ def _object(path: Path, line: int, text: str) -> dict[str, Any] | DataError:
     return found if isinstance(found, dict) else unreadable(_place(path, line), "it is no JSON object")
 
 
-def _cells(path: Path, delimiter: str) -> Iterator[Row]:
-    """Read rows of a CSV whose first line names the columns.
+def _cells(path: Path, delimiter: str, *, bare: bool) -> Iterator[Row]:
+    """Read rows of a CSV whose first line names the columns, or holds numbers where that may be.
 
     Raises:
         DataError: A line is not UTF-8, or the names are missing or not distinct.
@@ -197,11 +203,14 @@ def _cells(path: Path, delimiter: str) -> Iterator[Row]:
             return
         if not any(cell.strip() for cell in cells):
             continue
+        if names is None and bare and is_data(cells):
+            names = [str(place) for place in range(1, len(cells) + 1)]
         if names is None:
             names = [cell.strip() for cell in cells]
             if "" in names or len(set(names)) < len(names):
                 what = "the first line must name the columns, each by a name of its own"
-                raise DataError(what, where=_place(path, begin), do="add such a line", line=begin)
+                index = ", or leave out the column of row numbers (index=False of pandas)" if not names[0] else ""
+                raise DataError(what, where=_place(path, begin), do=f"add such a line{index}", line=begin)
         elif len(cells) != len(names):
             what = f"{len(cells)} cells, the columns are {len(names)}: {', '.join(names)}"
             yield begin, unreadable(_place(path, begin), what)

@@ -119,5 +119,9 @@ def fingerprint_of(feed: Mapping[str, npt.NDArray[Any]]) -> int:
             array = array.astype(array.dtype.newbyteorder("<"))
         # lengths and separators keep ("ab", "c") and ("a", "bc") apart
         digest.update(f"{len(name)}:{name}|{array.dtype.name}|{feed[name].shape}|".encode())
+        if array.dtype.hasobject:  # whose own bytes are where the texts happen to lie
+            for text in map(str, array.flat):
+                digest.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
+            continue
         digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind in "fiub" else array.tobytes())
     return int.from_bytes(digest.digest(), "big")

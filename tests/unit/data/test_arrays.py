@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import zipfile
 
 import numpy as np
 import pytest
 
+from int8cal.data.sample import fingerprint_of
 from int8cal.errors import DataError, StatisticsError
 
 
@@ -296,3 +298,19 @@ def test_arrays_that_are_cut_into_samples_say_so(tmp_path, pair, vector, feeds):
         path = tmp_path / name
         assert feeds(path, model).made == (f"arrays of {path} are cut into 3 samples along their first axis",)
     assert feeds(tmp_path / "single.npy", vector).made == ()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_files_of_text_feed_an_input_of_text(tmp_path, signature, feeds, name):
+    texts = np.array(["red", "é", "blue"])
+    np.save(tmp_path / name, texts) if name == "a.npy" else np.savez(tmp_path / name, x=texts)
+    samples = list(feeds(tmp_path / name, signature(x=(("N",), object))))
+    assert [sample.feed["x"].tolist() for sample in samples] == [["red"], ["é"], ["blue"]]
+
+
+def test_fingerprints_of_text_are_those_of_what_it_says():
+    texts = (["ab", "c"], ["a", "bc"], ["ab", "c"])
+    # texts made anew, which lie elsewhere
+    made = [fingerprint_of({"x": np.array(json.loads(json.dumps(each)), object)}) for each in texts]
+    assert made[0] == made[2]
+    assert made[0] != made[1]

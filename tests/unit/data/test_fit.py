@@ -258,3 +258,20 @@ def test_non_finite_value_names_file_input_sample_and_place(vector, bad):
     assert caught.value.exit_code == 5
     assert caught.value.fields["sample"] == 2
     assert f'calib.npy[2]: input "x" of sample 2 holds {bad}' in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["U3", object])
+def test_text_of_both_kinds_feeds_an_input_of_text(signature, kind):
+    model = signature(x=(("N", 2), object))
+    array = np.array([["a", "bcd"], ["", "é"]], kind)
+    assert count_rows({"x": Header(array.dtype, array.shape)}, model, "f") == 2
+    found = take_row({"x": array}, 1, model, "f")["x"]
+    assert found.dtype == object
+    assert found.tolist() == [["", "é"]]
+    assert {type(each) for each in found.flat} == {str}
+
+
+@pytest.mark.parametrize("kind", [np.float32, "S3"])
+def test_what_is_no_text_is_refused_by_an_input_of_text(signature, kind):
+    with pytest.raises(DataError, match=r"the model expects text; store text, as numpy.array\(\[...\], dtype=str\)"):
+        count_rows({"x": Header(np.dtype(kind), (2,))}, signature(x=(("N",), object)), "f")

@@ -173,6 +173,21 @@ def test_numbers_of_a_jsonl_feed_inputs_of_their_name(place, signature, feeds):
     assert tokens(samples) == [[2, 4, 5, 3], [2, 6, 3]]
 
 
+def test_cells_of_numbers_feed_inputs_of_their_name_beside_text(place, signature, feeds):
+    (place / "t.csv").write_text("x,note\n7,a b\n2.5,c\n")
+    model = signature(input_ids=(("N", "L"), np.int64), x=("N", 1))
+    samples = list(feeds("t.csv", model, preprocess=text()))
+    assert [sample.feed["x"].tolist() for sample in samples] == [[[7]], [[2.5]]]
+    assert tokens(samples) == [[2, 4, 5, 3], [2, 6, 3]]
+
+
+@pytest.mark.parametrize("numbers", ["7\n3\n", "a,b\n7,3\n"])
+def test_texts_that_spell_numbers_are_texts_where_there_is_a_tokenizer(place, encoder, feeds, numbers):
+    (place / "t.csv").write_text(numbers)
+    columns = ("a",) if "," in numbers else ()
+    assert tokens(feeds("t.csv", encoder(), preprocess=text(), columns=columns)) == [[2, 1, 3]]
+
+
 def test_the_choice_of_samples_and_passes_are_the_same_every_time(place, encoder, feeds):
     (place / "t.txt").write_text("".join(f"{'abcd'[n % 4]} " * (n + 1) + "\n" for n in range(20)))
     opened = feeds("t.txt", encoder(), preprocess=text(), samples=5, seed=3)
@@ -203,7 +218,7 @@ def test_contradictions_are_told_before_any_sample(place, encoder, feeds, settin
 @pytest.mark.parametrize(
     ("content", "settings", "what"),
     [
-        ("x,y\na,b\n", {}, "several columns hold text: x, y; say which: --column x"),
+        ("x,y\na,b\n", {}, 'several columns hold text: "x", "y"; say which: --column x'),
         ("x,y\na,b\n", {"columns": ("z",)}, 'has no column "z"; the columns are "x", "y"'),
         ("text,y\na,b\n , c\n", {}, 't.csv, line 3: cannot be read: column "text" is empty'),
         ("text\na\n", {"labels": "column:kind"}, 'has no column "kind"'),
