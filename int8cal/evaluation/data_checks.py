@@ -190,7 +190,8 @@ def drift(layers: Sequence[LayerMetrics]) -> tuple[Finding, ...]:
     outside = statistics.median(_beyond(layer) for layer in told)
     inputs = [layer for layer in told if layer.op_type == "Input"]
     beyond = max(inputs, key=_beyond, default=None)
-    within = min(inputs, key=lambda layer: layer.used or 0.0, default=None)
+    # zeros alone use nothing of any range, not of one of zeros either
+    within = min((layer for layer in inputs if layer.used), key=lambda layer: layer.used or 0.0, default=None)
     if beyond is not None and _beyond(beyond) > MOST_OUTSIDE_INPUT:
         what = f'{100 * _beyond(beyond):.1f} % of the values of input "{beyond.tensor}" lie outside its'
     elif outside > MOST_OUTSIDE:

@@ -101,8 +101,8 @@ class OutputComparison:
             fp32, int8: Output name -> array of this sample alone; an absent optional output is skipped.
 
         Raises:
-            NonFiniteError: NaN or infinity in a float output, but for -infinity in both at the same places, a mask;
-                names output, model and sample.
+            NonFiniteError: NaN or infinity in a float output; names output, model and sample. At the same places in
+                both models -infinity is a mask, and so is NaN in an output that has it from the first sample on.
             ModelError: An output whose shapes differ, though values do not decide them.
             DataError: A label beyond the number of classes.
         """
@@ -150,10 +150,13 @@ class OutputComparison:
             x, y = fp32.get(name), int8.get(other)
             if x is None or y is None or x.dtype.kind != "f" or x.shape != y.shape:
                 continue
-            none = masked_alike(x, y)
             known = self._masked.get(name)
+            by_design = self.samples == 1 or (known is not None and math.isnan(known.value))
+            none = masked_alike(x, y, nan=by_design)
             if none is not None:
-                known = self._masked.setdefault(name, _Masked(float(x[none][0])))
+                values = x[none]
+                value = math.nan if np.isnan(values).any() else float(values[0])
+                known = self._masked.setdefault(name, _Masked(value))
                 known.count += int(np.count_nonzero(none))
                 found[name] = none
             if known is not None:

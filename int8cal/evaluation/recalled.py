@@ -93,7 +93,7 @@ def recalling(session: Session, known: Mapping[int, Arrays]) -> Recalled | Sessi
 def _require_like(values: Arrays, known: Arrays) -> None:
     for name, value in values.items():
         alike = name in known and known[name].shape == value.shape
-        none = masked_alike(value, known[name]) if alike and value.dtype.kind == "f" else None
+        none = masked_alike(value, known[name], nan=True) if alike and value.dtype.kind == "f" else None
         pair = (value, known[name]) if alike else (value, value)
         if none is not None:
             pair = (value[~none], known[name][~none])

@@ -37,21 +37,22 @@ def fill_of(values: npt.NDArray[Any]) -> float | None:
     return fill
 
 
-def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Bools | None:
+def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False) -> Bools | None:
     """Tell where two arrays of one shape are masked, by -infinity or a fill: both at the same places.
 
     Args:
-        x, y: Real. NaN and +infinity are no masks: they come of what went wrong.
+        x, y: Real. +infinity is no mask: it comes of what went wrong.
+        nan: Whether NaN is a mask, too.
 
     Returns:
         Of their shape; None where nothing is masked, or not the same.
     """
     found = None
-    for fill in (-math.inf, fill_of(x)):
+    for fill in (-math.inf, fill_of(x), math.nan if nan else None):
         if fill is None:
             continue
-        filled = x == x.dtype.type(fill)
-        if filled.any() and np.array_equal(filled, y == x.dtype.type(fill)):
+        filled, other = (np.isnan(each) if math.isnan(fill) else each == x.dtype.type(fill) for each in (x, y))
+        if filled.any() and np.array_equal(filled, other):
             found = filled if found is None else found | filled
     return found
 

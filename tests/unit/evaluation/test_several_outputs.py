@@ -40,7 +40,7 @@ def same(x):
     return x
 
 
-@pytest.mark.parametrize("fill", [-np.inf, -1e9])
+@pytest.mark.parametrize("fill", [-np.inf, -1e9, np.nan])
 def test_a_mask_is_left_out_and_decides_as_it_did(fill):
     rng = np.random.default_rng(3)
     comparison, pairs = OutputComparison((("y", "y"),)), []
@@ -58,6 +58,14 @@ def test_a_mask_is_left_out_and_decides_as_it_did(fill):
     assert metrics.agreement == 1.0
     (told,) = comparison.warnings()
     assert told.startswith(f'output "y" is masked, with {fill:g} for 33 % of its values')
+
+
+def test_nan_that_comes_with_a_later_sample_is_an_error():
+    comparison, whole = OutputComparison((("y", "y"),)), np.ones((1, 3), np.float32)
+    comparison.add(Bare({}), {"y": whole}, {"y": whole})
+    lost = np.array([[1.0, np.nan, 1.0]], np.float32)
+    with pytest.raises(NonFiniteError, match='output "y" of the FP32 model holds NaN'):
+        comparison.add(Bare({}), {"y": lost}, {"y": lost})
 
 
 def test_a_mask_that_differs_between_models_is_no_mask():
