@@ -19,7 +19,8 @@ class Fastest:
         runtime: Its name.
         against: onnxruntime, or the next in speed where onnxruntime is the fastest.
         gain: How many times as long the int8 model takes there.
-        gain_ci95: Its 95 % interval over the rounds of the measurement; None after a single round.
+        gain_ci95: Its 95 % interval over the rounds of the measurement; None after a single round, and for a
+            guess, see `evaluation.speed`.
     """
 
     runtime: str

@@ -9,17 +9,19 @@ import math
 import statistics
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
 from int8cal.evaluation.fastest import Fastest
 from int8cal.evaluation.optimized_graph import OriginalNames, optimized_bodies, trait
+from int8cal.evaluation.other_load import Run, at_work, cpu_s, thread_times, waited_s, without_load
 from int8cal.evaluation.result import Latency
 from int8cal.graph.bodies import full_name
 from int8cal.graph.index import Index
 from int8cal.numerics.intervals import ratio_interval
+from int8cal.runtime.sessions import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +44,7 @@ _SETTLED = 1.1  # times the fastest run so far
 _ROUNDS = 6
 # Rounds end where the ends of every interval differ by no more than this factor: nobody decides by less.
 _LEAST_ROUNDS, _PRECISE = 4, 1.1
+_LEAST_TOLD = 3  # rounds in which other processes left runs of every session alone; with fewer, all rounds are guessed
 # Of all turns of a pair. Longer ones change a median by less than rounds differ.
 _TURNS_S = 1.2
 # Of a model of 0.1 ms, more runs in a turn do not change its median by more than turns differ.
@@ -49,6 +52,12 @@ _ENOUGH_RUNS = 300
 _BORDER = frozenset({"boundary", "layout"})
 # They serve the layer that reads what they give; other borders serve the one that wrote it.
 _INWARD = frozenset({"QuantizeLinear", "ReorderInput"})
+
+
+class Rounds(tuple[tuple[float, ...], ...]):  # noqa: SLOT001 - a tuple cannot have slots with content
+    """Per round the microseconds of each session; `guessed` where other processes let nothing better be told."""
+
+    guessed = False
 
 
 def measure_interleaved(
@@ -59,12 +68,17 @@ def measure_interleaved(
     budget_s: float = 3.0,
     turn_s: float | None = None,
     runs: int | None = None,
-    enough: Callable[[Sequence[tuple[float, ...]]], bool] | None = None,
-) -> tuple[tuple[float, ...], ...]:
+    enough: Callable[[Rounds], bool] | None = None,
+    threads: int = 0,
+) -> Rounds:
     """Time sessions in turns of many runs each: single runs in turn would measure how their threads disturb each other.
 
     Every second round goes backwards, so that a machine that grows slower does so for all alike. The session between
     two rounds has two turns on end, and the second one begins at once.
+
+    Where other processes take cores from a turn, see `other_load`, only its undisturbed runs count, and it goes on for
+    its share of the budget until it has enough of them. Rounds in which a session's turn has too few do not count, and
+    as long as there is time others take their place. With one thread, CPU time tells it without undisturbed runs.
 
     Args:
         sessions: Open sessions.
@@ -74,36 +88,62 @@ def measure_interleaved(
         turn_s: Seconds of a turn, warm-up included; None for an equal share of the budget.
         runs: Timed runs after which a turn ends before its time; None for as many as there is time for.
         enough: Asked after each round, with all so far: whether no further one is needed.
+        threads: Of each session; 0 for one per CPU.
 
     Returns:
         Per round the median microseconds of each session.
     """
-    share = turn_s or budget_s / (rounds * len(sessions))
+    threads = threads or cpu_count()
+    longest = budget_s / (rounds * len(sessions))
+    share = turn_s or longest
     settle = min(_SETTLE_S, share / 2)
     stop = time.perf_counter() + budget_s
     fastest = [0.0] * len(sessions)
-    result: list[tuple[float, ...]] = []
+    told: list[tuple[float, ...]] = []
+    guesses: list[tuple[float, ...]] = []  # of every round
+    result = Rounds()
     last: int | None = None  # whose turn it was
-    while not result or (len(result) < rounds and time.perf_counter() < stop):
-        medians = [0.0] * len(sessions)
-        for number in range(len(sessions))[:: -1 if len(result) % 2 else 1]:
+    clocks: tuple[int, ...] = ()  # of the threads that work in it
+    while not guesses or (len(told) < rounds and time.perf_counter() < stop):
+        found: list[tuple[float | None, float]] = [(None, 0.0)] * len(sessions)
+        for number in range(len(sessions))[:: -1 if len(guesses) % 2 else 1]:
             session, feed = sessions[number], feeds[number]
             if number != last:
                 wait_until_quiet()
+                before = thread_times()
                 _settle(session, feed, settle, fastest[number])
+                clocks = at_work(before)
             last = number
-            start = time.perf_counter()
-            times: list[float] = []
-            while not times or (time.perf_counter() - start < share - settle and len(times) != runs):
-                begin = time.perf_counter()
-                session.run(feed)
-                times.append(1e6 * (time.perf_counter() - begin))
-            medians[number] = statistics.median(times)
-            fastest[number] = min(fastest[number] or math.inf, *times)
-        result.append(tuple(medians))
+            waited, start = waited_s(), time.perf_counter()
+            turn: list[Run] = []
+            while found[number][0] is None:
+                turn.append(_timed(session, feed, clocks))
+                now = time.perf_counter()
+                if now - start < share - settle and len(turn) < (runs or math.inf):
+                    continue
+                found[number] = without_load(turn, waited_s() - waited, threads)
+                if now - start >= longest - settle or now > stop:
+                    break
+            fastest[number] = min(fastest[number] or math.inf, *(1e6 * run.wall for run in turn))
+        guesses.append(tuple(1e6 * guess for _, guess in found))
+        alone = tuple(1e6 * each for each, _ in found if each is not None)
+        told += [alone] if len(alone) == len(sessions) else []
+        is_told = len(told) >= min(_LEAST_TOLD, len(guesses))
+        result = Rounds(told if is_told else guesses)
+        result.guessed = not is_told
         if enough is not None and enough(result):
             break
-    return tuple(result)
+    return result
+
+
+def _timed(session: Runs, feed: dict[str, npt.NDArray[Any]], clocks: Sequence[int]) -> Run:
+    """Run a session once; clocks are read outside of the time that counts."""
+    start, cpu = time.perf_counter(), cpu_s(clocks)
+    begin = time.perf_counter()
+    session.run(feed)
+    end = time.perf_counter()
+    cpu = cpu_s(clocks) - cpu
+    return Run(end - begin, cpu, time.perf_counter() - start)
 
 
 def _settle(session: Runs, feed: dict[str, npt.NDArray[Any]], least_s: float, fastest_us: float) -> None:
@@ -152,7 +192,8 @@ def measure_latencies(
 
     Returns:
         By runtime the medians in milliseconds per sample, and their ratio fp32 / int8, with its interval over the
-        rounds; and in which runtime the int8 model is fastest, where there are several.
+        rounds, None after a single one and where times are guessed; and in which runtime the int8 model is fastest,
+        where there are several.
     """
     sessions = [session for pair in pairs.values() for session in pair]
     rounds = measure_interleaved(
@@ -163,6 +204,7 @@ def measure_latencies(
         turn_s=min(budget_s, _TURNS_S) * asked / (_ROUNDS * len(sessions)),
         runs=_ENOUGH_RUNS,
         enough=_is_precise,
+        threads=threads or 0,
     )
     found, taken = {}, {}
     for number, name in enumerate(pairs):
@@ -170,15 +212,16 @@ def measure_latencies(
         times = [[max(1e-3 * each[2 * number + side] / rows[side], 1e-9) for each in rounds] for side in (0, 1)]
         first, second = (statistics.median(each) for each in times)
         speedup = first / second
-        interval = ratio_interval(times[0], times[1], speedup)
+        interval = None if rounds.guessed else ratio_interval(times[0], times[1], speedup)
         found[name] = Latency(first, second, speedup, interval, rounds=len(rounds), threads=threads)
         taken[name] = times[1]
-    return found, _fastest(taken)
+    fastest = _fastest(taken)
+    return found, replace(fastest, gain_ci95=None) if fastest and rounds.guessed else fastest
 
 
-def _is_precise(rounds: Sequence[tuple[float, ...]]) -> bool:
+def _is_precise(rounds: Rounds) -> bool:
     """Say whether the intervals of the ratios of all pairs of neighbouring times are narrow."""
-    if len(rounds) < _LEAST_ROUNDS:
+    if rounds.guessed or len(rounds) < _LEAST_ROUNDS:
         return False
     times = list(zip(*rounds, strict=True))
     pairs = zip(times[::2], times[1::2], strict=True)

@@ -88,6 +88,7 @@ def _latency(evaluation: Evaluation) -> str:
     rounds = "1 round" if found.rounds == 1 else f"{found.rounds} rounds"
     threads = "1 thread" if found.threads == 1 else f"{found.threads} threads"
     text = f"the first sample, {rounds} in which each model runs in its turn, {threads}; medians of the rounds' medians"
+    text += ", on Linux without the time that other processes took"
     return text + ("; 95 % interval: Student's t on logarithms of the rounds' ratios" if found.speedup_ci95 else "")
 
 

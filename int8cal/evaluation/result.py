@@ -211,7 +211,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds per sample, medians of interleaved rounds; speedup is fp32 / int8, with its interval over rounds."""
+    """Milliseconds per sample, medians of interleaved rounds; speedup is fp32 / int8, its interval None for a guess."""
 
     fp32: Number | None
     int8: Number | None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _LARGEST = 400_000_000  # bytes of the FP32 model: it is held a second time, and compiled
 # nodes of the int8 model: OpenVINO takes 1.2 s to compile 1,000, 37 s for 15,000, and minutes for 60,000
 _MOST_NODES = 4000
+_BUSY = "a guess, since other processes had the cores: measure again when they are idle, or with --threads 1"
 _LEAST_DB = 6.0  # between two runtimes on one sample: with less, one of them computes something else
 
 
@@ -106,7 +107,7 @@ def measure_speed(
     )
     found.latencies = {**latencies, **found.latencies}
     if latencies[FIRST].speedup_ci95 is None:
-        why = "a single round of turns gives no interval"
+        why = "a single round of turns gives no interval" if latencies[FIRST].rounds == 1 else _BUSY
         parts = ("latencies_ms", "fastest") if len(found.latencies) > 1 else ()
         found.reasons |= dict.fromkeys(("latency.speedup_ci95", *parts), why)
     return found

@@ -231,7 +231,14 @@ def _worse_than_fp32(document: Document) -> list[str]:
 
 def _too_noisy(latency: Latency) -> bool:
     bounds = ends(latency.speedup_ci95)
-    return bounds is not None and bounds[0] <= 1 <= bounds[1] and bounds[1] > _NOTHING_SAID * bounds[0]
+    if bounds is None:
+        return _is_guessed(latency)
+    return bounds[0] <= 1 <= bounds[1] and bounds[1] > _NOTHING_SAID * bounds[0]
+
+
+def _is_guessed(latency: Latency) -> bool:
+    """Say whether several rounds gave no interval: other processes had the cores, see `evaluation.speed`."""
+    return latency.speedup_ci95 is None and (latency.rounds or 1) > 1
 
 
 def surely_told(speedup: Headline, latency: Latency | None) -> Headline:
@@ -286,6 +293,8 @@ def headlines(document: Document) -> list[Headline]:
         times += f" on {machine}" if (machine := timed_on(document)) else ""
         interval = _interval(latency.speedup_ci95, wording.times)
         speedup = wording.times(latency.speedup)
+        if _is_guessed(latency):
+            speedup, times = f"perhaps {speedup}", f"{document.why('latency_ms.speedup_ci95')}; {times}"
         figures.append(Headline("Speedup", speedup, times, interval=interval, about="latency"))
     figures += _fastest(document)
     figures += _saturation(document)

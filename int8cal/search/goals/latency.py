@@ -205,6 +205,7 @@ class _Bench:
             rounds=_TIMED_ROUNDS,
             budget_s=_BUDGET_S,
             enough=lambda rounds: is_hopeless(ratios(rounds), _TIMED_ROUNDS, gain),
+            threads=self.threads,
         )
         self.opened = {before: models[0]}  # one model is enough to hold
         return ratios(rounds)
@@ -220,7 +221,7 @@ class _Bench:
     def times(self, models: Sequence[frozenset[str] | None]) -> list[tuple[float, ...]]:
         """Return microseconds of each model, round by round."""
         sessions, feeds = zip(*(self._open(left) for left in models), strict=True)
-        rounds = measure_interleaved(sessions, feeds, budget_s=2 * _BUDGET_S)
+        rounds = measure_interleaved(sessions, feeds, budget_s=2 * _BUDGET_S, threads=self.threads)
         return list(zip(*rounds, strict=True))
 
     def _open(self, left: frozenset[str] | None) -> tuple[Session, Feed]:

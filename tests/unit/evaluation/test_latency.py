@@ -14,6 +14,7 @@ class FakeClock:
 
     def __init__(self):
         self.now, self.cpu, self.spinning, self.busy_until = 0.0, 0.0, 0.0, 0.0
+        self.waited = 0.0  # for a core, which other processes had
 
     def perf_counter(self):
         return self.now
@@ -46,6 +47,10 @@ class FakeSession:
 def clock(monkeypatch):
     fake = FakeClock()
     monkeypatch.setattr(latency, "time", fake)
+    monkeypatch.setattr(latency, "thread_times", dict)
+    monkeypatch.setattr(latency, "at_work", lambda before: (1,))
+    monkeypatch.setattr(latency, "cpu_s", lambda clocks: fake.cpu)
+    monkeypatch.setattr(latency, "waited_s", lambda: fake.waited)
     return fake
 
 
@@ -164,6 +169,59 @@ def test_the_speedup_has_an_interval_over_the_rounds_but_not_after_a_single_one(
     assert 1.5 < low < result.speedup < high < 3.5
     once = measure_latency(FakeSession(clock, 9.0), FakeSession(clock, 3.0), FEEDS, budget_s=3.0)
     assert once.speedup_ci95 is None
+
+
+class PreemptedSession(FakeSession):
+    """Shares its core: every 4 ms another process has it for 4 ms. Of two threads the second one has no core then."""
+
+    def __init__(self, clock, seconds, threads=1, *, busy=lambda now: True):
+        super().__init__(clock, seconds)
+        self.threads, self.busy = threads, busy
+
+    def run(self, feed):
+        clock, left = self.clock, self.seconds[0]
+        while left > 1e-9:
+            passed = clock.now % 0.008
+            step = min((0.004 if passed < 0.004 else 0.008) - passed + 1e-9, left)
+            waits = passed >= 0.004 and self.busy(clock.now)
+            clock.now += step
+            clock.waited += step * waits
+            clock.cpu += step * (self.threads - waits)
+            left -= step * (1 - waits / self.threads)
+
+
+def test_waiting_for_a_core_is_not_in_the_times(clock):
+    """The float model's median run is disturbed, the int8 model's is not."""
+    result = measure_latency(PreemptedSession(clock, 0.0023), PreemptedSession(clock, 0.001), FEEDS, threads=1)
+    assert (result.fp32, result.int8) == pytest.approx((2.3, 1.0), rel=1e-3)
+    low, high = result.speedup_ci95
+    assert 2.2 < low <= high < 2.4
+
+
+def test_cpu_time_counts_where_every_run_of_one_thread_is_disturbed(clock):
+    result = measure_latency(PreemptedSession(clock, 0.03), PreemptedSession(clock, 0.001), FEEDS, threads=1)
+    assert result.speedup == pytest.approx(30.0, rel=1e-2)
+
+
+def test_undisturbed_runs_of_several_threads_count(clock):
+    pair = PreemptedSession(clock, 0.0023, 2), PreemptedSession(clock, 0.001, 2)
+    result = measure_latency(*pair, FEEDS, threads=2)
+    assert (result.fp32, result.int8) == pytest.approx((2.3, 1.0), rel=1e-3)
+    assert result.speedup_ci95 is not None
+
+
+def test_a_speedup_of_several_threads_is_a_guess_where_none_was_undisturbed_and_has_no_interval(clock):
+    pairs = {name: (PreemptedSession(clock, 0.03, 2), PreemptedSession(clock, 0.001, 2)) for name in "ab"}
+    found, fastest = measure_latencies(pairs, FEEDS, threads=2)
+    assert all(each.rounds > 1 and each.speedup_ci95 is None for each in found.values())
+    assert fastest.gain_ci95 is None
+    assert 2 < clock.now < 7  # longer turns, within the budget
+
+
+def test_a_model_whose_second_thread_has_nothing_to_do_is_not_taken_for_a_disturbed_one(clock):
+    result = measure_latency(FakeSession(clock, 0.002), FakeSession(clock, 0.001), FEEDS, threads=2)
+    assert result.speedup_ci95 is not None
+    assert clock.now < 1.1
 
 
 def test_a_gain_is_held_against_the_first_runtime_or_the_next_best_where_that_is_the_fastest(clock):
