@@ -83,6 +83,7 @@ def test_data_like_those_of_calibration_are_not_told():
     # ranges that cut off as much of the calibration's own values
     assert drift((layer("Input", 0.06, 1.0, 0.05), layer("Conv", 0.02, 1.0, 0.02))) == ()
     assert drift((LayerMetrics("t", "n", "Conv", 30.0, None),)) == ()
+    assert drift((layer("Input", 0.0, 0.0), *RIGHT)) == ()  # an input of zeros, as it was when its range was made
 
 
 @pytest.mark.parametrize(
