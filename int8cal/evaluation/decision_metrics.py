@@ -245,19 +245,31 @@ class _Probabilities:
     def __init__(self, group: OutputGroup, _: Sequence[OutputGroup]) -> None:
         self._group = group
         self._crossings, self._f1 = Shares(), Shares()
+        self._first: Values | None = None  # while the FP32 model gives these values alone
+        self._samples = 0
 
     def add(self, fp32: Outputs, int8: Outputs) -> None:
+        values = _part(self._group, fp32[self._group.output])
+        if self._samples == 0:
+            self._first = values.copy()
+        elif self._first is not None and not np.array_equal(self._first, values):
+            self._first = None
+        self._samples += 1
         x, y = (_part(self._group, each[self._group.output]) > _HALF for each in (fp32, int8))
         different, positive, found = (int(np.count_nonzero(each)) for each in (x != y, x, y))
         self._crossings.add(different, x.size)
         self._f1.add(positive + found - different, positive + found)
 
     def figures(self) -> Iterator[SampleFigure]:
+        none, empty = f"no value of either model is above {_HALF}", "the output is empty"
+        f1, crossings = self._f1, self._crossings
+        if self._first is not None and self._samples > 1:  # a constant that happens to be small, such as a deviation
+            none = empty = "the FP32 model gives the same values for every sample: they decide nothing"
+            f1 = crossings = Shares()
         how = f"F1 of the int8 model's decisions (above {_HALF}) against the FP32 model's, over all values"
-        f1 = self._f1.figure("decision_f1", how, f"no value of either model is above {_HALF}")
-        yield f1
+        yield f1.figure("decision_f1", how, none)
         how = f"share of values on the other side of {_HALF} than in the FP32 model"
-        yield self._crossings.figure("threshold_crossings", how, "the output is empty")
+        yield crossings.figure("threshold_crossings", how, empty)
 
 
 class _Boxes:
@@ -405,6 +417,7 @@ _KINDS: dict[Kind, Callable[[OutputGroup, Sequence[OutputGroup]], _Accumulator]]
     "boxes": _Boxes,
     "embedding": _Embedding,
     "waveform": _Signal,
+    "signal": _Signal,
     "image": _Signal,
     "values": _Signal,
 }

@@ -104,15 +104,17 @@ class Detections:
         """Why nothing is said; empty where these are boxes."""
         if not any(layout.fits for layout in self._layouts):
             return "its channels are not the corners, nor the centre and size, of boxes on every sample"
+        if len(self._without) > 1:
+            classes = " and ".join(map(str, sorted(self._without)))
+            return f"classes {classes} seem to be the background on different samples, as of no detector"
         return "" if self._boxes >= _LEAST_BOXES else f"{self._boxes} boxes are too few to tell that they are boxes"
 
     def figures(self) -> Iterator[SampleFigure]:
         """Sum up what there is where `silent` is empty."""
         layout = next(each for each in self._layouts if each.fits)
-        classes = ", ".join(map(str, sorted(self._without)))
+        background = "".join(f" (class {each} is the background)" for each in self._without)
         kept = (
-            f"boxes {layout.name} with a score of {LEAST_SCORE} or more"
-            f"{f' (class {classes} is the background)' if classes else ''}, at most {CANDIDATES} a sample, "
+            f"boxes {layout.name} with a score of {LEAST_SCORE} or more{background}, at most {CANDIDATES} a sample, "
             f"after NMS at IoU {SUPPRESSED} within each class the {DETECTIONS} best; "
             f"the same where they overlap by an IoU of {SAME_BOX} or more within a class"
         )

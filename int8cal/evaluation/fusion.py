@@ -12,6 +12,7 @@ from int8cal.evaluation.layerwise import residual_of
 from int8cal.evaluation.optimized_graph import ElementTypes, OriginalNames, optimized_bodies, trait
 from int8cal.evaluation.result import NOT_QUANTIZED, FloatNode, Fusion
 from int8cal.graph.index import Index, attribute
+from int8cal.graph.layers import KERNELS
 from int8cal.graph.ops import ONNXRUNTIME_CPU
 from int8cal.protos import outline
 from int8cal.runtime.sessions import Session, scratch_folder
@@ -105,11 +106,14 @@ def _audit_scope(optimized: onnx.ModelProto, original: onnx.ModelProto | None) -
         if graph.is_integer(node):
             integer += 1
         elif graph.reads_dequantized(node) or graph.feeds_quantize(node):
-            whole = residual_of(graph.index, node)
-            reason = f"it computes the residual codes of {names.tensor(whole)}" if whole else ""
-            listed.append(
-                FloatNode(names.node(node), node.op_type, reason or graph.reason(node, names), residual=bool(whole))
-            )
+            whole, name = residual_of(graph.index, node), names.node(node)
+            if whole:
+                reason = f"it computes the residual codes of {names.tensor(whole)}"
+            elif node.op_type in KERNELS and name in weight_only:
+                reason = WEIGHT_ONLY
+            else:
+                reason = graph.reason(node, names)
+            listed.append(FloatNode(name, node.op_type, reason, residual=bool(whole)))
         elif role != "move" and graph.gives_real(node):
             name = names.node(node)
             quantized = graph.has_quantized_weights(node) or name in weight_only
@@ -188,6 +192,8 @@ class _Optimized:
         op = known.unfused or node.op_type
         rule = ONNXRUNTIME_CPU.get(op)
         passes = known.passes or (rule is not None and rule.kind == "pass")
+        if op in KERNELS:
+            return f"it is no {KERNELS[op]}, the one kernel for {op} that multiplies integers"
         if not passes and not known.computes and (rule is None or rule.no_kernel):
             return f"no integer kernel for {op} in the CPU provider"
         data = [name for name in node.input if name]

@@ -13,8 +13,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from int8cal.evaluation.repeated import repeats
 from int8cal.graph.index import Index, attribute
 from int8cal.graph.ops import opset_of
+from int8cal.graph.scopes import MOVING
 from int8cal.graph.signature import signature_of
 from int8cal.graph.taps import tapped_model
 from int8cal.probe.score_points import (
@@ -47,7 +49,8 @@ Kind = Literal[
     "boxes",  # four coordinates an object
     "embedding",  # a row that is compared with other samples' rows by its direction
     "token logits",  # a row of a vocabulary a position
-    "waveform",  # one long row of samples
+    "waveform",  # long rows of samples
+    "signal",  # what the model reads, repeated or continued: a reconstruction, a forecast
     "image",  # planes of pixels
     "whole values",  # decisions already: classes, flags, indices or texts
     "values",  # anything else
@@ -59,13 +62,16 @@ _LEAST_EMBEDDING = 16
 _LEAST_CLASSES = 2
 _ROW_RANK = 2
 _IMAGE_RANK, _PLANES = 4, (1, 3, 4)
+_SERIES_RANK = 3
 _SOFTMAX_OPSET = 13  # from which on the default axis is the last
 _ROUNDING = 1e-3  # how far from 1 the sum of a row of float32 probabilities, or its norm, may be
 
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_GIVEN_AT = {"Conv": 0, "ConvTranspose": 1}  # the axis of a convolution's weight along its output channels
+_CONVOLUTIONS = frozenset(_GIVEN_AT)
 _SOFTMAX = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 _SIGMOID = frozenset({"Sigmoid", "HardSigmoid"})
+_DECIDING = _SOFTMAX | {"ArgMax"}  # they read rows of class scores
 _MEANS = frozenset({"ReduceMean", "ReduceMax", "GlobalAveragePool", "AveragePool"})
 # They end models that sum up a sample, or describe each position, for others to compare.
 _POOLING = frozenset(
@@ -81,6 +87,11 @@ _CHANNELS_AT = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1, "LayerN
 _BOUNDING = frozenset({"Clip", "Div", "Exp", "Mul", "Max", "Min", "Where", "Pow"})
 # Features, such as prototypes of masks, and no scores: nobody's order of classes is behind these. A swish ends in Mul.
 _ACTIVATIONS = frozenset({"Relu", "LeakyRelu", "PRelu", "Elu", "Selu", "Gelu", "HardSwish", "Mish", "Swish", "Mul"})
+# Of these kinds may what repeats or continues an input look.
+_MAY_REPEAT = frozenset({"class scores", "probabilities", "values"})
+# Values of an input stay such behind these; series are normalized by their mean.
+_FED = MOVING | {"ReduceMean"}
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE})
 _EMBEDDING_NAMES = re.compile(r"emb|feat|pool|hidden|vector|descriptor", re.IGNORECASE)
 
 
@@ -179,9 +190,11 @@ class _Graph:
         floats = {name: value for name, value in outputs.items() if value.dtype.kind == "f"}
         joinings = {name: each for name in floats if (each := joining_of(self._index, name, self._constants))}
         origins = self._origins(sample, floats, joinings) if joinings else {}
-        return {name: self._groups(name, value, origins.get(name, ())) for name, value in floats.items()}
+        return {name: self._groups(sample, name, value, origins.get(name, ())) for name, value in floats.items()}
 
-    def _groups(self, name: str, value: Values, origins: Sequence[Sequence[str]]) -> tuple[OutputGroup, ...]:
+    def _groups(
+        self, sample: SampleLike, name: str, value: Values, origins: Sequence[Sequence[str]]
+    ) -> tuple[OutputGroup, ...]:
         found = []
         for axis, sources in enumerate(origins):
             if any(1 < size < len(sources) for size in value.shape):
@@ -194,7 +207,7 @@ class _Graph:
             parts = min(found, key=lambda each: each[-1].end)
             return tuple(OutputGroup(name, each.kind, each.axis, each.first, each.end, each.source) for each in parts)
         whole = self._channel_axis(name, value)
-        kind = kind_of(name, value, whole, self._op(name))
+        kind = self._kind(sample, name, value, whole)
         whole = None if kind == "waveform" else whole
         return (OutputGroup(name, kind, whole, 0, 0 if whole is None else value.shape[whole]),)
 
@@ -202,6 +215,68 @@ class _Graph:
         taken = _taken(value, axis, first, end)
         kind = kind_of(source, taken, axis, self._op(source))
         return _Part(axis, first, end, source, float(taken.min(initial=0)), float(taken.max(initial=0)), kind)
+
+    def _kind(self, sample: SampleLike, name: str, value: Values, axis: int | None) -> Kind:
+        """Tell what all values of an output are: by what computed and what reads them, and by the model's inputs."""
+        op = self._op(name)
+        if value.ndim and value.shape[-1] >= _LEAST_WAVE and self._gives_rows(name):
+            return "waveform"
+        scored = axis is not None and self._is_scored(name, axis, value.ndim)
+        kind = kind_of(name, value, axis, op, scored=scored)
+        if not value.size or scored or op in _SOFTMAX or kind not in _MAY_REPEAT or _sums_to_one(value, axis):
+            return kind
+        if repeats(value, sample.feed.values()):
+            planes = value.ndim == _IMAGE_RANK and min(value.shape[2:]) > 1 and value.shape[1] in _PLANES
+            return "image" if planes else "signal"
+        return "signal" if axis is not None and self._is_shifted(sample, name, value, axis) else kind
+
+    def _is_scored(self, name: str, axis: int, rank: int) -> bool:
+        """Whether a Softmax or an ArgMax reads a tensor along an axis."""
+        same = [name]
+        while (node := self._index.producer.get(same[-1])) is not None and node.op_type in ("Identity", "Cast"):
+            same.append(node.input[0])
+        readers = [use.node for each in same for use in self._index.uses.get(each, ()) if use.slot == 0]
+        return any(self._axis_of(node) % rank == axis for node in readers if node.op_type in _DECIDING)
+
+    def _axis_of(self, node: onnx.NodeProto) -> int:
+        default = 0 if node.op_type == "ArgMax" else 1 if self._opset < _SOFTMAX_OPSET else -1
+        return int(attribute(node, "axis", default))
+
+    def _gives_rows(self, name: str) -> bool:
+        """Whether convolutions over time with one output channel gave an output, whose rows are no channels then."""
+        node, _ = ending(self._index, name, self._constants)
+        parts = [name] if node is None or node.op_type != "Concat" else node.input
+        nodes = [ending(self._index, part, self._constants)[0] for part in parts]
+        return all(node is not None and self._gives_one(node) for node in nodes)
+
+    def _gives_one(self, node: onnx.NodeProto) -> bool:
+        dims = self._index.dims(node.input[1]) if node.op_type in _CONVOLUTIONS else None
+        if dims is None or len(dims) != _SERIES_RANK or int(attribute(node, "group", 1)) != 1:
+            return False
+        return dims[_GIVEN_AT[node.op_type]] == 1
+
+    def _is_shifted(self, sample: SampleLike, name: str, value: Values, axis: int) -> bool:
+        """Whether all channels have the same value of a model's input added, which does nothing to scores' order."""
+        node, _ = ending(self._index, name, self._constants)
+        if node is None or node.op_type != "Add" or value.shape[axis] < _LEAST_CLASSES:
+            return False
+        added = [tensor for tensor in node.input if self._is_fed(tensor)]
+        if len(added) != 1:
+            return False
+        signature = signature_of(self._model)
+        shift = make_feed(signature, [sample]).get(added[0])
+        if shift is None:
+            session = Session(tapped_model(self._model, added), threads=self._threads)
+            shift = run_group(session, signature, [sample])[added[0]]
+        return bool(shift.ndim == value.ndim and shift.shape[axis] == 1)
+
+    def _is_fed(self, tensor: str) -> bool:
+        """Whether a tensor holds values of a float input, or their mean."""
+        node = self._index.producer.get(tensor)
+        while node is not None and node.op_type in _FED:
+            tensor = node.input[0]
+            node = self._index.producer.get(tensor)
+        return tensor in self._index.inputs and self._index.elem_type(tensor) in _FLOATS
 
     def _op(self, tensor: str) -> str:
         """Name the op that computed a tensor's values, of joined ones the first; "" for an input.
@@ -223,8 +298,7 @@ class _Graph:
         node, moves = ending(self._index, name, self._constants)
         moved = not {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}.isdisjoint(moves)
         if node is not None and node.op_type in _SOFTMAX and not moved:
-            default = 1 if node.op_type == "Softmax" and self._opset < _SOFTMAX_OPSET else -1
-            return int(attribute(node, "axis", default)) % value.ndim
+            return self._axis_of(node) % value.ndim
         if node is not None and node.op_type in _SIGMOID:
             node, more = ending(self._index, node.input[0], self._constants)
             moved = moved or not {"Transpose", "Reshape"}.isdisjoint(more)
@@ -341,7 +415,7 @@ def _taken(value: Values, axis: int, first: int, end: int) -> Values:
     return value[(slice(None),) * axis + (slice(first, end),)]
 
 
-def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
+def kind_of(name: str, value: Values, axis: int | None, op: str, *, scored: bool = False) -> Kind:
     """Tell what values are.
 
     Args:
@@ -349,6 +423,7 @@ def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
         value: Of one sample, the batch axis included.
         axis: Their channel axis; None for none.
         op: What computed them, see `ending`.
+        scored: Whether a Softmax or an ArgMax reads them along that axis.
     """
     channels = 1 if axis is None else value.shape[axis]
     positions = value.size // max(channels, 1)
@@ -358,7 +433,7 @@ def kind_of(name: str, value: Values, axis: int | None, op: str) -> Kind:
         return "values"
     if channels >= _LEAST_EMBEDDING and (op in _POOLING or _of_length_one(value) or _EMBEDDING_NAMES.search(name)):
         return "embedding"
-    if op in _SOFTMAX or _sums_to_one(value, axis):
+    if scored or op in _SOFTMAX or _sums_to_one(value, axis):
         return "token logits" if channels >= _LEAST_VOCABULARY and positions > 1 else "class scores"
     if value.ndim == OBJECTS_RANK and channels == COORDINATES and positions >= LEAST_OBJECTS:
         return "boxes"

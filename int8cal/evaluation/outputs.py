@@ -387,8 +387,9 @@ class OutputComparison:
                 f'the first float output "{name}" has shape {x.shape} per sample, not one row of class scores'
             )
             return
-        if self._groups[name][0].group.kind == "waveform":
-            self._unlike_scores = f'the first float output "{name}" is a waveform, not a row of class scores'
+        kind = self._groups[name][0].group.kind
+        if kind in ("waveform", "signal"):
+            self._unlike_scores = f'the first float output "{name}" is a {kind}, not a row of class scores'
             return
         self._classes = int(first.size)
         self._agree += int(first.argmax() == second.argmax())

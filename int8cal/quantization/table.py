@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Parts of the settings: nodes that stay float, each with the reason
 LEFT: tuple[LeftKey, ...] = ("left_for_latency", "left_for_accuracy", "left_for_gates", "left_without_range")
-_OF_GRAPH = frozenset({*LEFT, "recurrent", "embeddings", "forms", "steps"})
+_OF_GRAPH = frozenset({*LEFT, "recurrent", "recurrent_float", "embeddings", "forms", "steps"})
 _ALL_BUT_ZERO = 1e-6  # of the largest scale
 
 
@@ -154,6 +154,11 @@ class TableSettings:
         return dict(self.recorded.get("recurrent", {}))
 
     @property
+    def recurrent_float(self) -> dict[str, str]:
+        """Why the cells of recurrent nodes compute in float; empty in tables of before."""
+        return dict(self.recorded.get("recurrent_float", {}))
+
+    @property
     def forms(self) -> dict[str, LayerForm]:
         """How layers are quantized whose input has no calibrated range, beside those of `weights_only`."""
         return dict(self.recorded.get("forms", {}))
@@ -196,9 +201,10 @@ class TableSettings:
         """Return the settings with other nodes that stay float, of one kind."""
         return TableSettings({**self.recorded, key: dict(left)})
 
-    def with_recurrent(self, forms: Mapping[str, KernelForm]) -> TableSettings:
-        """Return the settings with other forms of recurrent nodes."""
-        return TableSettings({**self.recorded, "recurrent": dict(forms)})
+    def with_recurrent(self, forms: Mapping[str, KernelForm], why: Mapping[str, str] | None = None) -> TableSettings:
+        """Return the settings with other forms of recurrent nodes, and why the cells of some compute in float."""
+        rest = {key: value for key, value in self.recorded.items() if key != "recurrent_float"}
+        return TableSettings({**rest, "recurrent": dict(forms), **({"recurrent_float": dict(why)} if why else {})})
 
     def with_forms(self, forms: Mapping[str, LayerForm]) -> TableSettings:
         """Return the settings with other forms of layers."""

@@ -181,7 +181,7 @@ def _settings(result: dict[str, Any], where: str) -> TableSettings:
         require(
             key, "a list of patterns", isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
         )
-    for key in LEFT:
+    for key in (*LEFT, "recurrent_float"):
         left = result.get(key, {})
         sound = isinstance(left, dict) and all(isinstance(why, str) for why in left.values())
         require(key, "node names with reasons", sound)

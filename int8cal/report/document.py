@@ -382,10 +382,12 @@ def _layers(report: Report) -> list[LayerMetrics]:
 
 def _fusion(report: Report) -> Fusion | None:
     """Add why measuring left nodes in float, which the runtime's graph does not show."""
-    fusion, for_gates = report.evaluation.fusion, report.settings.get("left_for_gates")
+    fusion = report.evaluation.fusion
     if fusion is None:
         return None
-    left = dict(report.optimize.left) if report.optimize else {}
+    cells, for_gates = (report.settings.get(key) for key in ("recurrent_float", "left_for_gates"))
+    left = {str(node): str(why) for node, why in cells.items()} if isinstance(cells, dict) else {}
+    left |= dict(report.optimize.left) if report.optimize else {}
     left |= {str(node): str(why) for node, why in for_gates.items()} if isinstance(for_gates, dict) else {}
     return replace(fusion, nodes=tuple(replace(node, reason=left.get(node.node, node.reason)) for node in fusion.nodes))
 

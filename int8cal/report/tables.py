@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _MERGED = frozenset({"BiasGelu", "EmbedLayerNormalization", "FastGelu", "QuickGelu", "SkipLayerNormalization"})
 
 # Kinds of outputs on which nothing is decided.
-_PLAIN = frozenset({"values", "waveform"})
+_PLAIN = frozenset({"values", "waveform", "signal"})
 _DECISIONS = 8  # lines at most
 
 HEADS = (
@@ -146,6 +146,8 @@ def decision_sentences(document: Document) -> list[tuple[str, str]]:
             if headline:
                 continue
             label, value, interval = _decision(each)
+            if DECISIONS.get(each.figure, ("", "", 1))[2] < 0:  # among figures of which more is better
+                value = f"by {value} of the values"
             lines.append((label, f"{value} ({place}{f', 95 % interval {interval}' if interval else ''})"))
     left = len(lines) - _DECISIONS
     return [*lines[:_DECISIONS], ("", f"and {left} more, in report.json")] if left > 0 else lines

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     Elsewhere = Callable[[Sequence[onnx.ModelProto]], Iterator[tuple[Sample, tuple[Arrays, ...]]]]
 
 KEPT_BYTES = 256_000_000  # of FP32 outputs; larger ones are computed again for each model
-FORMAT = "int8cal/search/3"  # 1 knew nothing of decisions on outputs, 2 named models by another hash
+# 1 knew nothing of decisions on outputs, 2 named models by another hash, 3 took other outputs for boxes and scores
+FORMAT = "int8cal/search/4"
 
 
 @dataclass(frozen=True)

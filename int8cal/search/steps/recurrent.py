@@ -57,7 +57,7 @@ def choose_forms(
         scorer: Scores an int8 model on the holdout; None where it cannot.
 
     Returns:
-        The table with its part settings.recurrent, and what was decided, a line per node.
+        The table with its parts settings.recurrent and settings.recurrent_float, and what was decided, a line per node.
     """
     target = table.settings.target
     reasons = {layer.node: why_no_kernel(layer, target) for layer in plan.recurrent}
@@ -91,7 +91,13 @@ def choose_forms(
                 why = f"its kernel costs too much, {score:.2f} dB at the outputs instead of {plain:.2f}"
                 reasons |= dict.fromkeys(trial, why)
         figures = f"{best:.2f} dB at the outputs, {plain:.2f} dB with its cell in float, on the validation samples"
-    chosen = _with_forms(table, forms)
+    # of the others the runtime has no integer kernel, which its graph tells
+    left = {
+        layer.node: reasons[layer.node] if forms.get(layer.node) == "weights" else f"its weights stay float: {weights}"
+        for layer in plan.recurrent
+        if layer.op_type in KERNELS and forms.get(layer.node) != "kernel"
+    }
+    chosen = replace(table, settings=table.settings.with_recurrent(forms, left))
     ranges = {node: each.range for node, each in quantize_recurrent(prepared, plan, chosen).items()}
     notes = []
     for layer in plan.recurrent:

@@ -18,6 +18,7 @@ SHAPES = {
     "probabilities": (1, 9),
     "embedding": (1, 6),
     "waveform": (1, 40),
+    "signal": (1, 24),
     "image": (1, 3, 4, 4),
     "values": (1, 2, 5),
 }
@@ -119,11 +120,25 @@ def test_many_positions_are_looked_at_in_part_and_it_is_said():
 def test_probabilities_decide_by_one_half():
     x = np.array([[0.9, 0.8, 0.1, 0.2]], np.float32)
     y = np.array([[0.9, 0.4, 0.6, 0.2]], np.float32)
-    figures, _ = of_kind("probabilities", [(x, y), (x, x)])
+    figures, _ = of_kind("probabilities", [(x, y), (x[:, ::-1], x[:, ::-1])])
     assert figures["threshold_crossings"].value == 0.25
     assert figures["decision_f1"].value == pytest.approx(6 / 8)  # 3 right of 4 found and 4 there
     _, reasons = of_kind("probabilities", [(x / 4, x / 4)])
     assert reasons["outputs.out.decision_f1"] == "no value of either model is above 0.5"
+
+
+def test_a_constant_between_zero_and_one_is_no_probability():
+    # the standard deviation of a policy, given for every sample
+    constant = np.array([[0.2, 0.37, 0.6]], np.float32)
+    figures, reasons = of_kind("probabilities", [(constant, constant)] * 3)
+    why = "the FP32 model gives the same values for every sample: they decide nothing"
+    for name in ("decision_f1", "threshold_crossings"):
+        assert figures[name].value is None
+        assert reasons[f"outputs.out.{name}"] == why
+    once, _ = of_kind("probabilities", [(constant, constant)])  # of one sample nobody knows
+    other, _ = of_kind("probabilities", [(constant, constant), (constant + 0.1, constant)])
+    assert once["threshold_crossings"].value == 0.0
+    assert other["threshold_crossings"].value == 0.0
 
 
 def test_embeddings_keep_their_neighbours():
@@ -228,6 +243,18 @@ def test_the_background_of_a_softmax_is_no_detection(logits):
     assert "boxes x1 y1 x2 y2" in figures["boxes"]["box_recall"].how
     assert "class 2 is the background" in figures["boxes"]["box_recall"].how
     assert figures["boxes"]["box_recall"].samples == 3
+
+
+def test_scores_with_another_background_on_another_sample_are_no_detectors():
+    # classes of the steps of a series, of which each lasts for most of a sample
+    boxes, scores = scene(classes=3)
+    scores[:, 2] = 1.0 - scores.sum(axis=1)
+    pairs = [{"boxes": boxes[None], "scores": each[None]} for each in (scores, scores[:, ::-1])]
+    groups = [group("boxes", "boxes", 2, 0, 4), group("class scores", "scores", 2, 0, 3)]
+    figures, reasons = measured(groups, [(pair, pair) for pair in pairs])
+    assert not figures["boxes"]
+    why = "classes 0 and 2 seem to be the background on different samples, as of no detector"
+    assert reasons["outputs.boxes.box_recall"] == why
 
 
 def test_objectness_multiplies_the_scores_of_classes():

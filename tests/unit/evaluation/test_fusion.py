@@ -64,6 +64,14 @@ def test_an_op_without_integer_kernel_is_listed_as_such(tools):
     assert node.reason == "no integer kernel for Tanh in the CPU provider"
 
 
+def test_an_lstm_is_not_said_to_have_no_integer_kernel(tools):
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(1, 12, 3)).astype(np.float32) for name in "WR"}
+    model = tools.model("g (float[5,1,3] x) => (float[5,1,1,3] y) { y = LSTM <hidden_size = 3> (x, W, R) }", **weights)
+    (node,) = audit_fusion(tools.quantize(model, {"x": (-2.0, 2.0), "y": (-1.0, 1.0)})).nodes
+    assert node.reason == "it is no DynamicQuantizeLSTM, the one kernel for LSTM that multiplies integers"
+
+
 def test_pooling_and_reshaping_of_codes_count_as_integer(tools):
     model = tools.model(
         """g (float[1,4,8,8] x) => (float[1,64] y) <int64[2] shape = {1, 64}> {

@@ -113,10 +113,119 @@ def test_kinds_follow_from_the_op_and_the_shape(kind, shape, op):
     assert kind_of("y", values, 1 if kind == "waveform" and axis == 2 else axis, op) == kind
 
 
+SERIES = {"W": (1, 1, 3), "V": (1, 2, 3), "M": (8, 4), "bias": (4,), "T": (1, 1, 16), "U": (1, 2, 16), "S": (2, 1, 3)}
+
+
+def kinds(bench, model, feed, **weights):
+    """The kind of each output of a model, all of it one group."""
+    found = bench.text(model, **{**SERIES, **weights})
+    feed = {name: np.asarray(value, np.float32) for name, value in feed.items()}
+    groups = GroupFinder(found, threads=1)(Sample(feed, ""), Session(found, threads=1).run(feed))
+    return {name: each[0].kind for name, each in groups.items()}
+
+
+@pytest.mark.parametrize(
+    ("reader", "kind"),
+    [
+        ("p = Softmax <axis = -1> (y)", "class scores"),
+        ("i = Identity(y) p = LogSoftmax <axis = 2> (i)", "boxes"),  # of a copy that another output may be
+        ("p = ArgMax <axis = 2> (y)", "class scores"),
+        ("p = Softmax <axis = 0> (y)", "boxes"),
+        ("p = Relu(y)", "boxes"),
+    ],
+)
+def test_four_scores_a_step_are_no_boxes_where_a_softmax_reads_them(bench, reader, kind):
+    kind_of_p = "int64[50,1]" if "ArgMax" in reader else "float[50,1,4]"
+    model = f"g (float[50,1,8] x) => (float[50,1,4] y, {kind_of_p} p) {{ m = MatMul(x, M) y = Add(bias, m) {reader} }}"
+    assert kinds(bench, model, {"x": np.random.default_rng(0).normal(size=(50, 1, 8))})["y"] == kind
+
+
+def test_a_softmax_may_read_scores_before_they_are_copied_into_the_output(bench):
+    model = """g (float[50,1,8] x) => (float[50,1,4] y, float[50,1,4] p) {
+        m = MatMul(x, M) y = Identity(m) p = Softmax <axis = -1> (m)
+    }"""
+    assert kinds(bench, model, {"x": np.random.default_rng(0).normal(size=(50, 1, 8))})["y"] == "class scores"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind"),
+    [
+        # two speakers out of a mixture, each by a decoder with one channel
+        (
+            """a = ConvTranspose <strides = [8]> (x, T) b = ConvTranspose <strides = [8]> (n, T)
+            y = Concat <axis = 1> (a, b)""",
+            "waveform",
+        ),
+        ("c = Concat <axis = 0> (x, n) d = ConvTranspose <strides = [8]> (c, T) y = Reshape(d, rows)", "waveform"),
+        ("y = ConvTranspose <strides = [8]> (x, U)", "class scores"),  # two classes a step
+        ("a = ConvTranspose <strides = [8]> (x, T) y = Conv <pads = [1, 1]> (a, S)", "class scores"),
+    ],
+)
+def test_rows_of_a_decoder_with_one_channel_are_waveforms(bench, nodes, kind):
+    model = f"g (float[1,1,400] x) => (float[1,2,3208] y) {{ n = Neg(x) {nodes} }}"
+    feed = {"x": np.random.default_rng(0).normal(size=(1, 1, 400))}
+    assert kinds(bench, model, feed, rows=np.array([1, 2, -1]))["y"] == kind
+
+
+def test_one_plane_of_a_wide_picture_is_no_waveform(bench):
+    model = "g (float[1,1,8,2100] x) => (float[1,1,8,2100] y) { y = Conv(x, K) }"
+    feed = {"x": np.random.default_rng(0).normal(size=(1, 1, 8, 2100))}
+    assert kinds(bench, model, feed, K=np.full((1, 1, 1, 1), -1.0, np.float32))["y"] == "image"
+
+
+ROW = np.random.default_rng(0).uniform(size=(1, 64))
+PICTURE = np.random.default_rng(0).uniform(size=(1, 1, 8, 8))
+CALLED = {"Gemm": "y = Gemm(x, D)", "Sigmoid": "s = Mul(x, four) t = Sub(s, two) y = Sigmoid(t)"}
+
+
+@pytest.mark.parametrize(
+    ("x", "nodes", "kind"),
+    [
+        pytest.param(ROW, CALLED["Gemm"], "signal", id="a row"),
+        pytest.param(ROW, CALLED["Sigmoid"], "signal", id="a row of probabilities"),
+        pytest.param(ROW, "y = Gemm(x, E)", "class scores", id="a row that is another one"),
+        pytest.param(ROW, "d = Gemm(x, D) y = Softmax(d)", "class scores", id="a softmax"),
+        pytest.param(ROW > 0.8, CALLED["Gemm"], "class scores", id="flags"),
+        pytest.param(ROW[:, :8], "y = Mul(x, two) ", "values", id="few values"),
+        pytest.param(PICTURE, CALLED["Sigmoid"], "image", id="a picture"),
+        pytest.param(PICTURE, "h = Sub(x, half) s = Mul(h, steep) y = Sigmoid(s)", "probabilities", id="its mask"),
+    ],
+)
+def test_what_repeats_the_input_is_neither_scores_nor_probabilities(bench, x, nodes, kind):
+    shape = ",".join(map(str, x.shape))
+    noise = np.random.default_rng(1).normal(scale=0.01, size=(64, 64))
+    one = {"two": 2.0, "four": 4.0, "half": 0.5, "steep": 60.0}
+    weights = {"D": np.eye(64) + noise, "E": noise, **one}
+    weights = {name: np.asarray(value, np.float32) for name, value in weights.items()}
+    model = f"g (float[{shape}] x) => (float[{shape}] y) {{ {nodes} }}"
+    assert kinds(bench, model, {"x": x}, **weights)["y"] == kind
+
+
+@pytest.mark.parametrize(
+    ("added", "kind"),
+    [
+        ("s = Slice(x, last, end, one) y = Add(f, s)", "signal"),  # as forecasts go on from the last value
+        ("s = ReduceMean <axes = [1], keepdims = 1> (x) y = Add(s, f)", "signal"),
+        ("s = Slice(x, from, end, one) y = Add(f, s)", "values"),  # a mask, say, has a value for each
+        ("s = Gemm(x, V) y = Add(f, s)", "values"),  # the value of a state, to which those of actions are added
+        ("s = Slice(x, last, end, one) a = Add(f, s) p = Softmax(a) y = Identity(a)", "class scores"),
+    ],
+)
+def test_a_forecast_goes_on_from_its_history(bench, added, kind):
+    model = f"g (float[1,64] x) => (float[1,24] y) {{ f = Gemm(x, F) {added} }}"
+    ends = {"last": np.array([-1]), "from": np.array([40]), "end": np.array([64]), "one": np.array([1])}
+    assert kinds(bench, model, {"x": ROW}, F=(64, 24), V=(64, 1), **ends)["y"] == kind
+
+
 def test_rows_that_sum_to_one_are_class_scores_and_rows_of_length_one_are_embeddings():
     values = np.random.default_rng(0).random((1, 32))
     assert kind_of("y", values / values.sum(), 1, "Div") == "class scores"
     assert kind_of("y", values / np.linalg.norm(values), 1, "Div") == "embedding"
+
+
+def test_an_output_without_values_has_no_kind(bench):
+    model = "g (float[N,4] x) => (float[N,4] y) { m = MatMul(x, Q) y = Add(m, x) }"
+    assert kinds(bench, model, {"x": np.zeros((0, 4))}, Q=(4, 4)) == {"y": "values"}
 
 
 def test_a_single_number_has_no_channels(bench):

@@ -159,17 +159,18 @@ def test_a_dead_output_is_seen_where_the_runtime_writes_into_its_arrays_again():
     assert comparison.outputs()["y"].faults
 
 
-def test_the_largest_value_of_a_waveform_is_no_class():
+def test_the_largest_value_of_a_signal_is_no_class():
     rng = np.random.default_rng(0)
     found = []
-    for kind in ("waveform", "class scores"):
+    for kind in ("waveform", "signal", "values", "class scores"):
         groups = {"y": (OutputGroup("y", kind),)}
         comparison = OutputComparison((("y", "y"),), lambda _, __, groups=groups: groups)
         for _ in range(3):
             x = rng.normal(size=4000)
             comparison.add(Bare({}), {"y": x}, {"y": x + 1e-4})
         found.append((comparison.metrics().agreement, comparison.reasons().get("metrics.agreement", "")))
-    assert found == [(None, 'the first float output "y" is a waveform, not a row of class scores'), (1.0, "")]
+    why = 'the first float output "y" is a {}, not a row of class scores'
+    assert found == [(None, why.format("waveform")), (None, why.format("signal")), (1.0, ""), (1.0, "")]
 
 
 def test_an_output_that_is_mostly_noise_gets_a_warning():

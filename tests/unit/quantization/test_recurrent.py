@@ -297,6 +297,15 @@ def test_a_kernel_that_costs_too_much_is_left_and_the_others_are_used(bench):
     assert "29.75 dB at the outputs" in notes[1]
 
 
+def test_why_a_cell_computes_in_float_is_recorded(bench):
+    prepared, plan, table, _ = built(bench, three(bench), "weights")
+    chosen, _ = choose_forms(prepared.model, plan, table, score_by({"LSTM_y": 2 * LOSS_DB, "LSTM_z": LOSS_DB / 2}))
+    why = "its kernel costs too much, 29.00 dB at the outputs instead of 30.00"
+    assert chosen.settings.recurrent_float == {"LSTM_y": why}  # of a GRU the runtime's graph tells it
+    again, _ = choose_forms(prepared.model, plan, chosen, score_by({"LSTM_y": 0.0, "LSTM_z": 0.0}))
+    assert "recurrent_float" not in again.settings.recorded
+
+
 def test_what_kernels_cost_adds_up(bench):
     forms, _ = forms_for(bench, three(bench), score_by({"LSTM_y": 0.7 * LOSS_DB, "LSTM_z": 0.7 * LOSS_DB}))
     assert forms == {"LSTM_y": "kernel", "LSTM_z": "weights", "GRU_k": "weights"}

@@ -91,6 +91,12 @@ def test_a_terminal_does_not_repeat_what_the_headline_tells(report, found):
     assert len(decision_rows(document_of(known))) == 1
 
 
+def test_a_figure_of_which_less_is_better_cannot_be_taken_for_a_failure(report):
+    plain = OutputMetrics(sqnr_db=20.0, cosine=0.9, decisions=(decision("threshold_crossings", 0.0),))
+    known = document_of(replace(report, evaluation=replace(report.evaluation, outputs={"aux": plain})))
+    assert decision_sentences(known) == [("Threshold crossed", "by 0.0000 of the values (aux)")]
+
+
 def test_many_outputs_take_few_lines_of_a_terminal(report):
     plain = OutputMetrics(sqnr_db=20.0, cosine=0.9, decisions=(decision("decision_f1", 0.5),))
     outputs = {f"out{at}": plain for at in range(12)}
