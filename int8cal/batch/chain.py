@@ -32,6 +32,7 @@ from int8cal.evaluation.result import Report
 from int8cal.gating import failure_of
 from int8cal.graph.load import load_model
 from int8cal.graph.passes.float32 import float32_reference
+from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.io.atomic import atomic_write
 from int8cal.report.document import document_of
@@ -296,7 +297,8 @@ class _Member:
         reference, self.int8 = float32_reference(task.job.model), load_model(self.paths[1])
         self.signatures = (signature_of(reference.model), signature_of(self.int8))
         self.reference, self.threads = reference.model, task.job.calibration.threads
-        self.sessions = [Session(each, threads=self.threads, entries=QUIET) for each in (reference.run, self.paths[1])]
+        runs = (reference.run, self.int8 if random_ops(self.int8) else self.paths[1])
+        self.sessions = [Session(each, threads=self.threads, entries=QUIET) for each in runs]
         self.names = match_outputs(*self.signatures)
         self.comparison = OutputComparison(self.names, GroupFinder(reference.model, threads=self.threads))
 

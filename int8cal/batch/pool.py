@@ -31,9 +31,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, BinaryIO
 
+from int8cal.io.paths import temporary_directory
 from int8cal.io.signals import signal_main
 from int8cal.progress import Exclusive, tell_warnings
-from int8cal.runtime.sessions import temporary_directory
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -27,11 +27,12 @@ from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import load_model, model_files
-from int8cal.graph.passes.float32 import float32_reference
+from int8cal.graph.passes.float32 import CONVERTED, float32_reference
+from int8cal.graph.random_numbers import are_alike, can_repeat, random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
 from int8cal.progress import stage
-from int8cal.protos import weight_bytes, without_weights
+from int8cal.protos import metadata_of, weight_bytes, without_weights
 from int8cal.runtime.batching import Runs, batch_size, make_feed, run_each
 from int8cal.runtime.machine import resolve
 from int8cal.runtime.segments import is_long
@@ -133,15 +134,19 @@ def evaluate_pair(
     fusion: Fusion | None = None
     with scratch_folder() as folder:
         open_first = partial(open_here, models[0] if is_long(models[0]) else fp32, entries=QUIET)
-        # the known ones are the CPU's, and those of a model that is run as a copy in float32 are the copy's
+        # the known ones are the CPU's; those of a model that is run as a copy in float32 are the copy's, and random
+        # ones have to repeat
         recall = known if known and audits else KnownOutputs()
-        as_given = recall.fp32 if reference.run is reference.given else {}
+        is_known = metadata_of(models[0], CONVERTED) is None and (can_repeat(models[0]) or not random_ops(models[0]))
+        as_given = recall.fp32 if is_known else {}
         first = Recalled(open_first, as_given, at_once) if as_given else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
-        opened = models[1] if is_long(models[1]) else int8
+        opened = models[1] if is_long(models[1]) or random_ops(models[1]) else int8
         second, unwritten = _open_written(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
+        if random_ops(models[1]) and not second.repeats:  # the graph is written of one that draws anew
+            second = open_here(opened, entries=QUIET)
         fed = max(layerwise_samples, 1)
         if elsewhere is None:
             runs = (first, recalling(second, recall.int8))
@@ -151,6 +156,7 @@ def evaluate_pair(
             kept = _compare_outputs(elsewhere(models, fed), comparison, own, keep=fed)
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
+        random = _random(models, (first, second))
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
@@ -232,11 +238,24 @@ def evaluate_pair(
         families=families,
         warnings=(
             *exchanged,
+            *random,
             *other_weights(outer),
             *comparison.warnings(),
             *(line for other in others for line in other.warnings()),
         ),
     )
+
+
+def _random(models: Sequence[onnx.ModelProto], sessions: Sequence[Runs]) -> tuple[str, ...]:
+    """Say of models that draw random numbers whether these were the same in both."""
+    ops = sorted({op for model in models for op in random_ops(model)})
+    if not ops:
+        return ()
+    what = f"outputs are random ({', '.join(ops)})"
+    # what is recalled is no session: it was compared with what one gives
+    if are_alike(*models) and all(each.repeats for each in sessions if isinstance(each, Session)):
+        return (f"{what}: both models were compared with the same random numbers",)
+    return (f"{what}: each model drew numbers of its own, and what they differ by counts as error",)
 
 
 def _enough(comparison: OutputComparison) -> int:

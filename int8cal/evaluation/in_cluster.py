@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from int8cal.data.checks import SampleWatch
 from int8cal.data.padding import tally
 from int8cal.evaluation.pixel_feeds import feeds_for
+from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.protos import PackedModel, without_weights, write_split
 from int8cal.runtime.batching import run_each
@@ -94,8 +95,8 @@ class OutputsWork:
 
 
 def _opened(model: onnx.ModelProto, threads: int) -> Session:
-    """Open a model as a file, which the same graph is made of as where it is evaluated on one machine."""
-    if is_long(model):
+    """Open a model as it is opened where it is evaluated on one machine: as a file, which the same graph is made of."""
+    if is_long(model) or random_ops(model):
         return Session(model, threads=threads, entries=QUIET)
     with scratch_folder() as folder:
         path = folder / "model.onnx"

@@ -160,7 +160,7 @@ def _mixed(session: Session, signature: Signature, rows: Sequence[Sample]) -> st
         ratios = [_decibels(values, alone[at][name], at, len(rows), size) for at in places]
         known = [ratio for ratio in ratios if ratio is not None]
         if known and min(known) < _APART_DB:
-            if not np.array_equal(session.run(together)[name], values, equal_nan=True):
+            if session.repeats or not np.array_equal(session.run(together)[name], values, equal_nan=True):
                 return None  # it draws random numbers
             told = "" if np.isinf(min(known)) else f" ({min(known):.2f} dB)"
             return f'a row of output "{name}" beside other rows is not what it is without them{told}'
@@ -189,7 +189,9 @@ def _overlap(session: Session, together: dict[str, npt.NDArray[Any]], beside: _O
     for name, (whole, one) in open_to.items():
         without = len(fewer[name])
         # unless it draws random numbers
-        if without not in (whole, whole - one) and len(session.run(together)[name]) == whole:
+        if session.repeats or without in (whole, whole - one):
+            continue
+        if len(session.run(together)[name]) == whole:
             return f'output "{name}" has {whole} rows for {rows} of them, {without} for {rows - 1}, and {one} for one'
     return None
 

@@ -87,7 +87,7 @@ def measure_speed(
     """
     fp32, int8 = models
     found = Speed()
-    here = partial(Session, threads=threads, providers=providers)
+    here = partial(Session, threads=threads, providers=providers, timed=True)
     sessions: dict[str, tuple[Runs, Runs]] = {FIRST: (here(fp32), here(int8))}
     for each in asked:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -128,3 +129,30 @@ def _probe(parent: Path, path: Path) -> None:
         raise OutputError(
             f"cannot be written ({error.strerror})", where=str(path), do="give another output path"
         ) from error
+
+
+def temporary_directory() -> Path:
+    """Return the directory for temporary files, without trying it as `tempfile` does: a kill leaves the trial there."""
+    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    places = (tempfile.tempdir, *named, "/tmp")  # noqa: S108 - nothing is written under a name that others know
+    found = next((Path(place) for place in places if place and Path(place).is_dir()), None)
+    return found or Path(tempfile.gettempdir())
+
+
+def require_room(folder: Path) -> None:
+    """Tell a full disk as what it is: of it the runtime says only that a model is broken, or cuts a file off.
+
+    Args:
+        folder: Where the runtime wrote; what it could write is still there.
+
+    Raises:
+        OSError: No further file of that size can be written there.
+    """
+    needed = (1 << 20) + sum(file.stat().st_size for file in folder.iterdir())
+    probe = folder / "probe"
+    try:
+        with probe.open("wb") as stream:
+            for _ in range(-(-needed >> 20)):
+                stream.write(bytes(1 << 20))
+    finally:
+        probe.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from onnx import helper
 from int8cal.errors import ModelError
 from int8cal.graph.edit import one_node_model, refill
 from int8cal.graph.index import attribute
+from int8cal.graph.random_numbers import random_ops
 from int8cal.graph.taps import tapped_model
 from int8cal.protos import without_weights
 from int8cal.runtime.sessions import NEVER_RUN, QUIET, Session, scratch_folder, weights_beside
@@ -69,8 +70,9 @@ def open_taps(
     tapped = tapped_model(model, [*(tap.tensor for tap in taps), *plain])
     blockable = {tap.tensor for tap in taps if not tap.channels or tap.channel_axis == 1}
     blockable -= {*plain, *(value.name for value in model.graph.input)}
-    # without a convolution the runtime blocks nothing
-    block = block_size() if blockable and any(node.op_type == "Conv" for node in model.graph.node) else 1
+    # without a convolution the runtime blocks nothing; random numbers repeat in no graph that it wrote
+    open_plain = not blockable or not any(node.op_type == "Conv" for node in model.graph.node) or random_ops(model)
+    block = 1 if open_plain else block_size()
     if block > 1 and not blockable <= _unfilled(model, block):
         with scratch_folder() as folder:
             optimized = _optimized(tapped, folder)

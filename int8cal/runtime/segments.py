@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from int8cal.graph.index import tensors_read
+from int8cal.graph.random_numbers import random_ops
 from int8cal.protos import ModelView, outline, shell_of, view_of
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ def segments_of(
 def stages_of(model: ModelView) -> list[Segment]:
     """Cut a graph into stages with about as many products each, between which few values pass.
 
-    Values of any op pass, so that last bits of floats may differ from those of the whole.
+    Values of any op pass, so that last bits of floats may differ from those of the whole. Random numbers, which follow
+    from what a session is fed, keep a model whole.
 
     Args:
         model: Nodes in topological order; the types of what may pass stand among its inner values.
@@ -118,7 +120,8 @@ def stages_of(model: ModelView) -> list[Segment]:
         The stages in their order: one where no cut can be found, or where there are few products.
     """
     whole = _Whole(model)
-    starts = whole.even_starts() if whole.outputs <= whole.producer.keys() else [0]
+    can_cut = whole.outputs <= whole.producer.keys() and not random_ops(model)
+    starts = whole.even_starts() if can_cut else [0]
     ends = [*starts[1:], len(whole.nodes)]
     return [whole.segment(first, end) for first, end in zip(starts, ends, strict=True)]
 

@@ -24,7 +24,9 @@ import onnxruntime as ort
 from int8cal import stored
 from int8cal.errors import DataError, ModelError, UsageError
 from int8cal.graph.load import load_model, load_weights
+from int8cal.graph.random_numbers import place_of, repeated
 from int8cal.io.locks import new_folder, sweep
+from int8cal.io.paths import require_room, temporary_directory
 from int8cal.numerics.bfloat16 import from_bits, to_bits
 from int8cal.protos import MAPPED, ModelView, shell_of, weight_bytes, with_values, write_split
 from int8cal.runtime.memory import give_back, shared
@@ -89,6 +91,7 @@ class Session:
     Attributes:
         inputs, outputs: Names, in the model's order.
         at_once: How many calls of `run` may go on at the same time without slowing each other.
+        repeats: Whether the model draws random numbers, which are the same in every run of a feed here.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Session:
         entries: dict[str, str] | None = None,
         profile_prefix: Path | None = None,
         providers: Sequence[str] = (CPU,),
+        timed: bool = False,
     ) -> None:
         """Open a session.
 
@@ -117,6 +121,8 @@ class Session:
             profile_prefix: How the name of the profiler's trace begins, see `end_profiling`; None for no profile.
             providers: Full names of execution providers in the order of preference (see `machine.resolve`). The CPU
                 provider takes the nodes that no other does only where it is named.
+            timed: Whether random nodes run as they are, as they do in a file and where the graph or a profile is
+                written. Elsewhere their numbers follow from the feed, see graph.random_numbers.
 
         Raises:
             ModelError: onnxruntime cannot load the model; the message is its own first line.
@@ -130,19 +136,38 @@ class Session:
         if CPU not in providers:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         how = options, tuple(disabled_optimizers), tuple(providers)
+        written, cpu = optimized_path is not None, tuple(providers) == (CPU,)
+        cuts = {"small": threads == self.at_once and not written, "between_floats": cpu and not written}
+        cutting = cuts if optimization == "all" and profile_prefix is None else None
+        inputs: tuple[str, ...] = ()
+        self._place = ""  # the input that says where random numbers begin
+        if not (timed or written or profile_prefix or isinstance(model, (str, Path))):
+            with suppress(ModelError, UsageError):  # of a type or by a provider that the added nodes are not for
+                if (found := repeated(model, simplify)) is not None:
+                    inputs, self._place = self._begin(found[0], how, None, cutting), found[1]
+        self.repeats = bool(self._place)
+        if not self.repeats:
+            inputs = self._begin(model, how, optimized_path, cutting)
+        self.inputs = tuple(name for name in inputs if name != self._place)
+
+    def _begin(
+        self,
+        model: onnx.ModelProto | ModelView | Path | str,
+        how: tuple[ort.SessionOptions, tuple[str, ...], tuple[str, ...]],
+        optimized_path: Path | None,
+        cuts: dict[str, bool] | None,
+    ) -> tuple[str, ...]:
+        """Open a model, a long one in segments unless `cuts` is None; return its inputs."""
         segments: list[Segment] = []
         if not isinstance(model, (str, Path)):
-            if optimization == "all" and profile_prefix is None:
-                unwritten = optimized_path is None
-                small, cpu = threads == self.at_once, tuple(providers) == (CPU,)
-                segments = segments_of(model, small=small and unwritten, between_floats=cpu and unwritten)
+            segments = [] if cuts is None else segments_of(model, **cuts)
             self.outputs = _once(shell_of(model).graph.output)
         if not segments:
             session = _open(model, *how, optimized_path)
-            self.inputs = tuple(value.name for value in session.get_inputs())
+            inputs = tuple(value.name for value in session.get_inputs())
             self.outputs = _once(session.get_outputs())
-            self._parts = [_Part(session, self.inputs, self.outputs)]
-            return
+            self._parts = [_Part(session, inputs, self.outputs)]
+            return inputs
         paths = [optimized_path and optimized_path.with_suffix(f".{number}") for number in range(len(segments))]
         self._parts = []
         made = {name for each in segments for name in each.outputs}
@@ -151,10 +176,10 @@ class Session:
             self._parts.append(_Part(_open(part, *how, path), each.inputs, each.outputs))
             # an input with a default is none of those that have to be fed
             made.update(tensor.name for tensor in part.graph.initializer)
-        self.inputs = tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
         if optimized_path is not None:
             joined = join([onnx.load(str(path), load_external_data=False) for path in paths if path is not None])
             onnx.save(joined, optimized_path)
+        return tuple(dict.fromkeys(name for each in segments for name in each.inputs if name not in made))
 
     def run(
         self, feed: dict[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
@@ -172,6 +197,9 @@ class Session:
             DataError: A kernel failed on these values (a shape that only the data decides, for example).
         """
         names = list(outputs) if outputs is not None else list(self.outputs)
+        if self._place:
+            own = {name: feed[name] for name in self.inputs if name in feed}  # without defaults: places for errors
+            feed = feed | {self._place: np.array(place_of(own), np.int64)}
         try:
             whole = self._parts[0] if len(self._parts) == 1 else None
             values = _run_parts(self._parts, names, feed) if whole is None else whole.run(names, feed)
@@ -187,8 +215,8 @@ class Session:
         return Path(self._parts[0].session.end_profiling())
 
     def whole(self) -> ort.InferenceSession | None:
-        """Return the runtime's own session, to run into arrays of the caller's; None where the model is in segments."""
-        return self._parts[0].session if len(self._parts) == 1 else None
+        """Return the runtime's own session, to run into arrays of the caller's; None where that is not all of a run."""
+        return self._parts[0].session if len(self._parts) == 1 and not self.repeats else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,7 +452,7 @@ def _folder_within(place: Path) -> Iterator[Path]:
         try:
             yield folder
         except Exception:
-            _require_room(folder)
+            require_room(folder)
             raise
     except OSError as error:
         raise unwritable(place.parent, error) from error
@@ -444,39 +472,12 @@ def scratch_folder() -> Iterator[Path]:
             try:
                 yield folder
             except Exception:
-                _require_room(folder)
+                require_room(folder)
                 raise
             finally:
                 _remove(folder)
     except OSError as error:
         raise unwritable(parent, error) from error
-
-
-def temporary_directory() -> Path:
-    """Return the directory for temporary files, without trying it as `tempfile` does: a kill leaves the trial there."""
-    named = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    places = (tempfile.tempdir, *named, "/tmp")  # noqa: S108 - nothing is written under a name that others know
-    found = next((Path(place) for place in places if place and Path(place).is_dir()), None)
-    return found or Path(tempfile.gettempdir())
-
-
-def _require_room(folder: Path) -> None:
-    """Tell a full disk as what it is: of it the runtime says only that a model is broken, or cuts a file off.
-
-    Args:
-        folder: Where the runtime wrote; what it could write is still there.
-
-    Raises:
-        OSError: No further file of that size can be written there.
-    """
-    needed = (1 << 20) + sum(file.stat().st_size for file in folder.iterdir())
-    probe = folder / "probe"
-    try:
-        with probe.open("wb") as stream:
-            for _ in range(-(-needed >> 20)):
-                stream.write(bytes(1 << 20))
-    finally:
-        probe.unlink(missing_ok=True)
 
 
 def _once(values: Iterable[Any]) -> tuple[str, ...]:

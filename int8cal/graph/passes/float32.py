@@ -13,6 +13,7 @@ from onnx import helper, shape_inference
 from int8cal.graph.edit import Builder, Names, constant, instead, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
+from int8cal.graph.random_numbers import random_ops
 from int8cal.numerics.bfloat16 import from_bits
 from int8cal.protos import all_tensors, graphs_within, metadata_of, outline, set_metadata, subgraphs, tensor_bytes
 from int8cal.stored import values_of
@@ -90,7 +91,8 @@ class Reference:
     Attributes:
         given: The file or the model as it was given.
         model: In memory, in float32.
-        run: What a session opens: a file where there is one and it is what is run.
+        run: What a session opens: a file where there is one and it is what is run; one that draws random numbers is
+            run in memory, where its numbers repeat.
     """
 
     given: Path | onnx.ModelProto
@@ -114,7 +116,7 @@ def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
         return model
     loaded = load_model(model) if isinstance(model, Path) else model
     if is_quantized(loaded) or not _types_of(loaded, _rounded(loaded)):
-        return Reference(model, loaded, model)
+        return Reference(model, loaded, loaded if random_ops(loaded) else model)
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
     without_initialized_inputs(copy.graph)

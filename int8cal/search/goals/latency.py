@@ -227,7 +227,7 @@ class _Bench:
     def _open(self, left: frozenset[str] | None) -> tuple[Session, Feed]:
         if left not in self.opened:
             model = self.fp32 if left is None else self.build(left)
-            self.opened[left] = Session(model, threads=self.threads), _feed(model, self.sample)
+            self.opened[left] = Session(model, threads=self.threads, timed=True), _feed(model, self.sample)
         return self.opened[left]
 
 
