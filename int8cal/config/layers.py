@@ -130,7 +130,8 @@ def validate(model: type[SectionT], values: object, place: Callable[[Loc, bool],
         what, advice = _describe(model, detail)
         more = len(found) - 1
         if more:
-            advice = f"{advice} (and {more} more {'mistake' if more == 1 else 'mistakes'})".strip()
+            counted = f" (and {more} more {'mistake' if more == 1 else 'mistakes'})"
+            what, advice = (what, f"{advice}{counted}") if advice else (f"{what}{counted}", "")
         raise first.error(what, advice, key=first.key) from error
 
 

@@ -124,8 +124,11 @@ def _verdict(document: Document, *, complete: bool) -> _Row:
 
 
 def _value(document: Document, index: int) -> str:
-    value = document.gates[index].value
-    return wording.NOT_MEASURED if value is None else f"is {wording.plain(value)}"
+    gate = document.gates[index]
+    if gate.value is None:
+        return wording.NOT_MEASURED
+    shown = wording.plain(gate.value)
+    return f"is {gate.value:.8g}" if shown in gate.gate else f"is {shown}"  # digits that tell it from the bound
 
 
 def _rows(document: Document, screen: Screen, told: Collection[str]) -> list[_Row]:

@@ -119,6 +119,8 @@ def test_the_first_mistake_of_the_file_is_told_and_the_others_are_counted(refuse
     message = refused("quiet: 1\n" + JOB + "output: 5\ncalibration: {method: x}\n")
     assert "job.yaml:1:8: quiet" in message
     assert message.endswith("(and 2 more mistakes)")
+    # where there is nothing to advise, too
+    assert refused(JOB + "calibration: {percentile: 101, threads: x}\n").endswith(", got 101 (and 1 more mistake)")
 
 
 def test_numbers_without_a_point_are_numbers(load):

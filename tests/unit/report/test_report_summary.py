@@ -153,6 +153,11 @@ def test_a_second_model_without_an_int8_layer_stands_in_the_verdict(measured, fu
     assert verdict == f"Result    {doubt}no accuracy gates set"
 
 
+def test_a_figure_that_misses_its_gate_by_little_is_told_with_the_digits_that_differ(report):
+    close = replace(report, gates=(Gate("sqnr_db>=24.61", 24.6079, False),))
+    assert summary_lines(close)[0] == "Result    the accuracy gate failed (sqnr_db>=24.61, is 24.6079)"
+
+
 @pytest.mark.parametrize(
     ("latency", "told"),
     [
