@@ -47,6 +47,8 @@ def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False)
     Returns:
         Of their shape; None where nothing is masked, or not the same.
     """
+    if _are_plain(x):
+        return None
     found = None
     for fill in (-math.inf, fill_of(x), math.nan if nan else None):
         if fill is None:
@@ -63,8 +65,15 @@ def counting(values: npt.NDArray[Any]) -> Bools | None:
     Returns:
         Of their shape; None where all count.
     """
+    if _are_plain(values):
+        return None
     counts = np.isfinite(values)
     fill = fill_of(values)
     if fill is not None and np.count_nonzero(filled := values == values.dtype.type(fill)) > 1:
         counts &= ~filled
     return None if counts.all() else counts
+
+
+def _are_plain(values: npt.NDArray[Any]) -> bool:
+    """Whether values are too small for a fill, all of them, and finite: NaN is not less than anything."""
+    return not values.size or bool(values.min() > -LEAST_FILL and values.max() < LEAST_FILL)
