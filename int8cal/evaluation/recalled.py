@@ -10,7 +10,7 @@ import numpy as np
 
 from int8cal.data.sample import fingerprint_of
 from int8cal.errors import Int8calError
-from int8cal.numerics.fills import masked_alike
+from int8cal.numerics.fills import unmasked
 from int8cal.numerics.metrics import ErrorSums, error_sums
 
 if TYPE_CHECKING:
@@ -93,10 +93,7 @@ def recalling(session: Session, known: Mapping[int, Arrays]) -> Recalled | Sessi
 def _require_like(values: Arrays, known: Arrays) -> None:
     for name, value in values.items():
         alike = name in known and known[name].shape == value.shape
-        none = masked_alike(value, known[name], nan=True) if alike and value.dtype.kind == "f" else None
-        pair = (value, known[name]) if alike else (value, value)
-        if none is not None:
-            pair = (value[~none], known[name][~none])
+        pair = unmasked(value, known[name]) if alike else (value, value)
         alike = alike and bool(np.isfinite(pair[0]).all())
         sums = error_sums(*pair) if alike else ErrorSums()
         if not alike or not sums.noise <= sums.signal * 10 ** (-SAME_DB / 10):  # NaN is not alike either

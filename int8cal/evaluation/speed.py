@@ -15,6 +15,7 @@ from int8cal.errors import Int8calError, ModelError
 from int8cal.evaluation.fastest import FIRST, TITLES
 from int8cal.evaluation.latency import measure_latencies
 from int8cal.evaluation.runtimes import OTHERS
+from int8cal.numerics.fills import unmasked
 from int8cal.numerics.metrics import ErrorSums, error_sums
 from int8cal.runtime.sessions import Session, cpu_count, first_line
 
@@ -154,7 +155,7 @@ def _between(here: Mapping[str, npt.NDArray[Any]], there: Mapping[str, npt.NDArr
         if expected.dtype.kind == "f" and name in there:
             if there[name].shape != expected.shape:
                 return -np.inf
-            sums += error_sums(expected, there[name])
+            sums += error_sums(*unmasked(expected, there[name]))
     return sums.sqnr_db
 
 

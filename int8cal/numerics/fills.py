@@ -41,13 +41,13 @@ def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False)
     """Tell where two arrays of one shape are masked, by -infinity or a fill: both at the same places.
 
     Args:
-        x, y: Real. +infinity is no mask: it comes of what went wrong.
+        x, y: Real; integers have no mask. +infinity is none: it comes of what went wrong.
         nan: Whether NaN is a mask, too.
 
     Returns:
         Of their shape; None where nothing is masked, or not the same.
     """
-    if _are_plain(x):
+    if x.dtype.kind != "f" or _are_plain(x):
         return None
     found = None
     for fill in (-math.inf, fill_of(x), math.nan if nan else None):
@@ -57,6 +57,12 @@ def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False)
         if filled.any() and np.array_equal(filled, other):
             found = filled if found is None else found | filled
     return found
+
+
+def unmasked(x: npt.NDArray[Any], y: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return two arrays of one shape without what is masked in both, NaN included: flat where anything is."""
+    none = masked_alike(x, y, nan=True)
+    return (x, y) if none is None else (x[~none], y[~none])
 
 
 def counting(values: npt.NDArray[Any]) -> Bools | None:

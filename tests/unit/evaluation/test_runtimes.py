@@ -193,6 +193,12 @@ def test_the_other_runtime_is_timed_unasked_and_nothing_else_is_done_there(other
     assert result.fastest.gain >= 1
 
 
+def test_a_masked_output_is_no_other_one_in_another_runtime(other, tools, make_samples):
+    other(change=lambda y: y * np.float32(1.001))
+    model = tools.model("g (float[N,3,8,8] x) => (float[N,3,8,8] y) { r = Relu(x) y = Log(r) }")  # of zero -infinity
+    assert evaluate_pair(model, model, make_samples(3)).latencies["openvino"] is not None
+
+
 def test_onnxruntime_alone_is_timed_where_it_is_named(other, fp32, int8, make_samples):
     other()
     result = evaluate_pair(fp32, int8, make_samples(3), runtimes=["onnxruntime"])

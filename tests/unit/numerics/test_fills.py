@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from int8cal.numerics.fills import counting, fill_of, masked_alike
+from int8cal.numerics.fills import counting, fill_of, masked_alike, unmasked
 
 SCORES = hnp.arrays(np.float32, 12, elements=st.floats(-50, 50, width=32))
 FILLS = st.sampled_from([-math.inf, -1e4, -65504.0, -1e9, float(np.finfo(np.float32).min), 1e9])
@@ -56,6 +56,14 @@ def test_what_went_wrong_is_no_mask(wrong):
 )
 def test_a_fill_is_far_from_all_other_values(values, fill):
     assert fill_of(np.array(values, np.float32)) == fill
+
+
+def test_what_is_not_masked_is_left_of_both():
+    x, y = np.array([1.0, np.nan, -np.inf, 2.0]), np.array([1.5, np.nan, -np.inf, 2.5])
+    np.testing.assert_array_equal(unmasked(x, y), [[1.0, 2.0], [1.5, 2.5]])
+    assert unmasked(x, x[::-1])[0] is x
+    whole = np.array([1 << 40, 3])  # integers have no mask
+    assert unmasked(whole, whole)[0] is whole
 
 
 def test_a_single_large_value_of_a_reference_counts():
