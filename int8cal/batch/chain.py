@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 # Bytes of the samples that are recorded for one model.
 RECORDED_LIMIT = 16 << 30
 _IN_CHAIN = " in the chain"
+_TOGETHER = "give the models of a chain the same samples, in the same order"
 _WITH_RESULTS = ("done", "up to date", "gate failed")
 
 
@@ -97,7 +98,7 @@ def require_links(chain: Sequence[Task]) -> None:
         if left and not task.chain.own:
             what = f"nothing feeds {_names(sorted(left))}"
             raise task.chain.links[0].place.error(what, "give data for it, or the tensor of another model")
-        _require_same_choice(task, chain, task.chain.links[0].place)
+        _require_same_samples(task, chain, signatures, task.chain.links[0].place)
     last = chain[-1]
     if last.chain is not None:
         outputs = [spec.name for spec in signatures[last.job.name].outputs]
@@ -117,15 +118,18 @@ def _require_fit(link: Link, given: TensorSpec, taken: TensorSpec) -> None:
         raise link.place.error(what, "name another tensor")
 
 
-def _require_same_choice(task: Task, chain: Sequence[Task], place: SettingPlace) -> None:
-    """Refuse data that are read side by side, and of which `samples` and `seed` choose other ones.
+def _require_same_samples(
+    task: Task, chain: Sequence[Task], signatures: Mapping[str, Signature], place: SettingPlace
+) -> None:
+    """Refuse data that are read side by side where `samples` and `seed` choose other ones of them, or not as many.
 
     Raises:
-        ConfigError: Names both models.
+        ConfigError, DataError: Names both models.
     """
     tasks = {each.job.name: each for each in chain}
     for split in splits(task.job):
         first, *others = sorted(roots_of(task, tasks, split))
+        counts = {name: _count(tasks[name], split, signatures[name]) for name in (first, *others) if others}
         for other in others:
             chosen = {
                 (data.samples, None if data.samples is None else data.seed)
@@ -134,6 +138,11 @@ def _require_same_choice(task: Task, chain: Sequence[Task], place: SettingPlace)
             if len(chosen) > 1:
                 what = f'of the {split} data of "{first}" and "{other}", samples and seed do not choose the same ones'
                 raise place.error(what, "give both the same samples and seed")
+            pair = (counts[first], counts[other])
+            if None not in pair and len({*pair}) > 1:
+                raise DataError(
+                    f'"{first}" has {pair[0]} {split} samples, "{other}" has {pair[1]}', where=place.text, do=_TOGETHER
+                )
 
 
 def roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
@@ -146,6 +155,18 @@ def roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
         if chain is None or not links or split in chain.own:
             found.add(each)
     return found
+
+
+def _count(task: Task, split: str, signature: Signature) -> int | None:
+    """Count the samples of a model's own data; None where only a pass can tell, or that is an error of its job."""
+    try:
+        if _own_data(task, split).skip_bad:
+            return None
+        if task.chain is not None and task.chain.links:
+            return _open_own(task.chain, split, signature).count
+        return _open(task.job, split, float32_reference(task.job.model)).count
+    except Int8calError:
+        return None
 
 
 def _own_data(task: Task, split: str) -> DataSettings:
@@ -218,9 +239,7 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
         for name, threads in ((name, tasks[name].job.calibration.threads) for name in names)
     }
     if split in task.chain.own:
-        given = {link.input for link in links}
-        rest = replace(signature, inputs=tuple(spec for spec in signature.inputs if spec.name not in given))
-        feeds[task.job.name] = open_feeds(task.chain.own[split], rest)
+        feeds[task.job.name] = _open_own(task.chain, split, signature)
         streams[task.job.name] = ((sample, sample.feed) for sample in feeds[task.job.name])
     for number, found in enumerate(itertools.zip_longest(*streams.values())):
         row = dict(zip(streams, found, strict=True))
@@ -239,7 +258,7 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
                 f'"{short[0]}" has {number} {split} samples, '
                 f'"{next(name for name in row if name not in short)}" has more',
                 where=links[0].place.text,
-                do="give the models of a chain the same samples, in the same order",
+                do=_TOGETHER,
             )
         feed = {} if task.job.name not in row else dict(row[task.job.name][1])
         feed |= {link.input: _cast(row[link.source][1][link.tensor], signature, link.input) for link in links}
@@ -249,6 +268,13 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
             count_rows(headers, own, links[0].place.text)
         label = next((each[0].label for each in reversed(row.values()) if each[0].label is not None), None)
         yield Sample(feed, "", label)
+
+
+def _open_own(chain: ChainModel, split: str, signature: Signature) -> Feeds:
+    """Open the data of the inputs that no other model feeds."""
+    given = {link.input for link in chain.links}
+    rest = tuple(spec for spec in signature.inputs if spec.name not in given)
+    return open_feeds(chain.own[split], replace(signature, inputs=rest))
 
 
 def _open(job: Job, split: str, reference: Reference) -> Feeds:

@@ -174,7 +174,19 @@ def test_mistakes_are_told_with_their_line_before_any_work(run, old, new, where,
 
 def test_samples_that_do_not_belong_together_are_refused(run):
     np.savez("tokens/0.npz", tokens=np.zeros((4, 8), np.float32))
-    code, _, err = run()
+    for arguments in ((), ("--dry-run",)):
+        code, out, err = run(CHAIN, *arguments)
+        assert (code, out) == (4, "")
+        assert '"decoder" has 4 calibration samples, "encoder" has 6' in err
+
+
+def test_samples_of_functions_that_do_not_belong_together_are_refused_where_one_ends(run, monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    Path("fewer.py").write_text(
+        "import numpy as np\n\ndef tokens():\n    for _ in range(4):\n"
+        "        yield {'tokens': np.ones((1, 8), np.float32)}\n"
+    )
+    code, _, err = run(CHAIN.replace("data: tokens", 'data: "fewer:tokens"'))
     assert code == 4
     assert '"decoder" has 4 calibration samples, "encoder" has more' in err
 
