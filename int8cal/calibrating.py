@@ -384,9 +384,8 @@ def _found(job: Job, calibrated: Calibrated, evaluation: Evaluation, watch: Samp
     yield from evaluation.findings
     if judged_apart(job):
         yield from few_judged(evaluation.samples, shares=evaluation.metrics.agreement is not None)
-    if calibrated.watch is not None and job.evaluation.data is not None:
-        yield from watch.overlap(calibrated.watch)
-        yield from watch.findings()
+    if calibrated.watch is not None:
+        yield from watch.against(calibrated.watch, same=job.evaluation.data is None)
 
 
 def _evaluate(

@@ -34,6 +34,7 @@ Check = Literal[
     "unknown-tokens",  # texts without a token that the tokenizer knows
     "constant",
     "duplicates",
+    "redrawn",  # other samples from one reading of the same data to the next
     "overlap",  # samples that are in the calibration and in the evaluation data
     "all-padding",
     "cut",  # text or sound that is longer than its sample
@@ -247,6 +248,10 @@ class SampleWatch:
         counts = ((self.fits[fit], text) for fit, text in words.items())
         return tuple(f"{count} of {self.samples} {self.role} samples {text}" for count, text in counts if count)
 
+    def against(self, calibration: SampleWatch, *, same: bool) -> tuple[Finding, ...]:
+        """Say what is wrong with evaluation samples, given those that were calibrated on; `same`: of the same data."""
+        return self.redrawn(calibration) if same else (*self.overlap(calibration), *self.findings())
+
     def overlap(self, calibration: SampleWatch) -> tuple[Finding, ...]:
         """Say whether samples of this set were calibrated on."""
         shared = int(np.isin(_marks(self), _marks(calibration)).sum())
@@ -258,6 +263,20 @@ class SampleWatch:
                 f"{shared} of {self.samples} evaluation samples are calibration samples too: figures on them are "
                 "better than on new data",
                 "evaluate on samples that were not calibrated on",
+            ),
+        )
+
+    def redrawn(self, calibration: SampleWatch) -> tuple[Finding, ...]:
+        """Say whether this pass over the data that were calibrated on gave other samples."""
+        fresh = int((~np.isin(_marks(self), _marks(calibration))).sum())
+        if self.samples != calibration.samples or not fresh:  # of statistics in a file none were read
+            return ()
+        return (
+            Finding(
+                "redrawn",
+                f"{fresh} of {self.samples} evaluation samples are none of those that were calibrated on, though the "
+                "data are the same: they give others each time that they are read",
+                "let what makes them give the same ones each time, as with a seed of its own for what it draws",
             ),
         )
 

@@ -88,6 +88,16 @@ def test_a_metric_that_ends_the_process_is_an_error_of_its_own(call, folder, sam
     assert json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))["metrics"]["sqnr_db"] > 20
 
 
+def test_samples_that_a_function_draws_anew_are_told(call, folder, sample):
+    drawing = PRINTING.replace("default_rng(seed)", "default_rng()").replace("range(4)", "range(6)")
+    (folder / "drawing.py").write_text(drawing, encoding="utf-8")
+    given = ("--data", "drawing:samples", "--no-latency", "-o", "out")
+    done = call("calibrate", sample / "model.onnx", *given)
+    assert done.code == 0, done.err
+    assert "6 of 6 evaluation samples are none of those that were calibrated on" in done.out
+    assert call("calibrate", sample / "model.onnx", *given, "--overwrite", "--strict").code == 4
+
+
 def test_what_functions_of_the_users_print_is_not_on_stdout(call, folder, sample, sample_run):
     (folder / "loud.py").write_text(PRINTING, encoding="utf-8")
     models = (sample / "model.onnx", sample_run / "model.int8.onnx")

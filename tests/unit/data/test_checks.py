@@ -92,6 +92,15 @@ def test_evaluation_samples_that_were_calibrated_on_are_told():
     assert found.text.startswith("3 of 23")
 
 
+def test_data_that_give_other_samples_each_time_are_told():
+    first, other = colours(20), colours(20, seed=1)
+    assert watched(first, role="evaluation").against(watched(first), same=True) == ()
+    assert watched(first, role="evaluation").against(watched([]), same=True) == ()
+    (found,) = watched([*first[:15], *other[:5]], role="evaluation").against(watched(first), same=True)
+    assert found.check == "redrawn"
+    assert found.text.startswith("5 of 20 evaluation samples are none of those")
+
+
 @pytest.mark.parametrize("std", [(1, 1, 1), (0.229, 0.224, 0.225)])
 def test_grey_images_are_told_whatever_their_normalization(std):
     scale = np.array(std, np.float32).reshape(1, 3, 1, 1)
