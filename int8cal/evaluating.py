@@ -335,13 +335,14 @@ def open_samples(
     if stream is not None:
         return feeds_of(stream, signature, data.samples, trim, shard)
     known = None if stored is None else stored.preprocess
-    opened_for = partial(open_feeds, data, require_labels=require_labels, trim=trim, stored=known, shard=shard)
+    open_with = partial(open_feeds, require_labels=require_labels, trim=trim, stored=known, shard=shard)
+    opened_for = partial(open_with, data)
     try:
         feeds = opened_for(signature)
     except DataError as error:
         labels = None if judged is None or data.labels is not None else judged.labels
         if labels is not None and labels.startswith(COLUMN) and error.fields.get("spare"):
-            opened_for = partial(opened_for.func, replace(data, labels=labels), **opened_for.keywords)
+            opened_for = partial(open_with, replace(data, labels=labels))
             return of_whole_rows(model, opened_for(signature), opened_for, threads=threads)
         if not error.fields.get("one_label"):
             raise

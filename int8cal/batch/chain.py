@@ -128,7 +128,7 @@ def _require_same_samples(
     """
     tasks = {each.job.name: each for each in chain}
     for split in splits(task.job):
-        first, *others = sorted(roots_of(task, tasks, split))
+        first, *others = sorted(_roots_of(task, tasks, split))
         counts = {name: _count(tasks[name], split, signatures[name]) for name in (first, *others) if others}
         for other in others:
             chosen = {
@@ -145,7 +145,7 @@ def _require_same_samples(
                 )
 
 
-def roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
+def _roots_of(task: Task, tasks: Mapping[str, Task], split: str) -> set[str]:
     """Name the models whose own data a model's samples are made of, itself among them where it has any."""
     found, names = set[str](), [task.job.name]
     for each in names:  # which grows
@@ -213,7 +213,7 @@ def record_samples(chain: Sequence[Task], tell: Callable[[str], object] | None =
             if tell is not None:
                 sources = ", ".join(dict.fromkeys(link.source for link in task.chain.links))
                 line = f"{task.job.name}: {count} {split} samples of {sources} recorded in {folder}"
-                names = sorted(roots_of(task, tasks, split))
+                names = sorted(_roots_of(task, tasks, split))
                 files = [file for name in names for file in left_out[split].get(name, ())]
                 tell(line + (f"; left out: {', '.join(files)}" if files else ""))
 
@@ -229,7 +229,7 @@ def _joined(task: Task, tasks: Mapping[str, Task], split: str, left_out: dict[st
     """
     if task.chain is None:
         return
-    roots = sorted(roots_of(task, tasks, split))
+    roots = sorted(_roots_of(task, tasks, split))
     signature, links = signature_of(load_model(task.job.model)), task.chain.links
     names = list(dict.fromkeys(link.source for link in links))
     references = {name: float32_reference(tasks[name].job.model) for name in names}

@@ -15,6 +15,7 @@ import numpy as np
 
 from int8cal.evaluation.detections import BOX_FIGURES, Detections, joined_scores
 from int8cal.evaluation.group_metrics import DecisionFigure
+from int8cal.evaluation.output_faults import Changes
 from int8cal.evaluation.output_groups import OutputGroup
 from int8cal.evaluation.sample_figures import STUDENT, Alike, SampleFigure, Shares, low_percentile
 from int8cal.numerics.intervals import ratio_of_sums_interval
@@ -245,17 +246,13 @@ class _Probabilities:
     def __init__(self, group: OutputGroup, _: Sequence[OutputGroup]) -> None:
         self._group = group
         self._crossings, self._f1 = Shares(), Shares()
-        self._first: Values | None = None  # while the FP32 model gives these values alone
-        self._samples = 0
+        self._changes, self._samples = Changes(), 0
 
     def add(self, fp32: Outputs, int8: Outputs) -> None:
-        values = _part(self._group, fp32[self._group.output])
-        if self._samples == 0:
-            self._first = values.copy()
-        elif self._first is not None and not np.array_equal(self._first, values):
-            self._first = None
+        x, y = (_part(self._group, each[self._group.output]) for each in (fp32, int8))
+        self._changes.add(x, y)
         self._samples += 1
-        x, y = (_part(self._group, each[self._group.output]) > _HALF for each in (fp32, int8))
+        x, y = x > _HALF, y > _HALF
         different, positive, found = (int(np.count_nonzero(each)) for each in (x != y, x, y))
         self._crossings.add(different, x.size)
         self._f1.add(positive + found - different, positive + found)
@@ -263,7 +260,7 @@ class _Probabilities:
     def figures(self) -> Iterator[SampleFigure]:
         none, empty = f"no value of either model is above {_HALF}", "the output is empty"
         f1, crossings = self._f1, self._crossings
-        if self._first is not None and self._samples > 1:  # a constant that happens to be small, such as a deviation
+        if self._changes.still and self._samples > 1:  # a constant that happens to be small, such as a deviation
             none = empty = "the FP32 model gives the same values for every sample: they decide nothing"
             f1 = crossings = Shares()
         how = f"F1 of the int8 model's decisions (above {_HALF}) against the FP32 model's, over all values"

@@ -137,15 +137,16 @@ def evaluate_pair(
         # the known ones are the CPU's; those of a model that is run as a copy in float32 are the copy's, and random
         # ones have to repeat
         recall = known if known and audits else KnownOutputs()
-        is_known = metadata_of(models[0], CONVERTED) is None and (can_repeat(models[0]) or not random_ops(models[0]))
+        drawn = [random_ops(each) for each in models]
+        is_known = metadata_of(models[0], CONVERTED) is None and (can_repeat(models[0]) or not drawn[0])
         as_given = recall.fp32 if is_known else {}
         first = Recalled(open_first, as_given, at_once) if as_given else open_first()
         # the session that runs the int8 model writes the graph for the audit: optimizing a deep one takes long
-        opened = models[1] if is_long(models[1]) or random_ops(models[1]) else int8
+        opened = models[1] if is_long(models[1]) or drawn[1] else int8
         second, unwritten = _open_written(
             partial(open_here, opened, entries=QUIET), folder / "graph.onnx" if audits else None
         )
-        if random_ops(models[1]) and not second.repeats:  # the graph is written of one that draws anew
+        if drawn[1] and not second.repeats:  # the graph is written of one that draws anew
             second = open_here(opened, entries=QUIET)
         fed = max(layerwise_samples, 1)
         if elsewhere is None:
@@ -156,7 +157,7 @@ def evaluate_pair(
             kept = _compare_outputs(elsewhere(models, fed), comparison, own, keep=fed)
         outputs = comparison.outputs()
         exchanged = exchanged_outputs((first, second), models, names, kept, outputs)
-        random = _random(models, (first, second))
+        random = _random(models, drawn, (first, second))
         del first, second  # the sessions for latency and layers are others, and large models must not be held twice
         if audits and not unwritten:
             with parts.part("fusion"):
@@ -246,9 +247,11 @@ def evaluate_pair(
     )
 
 
-def _random(models: Sequence[onnx.ModelProto], sessions: Sequence[Runs]) -> tuple[str, ...]:
-    """Say of models that draw random numbers whether these were the same in both."""
-    ops = sorted({op for model in models for op in random_ops(model)})
+def _random(
+    models: Sequence[onnx.ModelProto], drawn: Sequence[Sequence[str]], sessions: Sequence[Runs]
+) -> tuple[str, ...]:
+    """Say of models that draw random numbers, by these ops, whether the numbers were the same in both."""
+    ops = sorted({op for each in drawn for op in each})
     if not ops:
         return ()
     what = f"outputs are random ({', '.join(ops)})"

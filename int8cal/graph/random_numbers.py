@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from int8cal.graph.edit import Builder, Names, refill
 from int8cal.graph.index import attribute
+from int8cal.graph.ops import is_standard, opset_of
 from int8cal.protos import ModelView, shell_of, subgraphs, view_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def random_ops(model: onnx.ModelProto | ModelView) -> tuple[str, ...]:
 
 def can_repeat(model: onnx.ModelProto | ModelView) -> bool:
     """Whether the model's opset has the ops that `repeated` adds."""
-    return _opset(shell_of(model)) >= _LEAST_OPSET
+    return opset_of(shell_of(model), 0) >= _LEAST_OPSET
 
 
 def are_alike(first: onnx.ModelProto, second: onnx.ModelProto) -> bool:
@@ -83,7 +84,7 @@ def repeated(
         view.shell.CopyFrom(model.shell)
     shell, graph = view.shell, view.shell.graph
     built = Builder(Names(graph, view.weights.graph))
-    tables = _Tables(built, _opset(shell))
+    tables = _Tables(built, opset_of(shell, 0))
     place = built.names.tensor("random_place")
     waiting = [(graph, place, False)]
     while waiting:
@@ -92,7 +93,7 @@ def repeated(
         if is_loop:
             own = tables.in_round(inner.input[0].name, own)
         for node in inner.node:
-            if node.op_type in _READ and node.domain in {"", "ai.onnx"}:
+            if node.op_type in _READ and is_standard(node):
                 tables.draw(node, own)
             else:
                 built.nodes.append(node)
@@ -129,10 +130,6 @@ def _has_compound(model: onnx.ModelProto | ModelView) -> bool:
     return any(_drawing(*source.functions)) or any(node.op_type == _COMPOUND for node in _drawing(source.graph))
 
 
-def _opset(shell: onnx.ModelProto) -> int:
-    return next((int(each.version) for each in shell.opset_import if each.domain in {"", "ai.onnx"}), 1)
-
-
 def _drawing(*tops: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
     """Iterate over the nodes that draw in graphs and functions, and in the bodies inside them."""
     waiting = [*tops]
@@ -141,7 +138,7 @@ def _drawing(*tops: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeP
             op_type = node.op_type  # of a hundred thousand nodes hardly more is looked at
             if op_type in _HOLDERS:
                 waiting += subgraphs(node)
-            elif op_type in _RANDOM and node.domain in {"", "ai.onnx"}:
+            elif op_type in _RANDOM and is_standard(node):
                 yield node
 
 
