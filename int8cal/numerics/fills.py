@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 # A fill is far from all other values, whatever their unit is: masks are filled with -1e4, float16's -65504, -1e9 or
 # float32's lowest, and scores are tens.
 LEAST_FILL, TIMES = 1e3, 100.0
+# The ends of bfloat16, too, as torch writes it.
+ENDS = (*(float(np.finfo(each).max) for each in (np.float16, np.float32, np.float64)), 3.3895313892515355e38)
 
 
 def fill_of(values: npt.NDArray[Any]) -> float | None:
     """Return the value that fills what is masked, the one that is farthest from zero; None where there is none.
+
+    One that stands there once may be a result like any other, unless it is what masks are filled with.
 
     Args:
         values: Of any shape, real.
@@ -31,10 +35,18 @@ def fill_of(values: npt.NDArray[Any]) -> float | None:
     fill = low if -low > high else high
     if abs(fill) < LEAST_FILL:
         return None
-    others = rest[rest != rest.dtype.type(fill)]
+    number = rest.dtype.type(fill)
+    others = rest[rest != number]
     if not others.size or abs(fill) <= TIMES * max(abs(float(others.min())), abs(float(others.max()))):
         return None
+    if rest.size - others.size == 1 and abs(fill) not in ENDS and not _has_one_digit(number):
+        return None
     return fill
+
+
+def _has_one_digit(number: np.floating[Any]) -> bool:
+    """Whether a number is written with one digit and zeros, as -1e4 and -9e15 are."""
+    return "." not in np.format_float_scientific(number, trim="-")
 
 
 def masked_alike(x: npt.NDArray[Any], y: npt.NDArray[Any], *, nan: bool = False) -> Bools | None:

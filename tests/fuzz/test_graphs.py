@@ -210,6 +210,21 @@ def require_true(name, entry, x, slack):
     assert outside[0] - 1e-9 <= entry.clipped <= within[0] + 1e-9, name
 
 
+def may_be_masked(x):
+    """Whether the largest value is a hundred times all others: what masks are filled with, in numbers of drawn data."""
+    sizes = np.unique(np.abs(x))
+    return (
+        sizes.size > 1
+        and sizes[-1] >= 1e3
+        and sizes[-1] > 100 * sizes[-2]
+        and (
+            np.count_nonzero(np.abs(x) == sizes[-1]) > 1
+            or sizes[-1] in (65504, np.finfo(np.float32).max)
+            or not sizes[-1] % 1000
+        )
+    )
+
+
 def require_true_report(model, int8, feeds, slack):
     """SQNR, cosine and the largest error of each output, computed from what both models give."""
     try:
@@ -219,12 +234,18 @@ def require_true_report(model, int8, feeds, slack):
         return
     event("report")
     floats, ints = outputs_of(model, feeds), outputs_of(int8, feeds)
+    if not all(np.isfinite(value).all() for each in floats for value in each.values()):
+        event("beyond float16, which a report compares in float32")
+        return
     worst = 0.0
     for name, figures in report.evaluation.outputs.items():
         x = np.concatenate([each[name].reshape(-1) for each in floats])
         y = np.concatenate([each[name].reshape(-1) for each in ints])
         noise, signal = np.sum((x - y) ** 2), np.sum(x**2)
         worst = max(worst, np.abs(x - y).max(initial=0))
+        if any(may_be_masked(each[name]) for each in floats):
+            event("an output that may be masked")
+            continue
         if figures.sqnr_db is None:
             assert not signal or not np.isfinite(signal), name
         elif figures.sqnr_db < (60 if slack < 1e-3 else 40):  # above, the float model's own rounding is part of it

@@ -51,11 +51,16 @@ def test_what_went_wrong_is_no_mask(wrong):
         ([-1e9, -1e9], None),  # nothing beside it
         ([-2e9, -1e9, 1.0], None),  # two large values: a unit, no fill
         ([-math.inf, -1e9, 1.0], -1e9),
+        ([11583.411, -3.3, 0.0], None),  # a result, if it stands there once
+        ([-11583.411, -11583.411, 0.0], -11583.411),
+        ([-9e15, 0.5], -9e15),
+        ([-3.3895313892515355e38, 0.5], -3.3895313892515355e38),
         ([], None),
     ],
 )
 def test_a_fill_is_far_from_all_other_values(values, fill):
-    assert fill_of(np.array(values, np.float32)) == fill
+    found = fill_of(np.array(values, np.float32))
+    assert found == (None if fill is None else np.float32(fill))
 
 
 def test_what_is_not_masked_is_left_of_both():
