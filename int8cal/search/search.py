@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import onnx
 
+from int8cal.calibration.ranges import clipped_by
 from int8cal.graph.bodies import full_name
 from int8cal.graph.prepare import require_layers
 from int8cal.progress import stage, track
@@ -22,6 +23,7 @@ from int8cal.search.scorer import gain_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from int8cal.calibration.ranges import TensorEntry
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.plan import Plan
     from int8cal.graph.prepare import Prepared
@@ -364,10 +366,31 @@ def finished(state: State, inputs: Inputs) -> Result:
     table = with_weights(replace(state.table, warnings=warnings), state.plan, state.built)
     known = table.tensors.keys() - inputs.blank.tensors.keys()
     tensors = {name: value for name, value in state.candidate.tensors.items() if name in known}
+    table = with_clipped(table, tensors)
     built = replace(state.built, model=onnx.ModelProto())
     methods = state.candidate.ranges.methods
     outputs = {} if state.score is None else state.score.outputs
     return Result(table, tensors, state.notes, state.plan, state.built.model, state.results, built, methods, outputs)
+
+
+def with_clipped(table: CalibrationTable, tensors: Mapping[str, TensorStatistics]) -> CalibrationTable:
+    """Return the table with the fractions of clipped values counted anew: a step may have widened ranges.
+
+    Args:
+        table: A table, of bodies too.
+        tensors: The statistics that its ranges come from, those of tensors in bodies by their full names.
+    """
+
+    def counted(path: str, name: str, entry: TensorEntry) -> TensorEntry:
+        found = tensors.get(full_name(path, name))
+        return entry if found is None else replace(entry, clipped=clipped_by(found.histogram, entry.affine))
+
+    return table.with_graphs(
+        {
+            path: replace(each, tensors={name: counted(path, name, entry) for name, entry in each.tensors.items()})
+            for path, each in table.graphs.items()
+        }
+    )
 
 
 def explained(prepared: onnx.ModelProto, result: Result, before: tuple[StepResult, ...]) -> Result:

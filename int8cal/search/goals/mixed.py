@@ -18,7 +18,7 @@ from int8cal.probe.rounded import NoiseSource
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
-from int8cal.search.search import left_in_float
+from int8cal.search.search import left_in_float, with_clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -281,6 +281,7 @@ def build_mix(prepared: Prepared, whole: Result, mix: PrecisionMix) -> Result:
     table = whole.table.with_graphs(
         {path: with_residual_codes(tables[path], plans[path], nodes) for path, nodes in doubled.items()}
     )
+    table = with_clipped(table, whole.tensors)
     if mix.floats:
         tables, left = table.graphs, dict.fromkeys(mix.floats, REASON)
         whole = replace(whole, table=table)

@@ -322,3 +322,17 @@ def test_what_takes_time_has_to_take_its_worth_of_noise_away(inputs, recipe, all
     gone = 10 ** (-changed.worth_db(0.1 * changed.whole_us) / 10)
     assert gone == pytest.approx(1 - 0.1 * worth)
     assert changed.worth_db(100 * changed.whole_us) == (pytest.approx(20.0) if worth else 0.0)
+
+
+def test_a_range_that_a_step_widened_clips_what_is_outside_the_wider_one(bench, inputs, state):
+    narrow = scaled(state.table, 1 / 4)
+    values = np.concatenate([sample.feed["x"].ravel() for sample in bench.samples(inputs.prepared, 16)])
+
+    def outside(entry):
+        room = entry.scale / 2
+        return np.mean((values < entry.low - room) | (values > entry.high + room))
+
+    for table in (narrow, state.table):
+        found = finished(replace(state, table=table), inputs).table.tensors["x"]
+        assert found.clipped == pytest.approx(outside(found), abs=1e-3)
+    assert finished(replace(state, table=narrow), inputs).table.tensors["x"].clipped > 0.1
