@@ -417,6 +417,21 @@ def weighted_nodes(plan: Plan) -> dict[str, tuple[str, str]]:
     return found
 
 
+def plan_without(
+    prepared: Prepared, whole: Result, left: Mapping[str, str], *, may_be_float: bool = False
+) -> tuple[Plan, dict[str, dict[str, str]]]:
+    """Return the plan with further layers in float, and these by path of their graph and node; see `left_in_float`."""
+    inside: dict[str, dict[str, str]] = {}
+    places = weighted_nodes(whole.plan)
+    for name, why in left.items():
+        path, node = places[name]
+        inside.setdefault(path, {})[node] = why
+    selections = {"": whole.table.settings.selection, **whole.table.body_selections}
+    for path, nodes in inside.items():
+        selections[path] = replace(selections[path], left=(*selections[path].left, *nodes.items()))
+    return require_layers(prepared, selections.pop(""), selections, may_be_float=may_be_float), inside
+
+
 def left_in_float(
     prepared: Prepared,
     whole: Result,
@@ -438,15 +453,7 @@ def left_in_float(
     Raises:
         TableError: No layer is left in int8, and that may not be.
     """
-    inside: dict[str, dict[str, str]] = {}
-    places = weighted_nodes(whole.plan)
-    for name, why in left.items():
-        path, node = places[name]
-        inside.setdefault(path, {})[node] = why
-    selections = {"": whole.table.settings.selection, **whole.table.body_selections}
-    for path, nodes in inside.items():
-        selections[path] = replace(selections[path], left=(*selections[path].left, *nodes.items()))
-    smaller = require_layers(prepared, selections.pop(""), selections, may_be_float=may_be_float)
+    smaller, inside = plan_without(prepared, whole, left, may_be_float=may_be_float)
     plans = {path: (whole.plan.graphs[path], smaller.graphs[path]) for path in inside}
     table = whole.table.with_graphs({path: cut_down(path, plans[path], nodes) for path, nodes in inside.items()})
     built = build_model(prepared.model, smaller, table, whole.known)

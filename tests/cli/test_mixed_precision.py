@@ -83,6 +83,17 @@ def test_a_budget_that_is_too_small_fails_and_names_one_that_would_do(call, samp
     assert call(*searched(sample, gate, str(2 * int(advised)), "-o", "more", "-q")).code == 0
 
 
+def test_what_reads_pixels_stays_int8(call, sample, tmp_path):
+    """So does the layer behind it: beside a layer in float it would be faster in float."""
+    done = call(*searched(sample, "sqnr_db>=200", "10000", "--uint8-input", "-o", "out", "-q"))
+    assert done.code == 7
+    assert done.message.endswith("no number of layers does; relax the gate")
+    report = load_report(tmp_path / "out" / "report.json")
+    float_nodes = {row.node for row in report.mixed_precision.layers if row.decision == "float"}
+    assert "/head/Gemm" in float_nodes
+    assert not {"/stem/Conv", "/block1/conv/Conv"} & float_nodes
+
+
 def test_a_killed_run_leaves_a_model_and_is_taken_up_again(call, sample, tmp_path, plain_db):
     asked = searched(sample, f"sqnr_db>={plain_db + 6}", "500", "-q")
     assert call(*asked, "-o", "whole").code == 0

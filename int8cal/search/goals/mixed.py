@@ -8,17 +8,19 @@ layer's integer kernel writes codes. So a layer may be taken together with the o
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
+from int8cal.errors import TableError
 from int8cal.probe.rounded import NoiseSource
 from int8cal.quantization.build import build_model, with_weights
 from int8cal.quantization.corrections.residual_codes import with_residual_codes
 from int8cal.quantization.derived_tables import without_noise_of
-from int8cal.search.search import left_in_float, with_clipped
+from int8cal.search.search import left_in_float, plan_without, with_clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -79,6 +81,24 @@ class Mixes(Sequence[PrecisionMix]):
         taken = frozenset(self.floats[:floats])
         names = tuple(node for node in self.residual[:residual] if node not in taken)
         return PrecisionMix(self.floats[:floats], names, percent, gain)
+
+    def possible(self, prepared: Prepared, whole: Result) -> Mixes:
+        """Return those that leave a layer in int8: one that is the last may be faster in float beside floats, too.
+
+        Args:
+            prepared, whole: As for `build_mix`.
+        """
+
+        def leaves_none(number: int) -> bool:
+            try:
+                plan_without(prepared, whole, dict.fromkeys(self[number].floats, REASON))
+            except TableError:
+                return True
+            return False
+
+        if not leaves_none(len(self) - 1):
+            return self
+        return replace(self, ends=self.ends[: bisect.bisect_left(range(len(self)), True, key=leaves_none)])
 
 
 @dataclass

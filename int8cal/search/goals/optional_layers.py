@@ -67,7 +67,7 @@ def open_layers(
         plan: Its plan.
         selection: What the plan was made with.
         elements: Values per inference of every planned tensor.
-        fixed: Layers that something else needs in int8.
+        fixed: Layers that something else needs in int8; so are those beside which they would not stay so.
     """
     index, before = Index(model), _facts(model, plan)
     can = [layer for layer in plan.layers if layer.node not in fixed]
@@ -86,6 +86,8 @@ def open_layers(
             if layer.node not in changed or any(kind == "scale" and (kind, name) in after for kind, name in facts):
                 continue
             lost = {kind: {name for each, name in facts if each == kind and (kind, name) in before} for kind in _KINDS}
+            if lost["integer"] & fixed:
+                continue
             ends = ends_in_codes(index, plan, layer, smaller.integer_nodes)
             us = layer_float_us(layer, elements[layer.input], codes_before=ends[0], codes_behind=ends[1])
             for name in sorted(lost["integer"] - {layer.node, layer.bias_add}):

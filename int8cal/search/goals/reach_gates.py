@@ -181,10 +181,10 @@ class GateSearch:
         planner, percent, most = None, None, PrecisionMix()
         if not plain.holds:
             planner = self._planner(plain)
-            mixes = planner.mixes(self._budget)
+            mixes = planner.mixes(self._budget).possible(self.prepared, self.result)
             found = fewest(len(mixes) - 1, lambda number: self._evaluate(mixes[number]).holds)
             if found is None:
-                every = planner.mixes(math.inf)
+                every = planner.mixes(math.inf).possible(self.prepared, self.result)
                 percent, most = self._needed(plain, every), every[-1]
         best = self._best
         curve = sorted(self._evaluated, key=lambda each: (each.mix.percent, len(each.mix.floats)))

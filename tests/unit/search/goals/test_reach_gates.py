@@ -54,6 +54,17 @@ def test_what_the_budget_cannot_reach_is_a_warning_of_the_table(case, plain_db):
     assert any("does not suffice" in line for line in table.warnings)
 
 
+def test_a_budget_for_all_layers_keeps_what_makes_an_int8_model(bench):
+    """The first convolution makes less noise, and would be the last: beside floats it is faster in float."""
+    padded = "Conv<pads = [1, 1, 1, 1]>"
+    body = f"a = {padded}(x, A) b = Relu(a) c = {padded}(b, C) y = GlobalAveragePool(c)"
+    exact = np.where(np.random.default_rng(0).normal(size=(16, 3, 3, 3)) > 0, 0.5, -0.5)
+    model = bench.text(f"g (float[N,3,16,16] x) => (float[N,16,1,1] y) {{ {body} }}", A=exact, C=(16, 16, 3, 3))
+    case = model, [each.feed for each in bench.samples(model, 8)]
+    table, _ = calibrated(case, "sqnr_db>=200", 1e5)
+    assert any("does not suffice" in line for line in table.warnings)
+
+
 def test_data_that_can_be_read_only_once_is_refused(case):
     model, data = case
     with pytest.raises(UsageError, match="more than once"):
