@@ -52,7 +52,7 @@ from int8cal.graph.load import Watched
 from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
 from int8cal.inputs import changes, settings_of, versions_of
 from int8cal.io.atomic import OutputDirectory
-from int8cal.io.paths import require_apart, require_free
+from int8cal.io.paths import require_apart, require_free, require_possible
 from int8cal.pipeline import (
     Calibrated,
     before_calibration,
@@ -164,6 +164,7 @@ def require_writable(job: Job) -> None:
     metric_of(job.evaluation.metric)
     further(job.evaluation.runtimes)
     directory, names = files_of(job)
+    require_possible(*(directory / name for name in names), checkpoint_of(job))
     require_free(directory, overwrite=_may_replace(job), directory=True)
     require_apart((directory / name for name in names), (job.model,))
     require_apart((directory,), (Path(job.data.path), Path((job.evaluation.data or job.data).path)))
@@ -198,6 +199,7 @@ def count_shard(job: Job, *, tell: Callable[[str], object] | None = None) -> Sha
         Int8calError: Of the model, the data or the network.
     """
     path = shard_file(job)
+    require_possible(checkpoint_of(job))
     require_free(path.parent, overwrite=True, directory=True)
     require_apart((path,), (job.model,))
     require_apart((path.parent,), (Path(job.data.path),))

@@ -92,6 +92,16 @@ def require_apart(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
             raise OutputError("is also an input", where=str(path), do="give another output path")
 
 
+def require_possible(*files: Path) -> None:
+    """Refuse files that cannot be: a name that is too long, or a folder behind a link that leads nowhere.
+
+    Raises:
+        OutputError: Says which of these.
+    """
+    for path in files:
+        _require_possible(path, directory=False)
+
+
 def _require_possible(path: Path, *, directory: bool) -> None:
     """Refuse a path that no file or directory can have."""
     for part in path.parts:

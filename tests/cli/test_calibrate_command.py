@@ -313,3 +313,17 @@ def test_layers_that_share_a_weight_share_its_codes(call, tmp_path):
     done = call("quantize", "net.onnx", "--table", "out/net.table.json", "-o", "again.onnx")
     assert done.code == 0, done.err
     assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "out/net.int8.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("length", "more"), [(242, ()), (242, ("--resume",)), (242, ("--shard", "1/2")), (249, ("-o", "out"))]
+)
+def test_names_that_the_results_cannot_have_are_told_before_any_work(call, tmp_path, length, more):
+    """Each of them is the model's with an ending; that of the checkpoint is the directory's with one."""
+    path = tmp_path / f"{'m' * length}.onnx"
+    onnx.save(photo_classifier(), path)
+    np.save(tmp_path / "data.npy", np.ones((2, 3, 224, 224), np.float32))
+    done = call("calibrate", path.name, "--data", "data.npy", "--no-latency", "-q", *more)
+    assert done.code == 2
+    assert "is longer than 255 bytes; give a shorter name" in done.message
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["data.npy", path.name]
