@@ -23,7 +23,7 @@ from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.pixel_feeds import feeds_for, match_outputs, require_same_inputs
 from int8cal.evaluation.recalled import KnownOutputs, Recalled, recalling
 from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics, Saturation, Size, UserMetric, ends
-from int8cal.evaluation.runtimes import SecondRuntime, further, unasked
+from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import load_model, model_files
@@ -208,9 +208,11 @@ def evaluate_pair(
     families: tuple[FamilyFinding, ...] = ()
     with stage("families"), parts.part("families"):
         families = weak_families(models[0], outer)
-    saturation = Saturation(target, None)
+    saturation, saturated = Saturation(target, None), tuple[str, ...]()
     with stage("saturation"), parts.part("saturation"):
         saturation = audit(models[1], target, fusion)
+        if audits:
+            saturated = saturated_here(target, lambda: audit(models[1], "x86-avx2", fusion))
     results = []
     for other in others:
         with parts.part(f"runtimes.{other.name}"):
@@ -238,6 +240,7 @@ def evaluate_pair(
         layer_samples=compared,
         families=families,
         warnings=(
+            *saturated,
             *exchanged,
             *random,
             *other_weights(outer),

@@ -8,20 +8,20 @@ from int8cal.errors import ModelError
 from int8cal.evaluation.fastest import TITLES
 from int8cal.evaluation.outputs import OutputComparison
 from int8cal.evaluation.result import FloatNode, Fusion, RuntimeAgreement, RuntimeResult, ends
-from int8cal.runtime.machine import resolve
+from int8cal.runtime.machine import exact_products, resolve
 from int8cal.runtime.openvino import OpenVinoSession, is_installed, require_openvino
 from int8cal.runtime.sessions import CPU
 from int8cal.runtime.targets import TARGETS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import onnx
 
     from int8cal.data.sample import Sample
     from int8cal.evaluation.output_groups import GroupFinder
-    from int8cal.evaluation.result import Latency
+    from int8cal.evaluation.result import Latency, Saturation
     from int8cal.job import QuantizationSettings
     from int8cal.runtime.batching import Arrays
 
@@ -68,6 +68,26 @@ def target_warnings(target: str, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     there = f"; --runtime {target} measures there" if target in OTHERS else ""
     return (f"target {target}: latency and fusion are those of onnxruntime on this CPU{there}",)
+
+
+def saturated_here(target: str, unsafe: Callable[[], Saturation]) -> tuple[str, ...]:
+    """Warn where sums of products saturate on this CPU, which they do not on the target.
+
+    Args:
+        target: A name of runtime.targets.TARGETS.
+        unsafe: Audits the model for a CPU like this one.
+    """
+    if TARGETS[target].orders or exact_products():
+        return ()
+    found = unsafe()
+    if not found.unsafe_channels:
+        return ()
+    told = (
+        f"sums of products saturate on this CPU, and not on target {target}: they can in {found.unsafe_channels} of "
+        f"{found.channels} channels, so figures, and what a recipe chooses by them, may be worse here than there; "
+        "calibrate and evaluate on a CPU with exact sums"
+    )
+    return (told,)
 
 
 def slow_warnings(settings: QuantizationSettings) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from int8cal.audit.worst_case import audit_saturation
 from int8cal.errors import DataError, ModelError, NonFiniteError, StatisticsError
-from int8cal.evaluation import evaluate
+from int8cal.evaluation import evaluate, runtimes
 from int8cal.evaluation.evaluate import model_bytes
 from int8cal.evaluation.result import Size
 from int8cal.runtime.sessions import Session
@@ -57,6 +57,26 @@ def test_saturation_is_audited_for_the_target(fp32, int8, make_samples):
     assert found["x86-vnni"].unsafe_channels == 0
     assert found["portable"].channels == found["x86-vnni"].channels > 0
     assert all(layer.verdict != "float" for each in found.values() for layer in each.layers)
+
+
+@pytest.mark.parametrize(
+    ("target", "exact", "told"),
+    [("arm64", False, True), ("x86-vnni", False, True), ("arm64", True, False), ("portable", False, False)],
+)
+def test_figures_of_saturated_sums_are_told_where_the_target_has_none(
+    fp32, int8, make_samples, monkeypatch, target, exact, told
+):
+    monkeypatch.setattr(runtimes, "exact_products", lambda: exact)
+    found = evaluate_pair(fp32, int8, make_samples(2), target=target, latency=False)
+    warnings = [line for line in found.warnings if f"saturate on this CPU, and not on target {target}" in line]
+    assert len(warnings) == told
+    unsafe = evaluate_pair(fp32, int8, make_samples(2), target="x86-avx2", latency=False).saturation
+    assert all(f"in {unsafe.unsafe_channels} of {unsafe.channels} channels" in line for line in warnings)
+
+
+def test_weights_that_cannot_saturate_are_not_told_of(fp32, make_samples, monkeypatch):
+    monkeypatch.setattr(runtimes, "exact_products", lambda: False)
+    assert evaluate_pair(fp32, fp32, make_samples(2), target="arm64", latency=False).warnings == ()
 
 
 def test_the_callers_reasons_win(fp32, int8, make_samples):
