@@ -342,6 +342,13 @@ def _require_tensors(model: onnx.ModelProto, where: str) -> None:
                     if value.name in mapped
                     else "give a model whose inputs and outputs are tensors",
                 )
+    sparse = [tensor.values.name for graph in graphs_within(model.graph) for tensor in graph.sparse_initializer]
+    sparse += [
+        node.output[0] for node in walk(model.graph) if any(item.name == "sparse_value" for item in node.attribute)
+    ]
+    if sparse:
+        what = f"tensor {sparse[0]!r} is stored as a sparse tensor, which is not read"
+        raise ModelError(what, where=where, do="export the model with dense tensors", tensor=sparse[0])
 
 
 def plan_bodies(

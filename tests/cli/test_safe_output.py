@@ -135,6 +135,25 @@ def test_a_sequence_output_is_refused_by_name(call, tmp_path, data):
     assert "'y' is no tensor but a sequence; give a model whose inputs and outputs are tensors" in done.message
 
 
+@pytest.mark.parametrize("stored", ["initializer", "Constant"])
+def test_a_sparse_tensor_is_refused_by_name(call, tmp_path, data, stored):
+    values, places = np.ones(2, np.float32), np.array([1, 9])
+    parts = (numpy_helper.from_array(values, "sparse"), numpy_helper.from_array(places, "places"))
+    tensor = helper.make_sparse_tensor(*parts, WEIGHT.shape)
+    nodes = [helper.make_node("MatMul", ["x", "sparse"], ["m"]), helper.make_node("MatMul", ["m", "W"], ["y"])]
+    if stored == "Constant":
+        nodes.insert(0, helper.make_node("Constant", [], ["sparse"], sparse_value=tensor))
+    model = network({"W": WEIGHT}, nodes)
+    model.graph.sparse_initializer.extend([tensor] if stored == "initializer" else [])
+    onnx.save(model, tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert done.code == 3
+    told = (
+        "m.onnx: tensor 'sparse' is stored as a sparse tensor, which is not read; export the model with dense tensors"
+    )
+    assert told in done.message
+
+
 def test_a_classifier_with_a_map_of_classes_is_refused_with_how_to_export_it(call, tmp_path, data):
     nodes = [
         helper.make_node("MatMul", ["x", "W"], ["m"], name="m"),
