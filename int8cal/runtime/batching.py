@@ -14,13 +14,14 @@ times the CPU's time. The runtime gives the same bits.
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
-from int8cal.errors import DataError
+from int8cal.errors import DataError, ModelError
 from int8cal.threads import in_order
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from int8cal.graph.signature import Signature
     from int8cal.runtime.sessions import Session
+
+# What a kernel of onnxruntime says where it cannot do what a node asks for, whatever values it gets.
+_UNSUPPORTED = re.compile(r"inference failed: .*\bnot[ _](?:yet )?(?:supported|implemented)\b", re.IGNORECASE)
 
 
 class Runs(Protocol):
@@ -130,6 +134,7 @@ def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
 
     Raises:
         DataError: That one, with their origins.
+        ModelError: The kernel does not do what the model asks for, whatever the sample.
     """
     try:
         yield
@@ -137,6 +142,9 @@ def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
         if error.where:
             raise
         origins = ", ".join(dict.fromkeys(sample.origin for sample in group))
+        if _UNSUPPORTED.match(error.what):
+            do = "export the model with another form of that node"
+            raise ModelError(f"{error.what} (on {origins})", do=do) from error
         raise DataError(error.what, where=origins, do=error.do, **error.fields) from error
 
 

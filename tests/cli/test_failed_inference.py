@@ -35,6 +35,28 @@ def test_it_names_the_sample_and_is_an_error_of_the_data(call, network):
     assert done.message.startswith("int8cal: data: data/b.npy: inference failed: ")
 
 
+def test_what_a_kernel_does_not_support_is_an_error_of_the_model(call, tmp_path):
+    """The runtime loads it, and refuses every sample."""
+    weights = numpy_helper.from_array(np.ones((8, 3, 3, 3), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "wide", auto_pad="SAME_UPPER", dilations=[2, 2])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 12, 12])],
+        [weights],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "net.onnx"
+    )
+    np.save(tmp_path / "data.npy", np.ones((4, 3, 12, 12), np.float32))
+    for command in (("calibrate", "net.onnx"), ("evaluate", "net.onnx", "net.onnx")):
+        done = call(*command, "--data", "data.npy", "--no-latency", "-q")
+        assert done.code == 3
+        assert done.message.startswith("int8cal: model: inference failed: ")
+        assert "(on data.npy[0]" in done.message
+        assert done.message.endswith("; export the model with another form of that node")
+
+
 def test_a_model_whose_sizes_do_not_fit_is_refused_by_its_name(call, tmp_path):
     """The runtime loads it, since a quotient of sizes is nothing that it computes; prepared, its sizes are numbers."""
     sizes = {"half": np.array(2), "place": np.array(1), "axis": np.array([0]), "rest": np.array([-1])}
