@@ -376,7 +376,12 @@ def _stamp(file: Path) -> tuple[int, ...] | None:
 
 
 def model_sha256(model: onnx.ModelProto) -> str:
-    """SHA-256 of a model in memory (deterministic serialization, part by part); equals no file's hash, and need not."""
+    """SHA-256 of a model in memory: that of the file without external data that onnx writes of it.
+
+    Of one that is too large for such a file it is taken part by part, and equals no file's.
+    """
+    if not is_large(model):
+        return hashlib.sha256(with_values(model).SerializeToString(deterministic=True)).hexdigest()
     digest = hashlib.sha256(without_weights(model).SerializeToString(deterministic=True))
     for tensor in model.graph.initializer:
         digest.update(whole(tensor).SerializeToString(deterministic=True))

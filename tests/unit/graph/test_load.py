@@ -3,6 +3,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import int8cal
 from int8cal import protos
 from int8cal.errors import ModelError, OutputError
 from int8cal.graph.load import (
@@ -149,6 +150,19 @@ def test_a_model_in_memory_has_a_hash_that_sees_weights_and_nodes(hashed, bench)
 
     assert hashed(make()) == hashed(make())
     assert len({hashed(make()), hashed(make(op="Neg")), hashed(make(value=2.0))}) == 3
+
+
+def test_a_file_and_the_model_that_it_holds_are_one(bench, tmp_path):
+    """So a table that was made of one is for the other, too."""
+    model = bench.text("g (float[N,4] x) => (float[N,4] y) { y = MatMul(x, W) }", W=(4, 4))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    assert model_sha256(model) == model_sha256(onnx.load(path)) == file_sha256(path)
+    data = [sample.feed for sample in bench.samples(model, 4)]
+    tables = [int8cal.calibrate(source, data, threads=1) for source in (model, path)]
+    first, *others = [int8cal.quantize(source, tables[0]) for source in (model, path)]
+    assert [first] == others
+    assert int8cal.quantize(model, tables[1]) == int8cal.quantize(path, tables[1])
 
 
 def test_a_model_above_the_limit_is_saved_in_two_files_and_stays_as_it_was(model, tmp_path, small_limit):
