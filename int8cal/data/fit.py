@@ -60,6 +60,14 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
             do="leave out the one or the other",
             key=twice,
         )
+    held = next((key for key in unknown if key in signature.defaults), None)
+    if held is not None:
+        raise DataError(
+            f'key "{held}" is an input whose value the model holds itself, as an initializer, which is a constant here',
+            where=where,
+            do="leave it out; where it changes from call to call, remove its initializer from the model",
+            key=held,
+        )
     if unknown and not missing:
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model',

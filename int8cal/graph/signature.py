@@ -48,12 +48,14 @@ class Signature:
             that is multiplied by weights, or has the steps of a recurrence along its first axis. Data can tell it, too:
             the inputs have as many rows as each likes, or the model does not keep rows apart (evaluation.mixed_rows).
         filled: Further inputs, which hold one number in every sample: the data has no values of them.
+        defaults: Further inputs whose values the model holds itself; they are constants here.
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     whole: bool = False
     filled: tuple[str, ...] = ()
+    defaults: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int | Literal["dynamic"] | None:
@@ -119,6 +121,7 @@ def signature_of(model: onnx.ModelProto) -> Signature:
         ),
         outputs=outputs,
         whole=bool(vectors & (sizes | summed.keys())) or _steps_first(model, inputs),
+        defaults=tuple(value.name for value in model.graph.input if value.name in weights),
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from int8cal.data.fit import Header, check_dtype, count_rows, match_inputs, take_row
 from int8cal.errors import DataError, StatisticsError
-from int8cal.graph.signature import TensorSpec
+from int8cal.graph.signature import TensorSpec, signature_of
 
 F32, I64 = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -132,6 +132,13 @@ def test_unknown_key_names_the_nearest_input(pair):
 def test_a_key_beside_all_inputs_is_to_be_left_out(pair):
     with pytest.raises(DataError, match='key "extra" is not an input of the model; leave it out; the inputs are "ids"'):
         match_inputs(["ids", "weight", "extra"], pair, "f")
+
+
+def test_a_key_for_an_input_with_a_value_of_its_own_is_told_as_such(bench):
+    text = "g (float[N,4] x, float[1] k) => (float[N,4] y) { y = Mul(x, k) }"
+    model = signature_of(bench.text(text, k=(1,)))
+    with pytest.raises(DataError, match=r'"k" is an input whose value the model holds itself.*remove its initializer'):
+        match_inputs(["x", "k"], model, "f")
 
 
 def test_missing_input_is_named_with_the_keys_found(pair):
