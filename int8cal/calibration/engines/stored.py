@@ -97,6 +97,6 @@ def _require_fitting(statistics: Statistics, taps: tuple[Tap, ...], model_sha256
             raise StatisticsError(
                 f"holds {lacks} {tap.tensor!r}, which this job quantizes",
                 where=where,
-                do="calibrate the shards with the same version, --include and --exclude",
+                do="count the data with this job's version, --target, --include and --exclude",
                 tensor=tap.tensor,
             )
