@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from int8cal.identity import identified
 from int8cal.job import DEFAULT_TARGET, DataSettings
 from int8cal.pipeline import calibrate_model
 from int8cal.progress import watching
+from int8cal.quantization.table import CalibrationTable
 from int8cal.quantization.table_file import load_table
 from int8cal.quantizing import quantize_prepared
 from int8cal.runtime.sessions import simplify
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from int8cal.evaluation.user_metric import Metric
     from int8cal.job import ActivationType, Fallback, Goal, Job, Method, RecipeName, Runtime, TargetName, WeightRange
     from int8cal.progress import Event
-    from int8cal.quantization.table import CalibrationTable
 
     Model = str | Path | onnx.ModelProto
     Feed = Mapping[str, npt.NDArray[Any]]
@@ -124,11 +125,14 @@ def quantize(model: Model, table: CalibrationTable | str | Path) -> onnx.ModelPr
         The QDQ model.
 
     Raises:
+        UsageError: `table` is neither.
         TableError: The table was made for another model, lacks a tensor, or its file cannot be read.
     """
     where = "table"
     if isinstance(table, (str, Path)):
         where, table = str(table), load_table(Path(table))
+    elif not isinstance(table, CalibrationTable):
+        raise UsageError(f"table is {_kind(table)}", do="give a CalibrationTable, or the path of a .table.json")
     return quantize_prepared(prepare(_model(model), simplify, table.settings.activations), table, where).model
 
 
@@ -197,7 +201,16 @@ def evaluate(
 
 
 def _model(model: Model) -> Path | onnx.ModelProto:
-    return model if isinstance(model, onnx.ModelProto) else Path(model)
+    if isinstance(model, onnx.ModelProto):
+        return model
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model)
+    # the API is called without a type checker too
+    raise UsageError(f"the model is {_kind(model)}", do="give the path of an .onnx file, or an onnx.ModelProto")
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of the type {type(value).__name__}"
 
 
 def _metric(metric: str | Callable[..., object] | None) -> Metric | None:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import int8cal
 from int8cal import api, job
 from int8cal.declared import alternatives, declared, keywords
-from int8cal.errors import Int8calError
+from int8cal.errors import Int8calError, UsageError
 from int8cal.progress import Event
 from int8cal.search.recipes import RECIPES
 
@@ -122,6 +122,22 @@ def test_a_table_may_be_a_file(tmp_path):
     assert int8cal.quantize(model, tmp_path / "m.table.json") == expected
     with pytest.raises(Int8calError, match=r"none\.json"):
         int8cal.quantize(model, tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"m.onnx", {}])
+def test_what_is_no_model_and_no_table_is_told(wrong):
+    model, feeds = product()
+    table = int8cal.calibrate(model, feeds)
+    calls = (
+        ("the model", lambda: int8cal.calibrate(wrong, feeds)),
+        ("the model", lambda: int8cal.quantize(wrong, table)),
+        ("the model", lambda: int8cal.evaluate(model, wrong, feeds)),
+        ("table", lambda: int8cal.quantize(model, wrong)),
+    )
+    kind = "None" if wrong is None else f"of the type {type(wrong).__name__}"
+    for what, call in calls:
+        with pytest.raises(UsageError, match=f"^usage: {what} is {kind}; give "):
+            call()
 
 
 def test_numbers_of_numpy_are_numbers():
