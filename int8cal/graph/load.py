@@ -35,7 +35,7 @@ from int8cal.protos import (
 from int8cal.stored import LEAST, can_store, content_of, folder, placed, stored, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 _LONGEST_REASON = 200  # characters of what onnx says in a message
 _LONGEST_NAME = 60  # characters of a file name in a message
@@ -60,16 +60,16 @@ def load_model(path: Path) -> onnx.ModelProto:
         raise _unreadable(path, "holds no graph with nodes")
     require_text(model, str(path))
     _require_known_types(model, path)
-    names = [file.name for file in data_files(external_files(model), path)]
+    files = data_files(external_files(model), path)
     try:
         load_weights(model, path.parent)
     except (OSError, ValueError, RuntimeError, onnx.checker.ValidationError) as error:
-        raise _unreadable_data(path, names, error) from error
+        raise _unreadable_data(path, files, error) from error
     try:
         _require_whole(model)
     except ValueError as error:
-        if names:  # older versions of onnx take a short file for whole
-            raise _unreadable_data(path, names, error) from error
+        if files:  # older versions of onnx take a short file for whole
+            raise _unreadable_data(path, files, error) from error
         raise ModelError(f"tensor {error}", where=str(path), do="export or download it again", path=path) from error
     return apart(model)
 
@@ -146,8 +146,9 @@ def _unreadable(path: Path, what: str) -> ModelError:
     return ModelError(what, where=str(path), do="export or download it again", path=path)
 
 
-def _unreadable_data(path: Path, names: list[str], error: Exception) -> ModelError:
-    listed = ", ".join(map(_shortened, names[:3]))
+def _unreadable_data(path: Path, files: Sequence[Path], error: Exception) -> ModelError:
+    at_fault = [file for file in files if not file.exists()] or files
+    listed = ", ".join(_shortened(file.relative_to(path.parent).as_posix()) for file in at_fault[:3])
     linked = "link" in str(error)  # onnx says so of symbolic and of hard ones
     return ModelError(
         f"its external data cannot be read ({listed or error})",

@@ -87,6 +87,19 @@ def test_damaged_external_data_is_named(model, tmp_path, damage):
         load_model(path)
 
 
+def test_of_several_data_files_the_missing_one_is_named_with_its_folder(model, tmp_path):
+    (tmp_path / "sub").mkdir()
+    for tensor, name in zip(model.graph.initializer, ("a.bin", "sub/b.bin"), strict=True):
+        (tmp_path / name).write_bytes(tensor.raw_data)
+        onnx.external_data_helper.set_external_data(tensor, name)
+        tensor.ClearField("raw_data")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    load_model(tmp_path / "m.onnx")
+    (tmp_path / "sub" / "b.bin").unlink()
+    with pytest.raises(ModelError, match=r"external data cannot be read \(sub/b\.bin\)"):
+        load_model(tmp_path / "m.onnx")
+
+
 @pytest.fixture
 def in_a_cache(model, tmp_path):
     """A model as the Hugging Face cache has it: links with its names lead to files that are named by their hashes."""
