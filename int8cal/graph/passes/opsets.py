@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import onnx
 from onnx import helper, shape_inference, version_converter
+from onnx.inliner import inline_local_functions
 
 from int8cal.errors import ModelError
 from int8cal.graph.edit import Builder, Names, instead, refill
@@ -47,7 +48,7 @@ def raise_opset(model: onnx.ModelProto, opset: int, where: str, least: int) -> o
         _rewrite(model, {"PRelu": _slopes_of_channels})
     try:
         _require_sound(model, opset)
-        raised = version_converter.convert_version(model, least)
+        raised = _converted(model, least)
     except Exception as error:  # noqa: BLE001 - the converter raises RuntimeError and ValidationError of several kinds
         _refuse(opset, least, where, next(iter(str(error).strip().splitlines()), type(error).__name__)[:200], error)
     if least >= OPSET_OF_16_BITS:
@@ -200,7 +201,7 @@ def lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelPro
     changed = sorted(op for op in ops if onnx.defs.has(op) and _since(op, opset) > MAX_OPSET)
     if changed:
         try:
-            return version_converter.convert_version(model, MAX_OPSET)
+            return _converted(model, MAX_OPSET)
         except Exception as error:  # of several kinds
             raise ModelError(
                 f"opset {opset} cannot be lowered to {MAX_OPSET}, the last one that onnxruntime has QuantizeLinear of: "
@@ -213,6 +214,12 @@ def lower_opset(model: onnx.ModelProto, opset: int, where: str) -> onnx.ModelPro
             if item.domain in STANDARD:
                 item.version = min(item.version, MAX_OPSET)
     return model
+
+
+def _converted(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """Return the model at another opset, its functions written out: the converter drops them, and keeps their calls."""
+    whole = inline_local_functions(model, convert_version=True) if model.functions else model
+    return version_converter.convert_version(whole, opset)
 
 
 def _since(op: str, opset: int) -> int:

@@ -253,6 +253,20 @@ def test_local_functions_are_inlined_and_quantized(bench):
     onnx.checker.check_model(built.model)
 
 
+@pytest.mark.parametrize(("opset", "activations"), [(17, "u16"), (12, "u8")])
+def test_local_functions_stay_what_they_are_where_the_opset_is_raised(bench, opset, activations):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : {opset}, "loc" : 1]>
+        g (float[N,2] x) => (float[N,2] y)
+        <float[2,2] W = {{1, 2, 3, 4}}, float[2,2] V = {{0.5, -1, 2, 1}}> {{ h = loc.Both(x, W) y = loc.Layer(h, V) }}
+        <domain: "loc", opset_import: ["" : {opset}]> Layer (a, w) => (o) {{ s = MatMul(a, w) o = Relu(s) }}
+        <domain: "loc", opset_import: ["" : {opset}, "loc" : 1]> Both (a, w) => (o) {{ b = loc.Layer(a, w) o = Tanh(b) }}"""
+    )
+    prepared = prepare(model, simplify, activations)
+    assert [layer.op_type for layer in require(prepared, Selection()).layers] == ["MatMul", "MatMul"]
+    same_outputs(bench, model, prepared)
+
+
 @pytest.mark.parametrize("kind", ["float16", "double"])
 def test_models_of_other_float_types_are_quantized_and_keep_their_types(bench, kind):
     model = bench.text(f"g ({kind}[N,4] x) => ({kind}[N,6] y) {{ y = MatMul(x, W) }}")
