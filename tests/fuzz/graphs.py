@@ -184,7 +184,7 @@ def _grow(draw: st.DrawFn, net: Net) -> None:
             others = [
                 n
                 for n, dims in net.shapes.items()
-                if (*dims[:axis], *dims[axis + 1 :]) == (*shape[:axis], *shape[axis + 1 :])
+                if len(dims) == len(shape) and (*dims[:axis], *dims[axis + 1 :]) == (*shape[:axis], *shape[axis + 1 :])
             ]
             names = [source, *draw(st.lists(st.sampled_from(others), min_size=1, max_size=2))]
             total = sum(net.shapes[name][axis] for name in names)

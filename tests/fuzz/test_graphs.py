@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from int8cal import calibrate, evaluate, quantize
 from int8cal.errors import DataError, Int8calError, ModelError, StatisticsError
 from int8cal.graph.prepare import prepare
+from int8cal.numerics.fills import ENDS
 from int8cal.quantization.table_file import table_to_json
 from int8cal.runtime.sessions import simplify
 
@@ -211,18 +212,12 @@ def require_true(name, entry, x, slack):
 
 
 def may_be_masked(x):
-    """Whether the largest value is a hundred times all others: what masks are filled with, in numbers of drawn data."""
-    sizes = np.unique(np.abs(x))
-    return (
-        sizes.size > 1
-        and sizes[-1] >= 1e3
-        and sizes[-1] > 100 * sizes[-2]
-        and (
-            np.count_nonzero(np.abs(x) == sizes[-1]) > 1
-            or sizes[-1] in (65504, np.finfo(np.float32).max)
-            or not sizes[-1] % 1000
-        )
-    )
+    """Whether the largest value is a hundred times all others, and stands there twice or is what masks are filled with."""
+    sizes = np.unique(np.abs(x)).astype(np.float32)
+    if sizes.size < 2 or sizes[-1] < max(1e3, 99 * sizes[-2]):
+        return False
+    has_one_digit = "." not in np.format_float_scientific(sizes[-1], trim="-")
+    return np.count_nonzero(np.abs(x) == sizes[-1]) > 1 or has_one_digit or sizes[-1] in ENDS
 
 
 def require_true_report(model, int8, feeds, slack):
