@@ -7,6 +7,7 @@ moves them into the weights, where they take bits from all others of their outpu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -107,14 +108,15 @@ def best_split(tensor: TensorStatistics, readers: list[WeightSizes], exponents: 
     if channels is None:
         return best
     amax, power, signed = channels.amax, channels.mean_square, tensor.minimum < 0
-    before = [predicted_noise(amax, power, reader, exponents, signed=signed) for reader in readers]
+    predicted = partial(predicted_noise, amax, power, channels.count, signed=signed)
+    before = [predicted(reader, exponents) for reader in readers]
     if min(before) <= 0:
         return best
     most = int(SHARE * len(amax))
     largest, grown = halvings_within(amax, most), halvings_within(np.exp2(-exponents), most)
     for wanted, halvings in ((-largest.astype(np.float64), largest), (exponents, grown)):
         if halvings.any():
-            after = [predicted_noise(amax, power, reader, wanted, halvings, signed=signed) for reader in readers]
+            after = [predicted(reader, wanted, halvings) for reader in readers]
             # each reader counts alike, whatever the size of its output
             ratio = float(np.mean([new / old for new, old in zip(after, before, strict=True)]))
             gain = float(-10 * np.log10(ratio)) if ratio > 0 else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -269,7 +270,8 @@ def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> 
     if ((amax > 0) & (strength > 0)).sum() < 2:
         return none, 0.0
     signed = tensor.minimum < 0
-    before = [predicted_noise(amax, power, reader, none, signed=signed) for reader in readers]
+    predicted = partial(predicted_noise, amax, power, channels.count, signed=signed)
+    before = [predicted(reader, none) for reader in readers]
     if min(before) <= 0:
         return none, 0.0
     best, least = none, 1.0
@@ -277,10 +279,7 @@ def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> 
         exponents = np.rint(wishes(amax, strength, alpha))
         # each reader counts alike, whatever the size of its output
         noise = np.mean(
-            [
-                predicted_noise(amax, power, reader, exponents, signed=signed) / own
-                for reader, own in zip(readers, before, strict=True)
-            ]
+            [predicted(reader, exponents) / own for reader, own in zip(readers, before, strict=True)],
         )
         if noise < least:
             best, least = exponents, float(noise)
@@ -290,26 +289,38 @@ def best_exponents(tensor: TensorStatistics, readers: Sequence[WeightSizes]) -> 
 def predicted_noise(
     amax: Float64,
     power: Float64,
+    count: int,
     reader: WeightSizes,
     exponents: Float64,
     halvings: Int64 | float = 0.0,
     *,
     signed: bool,
 ) -> float:
-    """Predict the squared error at a reader's output per position, from rounding its input and its weights.
+    """Predict the squared error at a reader's output per position: input and weights rounded, unseen values clipped.
+
+    A channel's largest value is that of the few that it was seen with. Where all channels reach the end of the range,
+    each is clipped by the next value beyond its own; where one is far larger than the others, hardly any is.
 
     Args:
         amax, power: Largest magnitude and mean square of each channel before rescaling, (C,).
+        count: Values that each channel was seen with, at least 1.
         reader: Its weights before rescaling.
         exponents: Of the factors, (C,).
         halvings: Each channel is read 2**halvings times, with weights so many times smaller; (C,).
         signed: The tensor has negative values (its step is twice as wide).
 
-    Numerics: a uniform rounding error has variance step**2 / 12.
+    Numerics: a uniform rounding error has variance step**2 / 12. Beyond what was seen, magnitudes are taken to fall off
+    as exp(-x / s), with the s whose largest of count values is expected near s * ln(count + 1), the channel's own: then
+    clipping at a makes an error of 2 * s**2 * exp(-a / s) on average.
     """
     factor = np.exp2(exponents)
-    step = (amax * factor).max() * (2 if signed else 1) / 255
-    from_input = step**2 / 12 * (reader.energy / factor**2).sum()
+    top = (amax * factor).max()
+    step = top * (2 if signed else 1) / 255
+    fall = amax / np.log(count + 1)
+    alive = fall > 0
+    clipped = np.zeros(len(amax))
+    clipped[alive] = 2 * fall[alive] ** 2 * np.exp(-top / factor[alive] / fall[alive])
+    from_input = ((step**2 / 12 / factor**2 + clipped) * reader.energy).sum()
     factor = factor * np.exp2(halvings)  # copies have the same weights, so their errors add up
     by_group = (*reader.largest.shape[:2], 1)
     largest = (reader.largest / factor.astype(reader.largest.dtype).reshape(by_group)).max(axis=1, initial=0.0)

@@ -21,11 +21,11 @@ def bytes_are_free(monkeypatch):
 
 @pytest.fixture
 def search_inputs(bench):
-    def search_inputs(text, **weights):
+    def search_inputs(text, counted=16, **weights):
         prepared = bench.prepared(bench.text(text, **weights))
         plan = bench.plan(prepared.model)
         samples = list(bench.samples(prepared.model, 16))
-        statistics = bench.statistics(prepared, plan, samples)
+        statistics = bench.statistics(prepared, plan, bench.samples(prepared.model, counted))
         job = Job(Path("net.onnx"), DataSettings("."), CalibrationSettings(method="max"), QuantizationSettings())
         scorer = Scorer(prepared.model, prepared.signature, samples, threads=1)
         holdout = Holdout(prepared.signature, (), scorer, samples)

@@ -29,7 +29,7 @@ def searched(inputs):
 
 
 def test_an_outlying_channel_is_read_several_times(search_inputs):
-    inputs = search_inputs(TEXT, **weights(6.0))
+    inputs = search_inputs(TEXT, counted=256, **weights(6.0))
     state = searched(inputs)
     (copies,) = ChannelCopies.of(state.table).values.values()
     assert {3, 20} <= set(copies)
@@ -58,3 +58,10 @@ def test_copies_keep_within_their_share():
     assert channel_copies.halvings_within(sizes, 3)[30:].tolist() == [2, 0]
     assert channel_copies.halvings_within(sizes, 18)[30:].tolist() == [4, 2]
     assert not channel_copies.halvings_within(np.zeros(4), 10).any()
+
+
+def test_channels_seen_with_few_values_are_not_copied(search_inputs):
+    """What is largest among few values is so by chance, and the other channels would be clipped."""
+    values = weights(1.0)
+    values["S"] = np.linspace(0.5, 1.5, 128, dtype=np.float32)
+    assert not ChannelCopies.of(searched(search_inputs(TEXT, counted=8, **values)).table)

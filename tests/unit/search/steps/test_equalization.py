@@ -16,7 +16,7 @@ from int8cal.quantization.table import StepResult
 from int8cal.search.candidate import plain_candidate
 from int8cal.search.scorer import Gain
 from int8cal.search.search import PARTED_BY, first_state, scored, search
-from int8cal.search.steps.equalization import choose_factors, propose
+from int8cal.search.steps.equalization import WeightSizes, choose_factors, predicted_noise, propose
 
 IMAGE = "g (float[N,4,8,8] x) => (float[A,C,D,E] y)"
 ROWS = "g (float[N,4] x) => (float[N,3] y)"
@@ -123,15 +123,43 @@ def imbalanced(name, seed=3):
 def test_an_imbalanced_pair_is_restored_and_a_balanced_one_left_alone(bench, name):
     exponents, weights = imbalanced(name)
     prepared, plan = ready(bench, name, **weights)
-    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, bench.samples(prepared.model, 64)))
+    samples = bench.samples(prepared.model, 2048)
+    (found,) = choose_factors(prepared.model, plan, bench.statistics(prepared, plan, samples))
     restored = exponents + found.exponents
     # what random weights and data differ by is left
     assert np.std(restored) < np.std(exponents) * 0.75
     assert found.gain_db > 10
     scaled = apply_factors(prepared.model, find_chains(prepared.model, plan), {found.chain.tensor: found.exponents})
     balanced = type(prepared)(scaled, prepared.signature, prepared.sha256, prepared.name, prepared.where)
-    statistics = bench.statistics(balanced, plan, bench.samples(scaled, 64))
+    statistics = bench.statistics(balanced, plan, bench.samples(scaled, 2048))
     assert choose_factors(scaled, plan, statistics) == ()
+
+
+@pytest.mark.parametrize("count", [64, 1024, 65536])
+@pytest.mark.parametrize("exponent", [0, 1])
+def test_values_that_were_not_seen_are_predicted_to_be_clipped(count, exponent):
+    rng = np.random.default_rng(count)
+    scales = np.exp2(-rng.integers(0, 4, 64))
+    seen = rng.laplace(size=(count, 64)) * scales
+    amax = np.abs(seen).max(axis=0)
+    factor = (amax.max() / amax) ** exponent  # 1: all channels reach the end of the range
+    reader = WeightSizes(np.ones(64), np.full((1, 64, 1), 1e-9), np.ones((1, 1, 1), np.int64))
+    predicted = predicted_noise(amax, np.square(seen).mean(axis=0), count, reader, np.log2(factor), signed=True)
+    new = rng.laplace(size=(200_000, 64)) * scales
+    top = (amax * factor).max()
+    step = 2 * top / 255
+    rounded = np.rint(np.clip(new * factor, -top, top) / step) * step / factor
+    measured = np.square(rounded - new).mean(axis=0).sum()
+    assert 1 / 3 < predicted / measured < 3
+
+
+def test_channels_seen_with_few_values_are_not_made_equal_by_chance(bench):
+    rng = np.random.default_rng(0)
+    weights = {"W": rng.normal(size=(4, 64)) * np.exp2(-rng.integers(0, 4, 64)), "V": np.ones((64, 3))}
+    prepared, plan = ready(bench, "matmul matmul", **weights)
+    few, many = (bench.statistics(prepared, plan, bench.samples(prepared.model, count)) for count in (8, 2048))
+    assert choose_factors(prepared.model, plan, few) == ()
+    assert len(choose_factors(prepared.model, plan, many)) == 1
 
 
 def test_a_model_that_is_rescaled_alike_is_held_once(bench):
@@ -211,6 +239,7 @@ def two_chains(search_inputs):
             """g (float[N,4] x) => (float[N,3] y) {
                 a = MatMul(x, A) r = Relu(a) b = MatMul(r, B) s = Relu(b)
                 c = MatMul(s, C) t = Relu(c) d = MatMul(t, D) y = Gemm(d, K, L)}""",
+            counted=2048,  # no channel is predicted to be clipped by much
             **{name: value.astype(np.float32) for name, value in weights.items()},
         )
 
