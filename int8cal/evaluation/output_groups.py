@@ -219,6 +219,8 @@ class _Graph:
     def _kind(self, sample: SampleLike, name: str, value: Values, axis: int | None) -> Kind:
         """Tell what all values of an output are: by what computed and what reads them, and by the model's inputs."""
         op = self._op(name)
+        if self._continues_input(name):
+            return "values"
         if value.ndim and value.shape[-1] >= _LEAST_WAVE and self._gives_rows(name):
             return "waveform"
         scored = axis is not None and self._is_scored(name, axis, value.ndim)
@@ -229,6 +231,13 @@ class _Graph:
             planes = value.ndim == _IMAGE_RANK and min(value.shape[2:]) > 1 and value.shape[1] in _PLANES
             return "image" if planes else "signal"
         return "signal" if axis is not None and self._is_shifted(sample, name, value, axis) else kind
+
+    def _continues_input(self, name: str) -> bool:
+        """Whether an output is an input with more joined on, as the keys and values are that a decoder reads again."""
+        node = self._index.producer.get(name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self._index.producer.get(node.input[0])
+        return node is not None and node.op_type == "Concat" and not self._index.inputs.isdisjoint(node.input)
 
     def _is_scored(self, name: str, axis: int, rank: int) -> bool:
         """Whether a Softmax or an ArgMax reads a tensor along an axis."""

@@ -140,6 +140,16 @@ def test_four_scores_a_step_are_no_boxes_where_a_softmax_reads_them(bench, reade
     assert kinds(bench, model, {"x": np.random.default_rng(0).normal(size=(50, 1, 8))})["y"] == kind
 
 
+@pytest.mark.parametrize("heads", [2, 3])
+def test_keys_that_a_decoder_reads_again_are_neither_scores_nor_pictures(bench, heads):
+    model = f"""g (float[N,{heads},5,8] past, float[N,{heads},1,8] new) => (float[N,{heads},6,8] present) {{
+        present = Concat <axis = 2> (past, new)
+    }}"""
+    rng = np.random.default_rng(0)
+    feed = {"past": rng.normal(size=(1, heads, 5, 8)), "new": rng.normal(size=(1, heads, 1, 8))}
+    assert kinds(bench, model, feed)["present"] == "values"
+
+
 def test_a_softmax_may_read_scores_before_they_are_copied_into_the_output(bench):
     model = """g (float[50,1,8] x) => (float[50,1,4] y, float[50,1,4] p) {
         m = MatMul(x, M) y = Identity(m) p = Softmax <axis = -1> (m)
