@@ -132,13 +132,18 @@ def decision_sentences(document: Document) -> list[tuple[str, str]]:
     """Say the most telling figure of each group of an output's channels: its label and the rest of the line.
 
     Groups of which the headline tells already are left out: one row of class scores has its agreement there, values
-    without decisions their SQNR.
+    without decisions their SQNR. So are those in which neither model decides anything: no value is on the other side.
     """
     told: set[str] = set()
     lines: list[tuple[str, str]] = []
     for name, output in document.outputs.items():
+        undecided = {
+            _channels(name, each) for each in output.decisions if each.figure == "decision_f1" and each.value is None
+        }
         for each in output.decisions:
             place = _channels(name, each)
+            if place in undecided and not each.value:
+                continue
             headline = each.figure == "argmax_agreement" and each.value == document.metrics.agreement
             if place in told or each.value is None or each.kind in _PLAIN:
                 continue

@@ -97,6 +97,15 @@ def test_a_figure_of_which_less_is_better_cannot_be_taken_for_a_failure(report):
     assert decision_sentences(known) == [("Threshold crossed", "by 0.0000 of the values (aux)")]
 
 
+@pytest.mark.parametrize(("crossed", "lines"), [(0.0, 0), (0.01, 1)])
+def test_nothing_is_said_of_values_that_no_model_decides(report, crossed, lines):
+    found = (decision("decision_f1", None), decision("threshold_crossings", crossed))
+    outputs = {"aux": OutputMetrics(sqnr_db=20.0, cosine=0.9, decisions=found)}
+    known = document_of(replace(report, evaluation=replace(report.evaluation, outputs=outputs)))
+    assert len(decision_sentences(known)) == lines
+    assert len(decision_rows(known)) == 2
+
+
 def test_many_outputs_take_few_lines_of_a_terminal(report):
     plain = OutputMetrics(sqnr_db=20.0, cosine=0.9, decisions=(decision("decision_f1", 0.5),))
     outputs = {f"out{at}": plain for at in range(12)}
