@@ -49,10 +49,10 @@ from int8cal.evaluation.result import Evaluation, Report
 from int8cal.evaluation.runtimes import further, slow_warnings, speed_warnings, target_warnings, unasked
 from int8cal.evaluation.user_metric import metric_of
 from int8cal.graph.load import Watched
-from int8cal.identity import MODEL, STATISTICS, TABLE, identified, save_stamped
+from int8cal.identity import identified, save_stamped
 from int8cal.inputs import changes, settings_of, versions_of
 from int8cal.io.atomic import OutputDirectory
-from int8cal.io.paths import require_apart, require_free, require_possible
+from int8cal.io.paths import MODEL, STATISTICS, TABLE, require_apart, require_free, require_possible
 from int8cal.pipeline import (
     Calibrated,
     before_calibration,

@@ -21,6 +21,7 @@ import int8cal
 from int8cal.data.preprocessing import located
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.load import save_model
+from int8cal.io.paths import MODEL, REPORT, STATISTICS, TABLE
 from int8cal.preprocess import Preprocess
 from int8cal.protos import metadata_of, set_metadata
 from int8cal.quantization.laid_out import laid_out
@@ -37,7 +38,6 @@ T = TypeVar("T")
 
 RUN_KEY = "int8cal.run"
 PREPROCESS_KEY = "int8cal.preprocess"
-MODEL, TABLE, STATISTICS, REPORT = ".int8.onnx", ".table.json", ".stats.npz", "report.json"
 
 
 def library_versions() -> dict[str, str]:

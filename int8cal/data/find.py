@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from int8cal.data.remote import files_at, is_url
 from int8cal.errors import DataError
-from int8cal.io.paths import from_home
+from int8cal.io.paths import STATISTICS, TABLE, from_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,8 @@ def find(text: str) -> Found:
             of such (see `remote`).
 
     Returns:
-        At least one file. Hidden files and folders are left out, so is every file that is no source of samples.
+        At least one file. Hidden files and folders are left out, so is every file that is no source of samples, and
+        what an earlier run wrote into the directory.
 
     Raises:
         DataError: The path does not exist or cannot be listed, nothing usable is there, or several kinds are mixed.
@@ -81,6 +82,8 @@ def find(text: str) -> Found:
         root, paths, file = _files_here(text)
     kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
     if not file:
+        tables = {path.with_name(f"{path.name.removesuffix(TABLE)}{STATISTICS}") for path in paths}
+        kinds = {path: kind for path, kind in kinds.items() if path not in tables}
         others = not TEXTS.issuperset(kinds.values())
         kinds = {path: kind for path, kind in kinds.items() if path.name != LABELS and not (others and kind in TEXTS)}
     if not kinds:

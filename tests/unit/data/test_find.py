@@ -34,6 +34,12 @@ def test_hidden_files_and_other_files_are_left_out(tmp_path):
     assert _relative(find(str(tmp_path))) == ["a.png"]
 
 
+def test_results_that_lie_among_the_samples_are_left_out(tmp_path):
+    _touch(tmp_path, "a.npz", "b.stats.npz", "out/net.stats.npz", "out/net.table.json", "out/report.json")
+    assert _relative(find(str(tmp_path))) == ["a.npz", "b.stats.npz"]
+    assert _relative(find("out/net.stats.npz")) == ["net.stats.npz"]
+
+
 def test_directory_of_mixed_kinds_names_them_and_asks_for_a_glob(tmp_path):
     _touch(tmp_path, "a.png", "b.jpg", "c.npy", "d/input_0.pb")
     with pytest.raises(DataError) as caught:
