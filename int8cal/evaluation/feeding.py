@@ -262,9 +262,14 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
             "input-variant",
             f"the FP32 model is right on {hits.sum()} of {len(labels)} images as they are fed, and on {better.sum()} "
             f"of the same images {variant.text}",
-            variant.do,
+            _advice(variant, images=feeds.images),
         ),
     )
+
+
+def _advice(variant: _Variant, *, images: bool) -> str:
+    """Say how to feed images so; options prepare image files alone, and a better variant need not be the right one."""
+    return f"{variant.do if images else 'arrays are fed as they are: make them so'}, if it was trained so"
 
 
 def _possible(samples: Sequence[Sample], spec: TensorSpec) -> tuple[_Variant, ...]:

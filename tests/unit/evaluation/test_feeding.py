@@ -74,6 +74,17 @@ def test_exchanged_colours_are_told_where_there_are_labels(photos):
     assert "on 60 of the same images with red and blue exchanged" in finding.text
 
 
+def test_advice_to_give_options_is_for_image_files_alone(photos, tmp_path):
+    raw = [(sample.feed["x"], sample.label) for sample in feeds(photos, None).spread(60)]
+    values, labels = zip(*raw, strict=True)
+    np.savez(tmp_path / "raw.npz", x=np.concatenate(values), labels=np.array(labels))
+    (of_files,) = better_fed(colour_model(), feeds(photos, None), 3, threads=1)
+    (of_arrays,) = better_fed(colour_model(), feeds(tmp_path / "raw.npz", None), 3, threads=1)
+    assert of_files.text == of_arrays.text
+    assert of_files.do.startswith("give --scale 1/255 ")
+    assert of_arrays.do == "arrays are fed as they are: make them so, if it was trained so"
+
+
 def test_what_was_done_already_is_no_advice(photos):
     # right, were the mean taken off twice; all of its classes are alike for what is fed
     model = colour_model()
