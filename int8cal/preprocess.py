@@ -218,7 +218,7 @@ class Preprocess:
     scale: Annotated[
         Nonzero,
         Option(
-            "Factor applied to the 0..255 pixel values.",
+            "Factor applied to the 0..255 pixel values, such as 1/255.",
             flag="--scale",
             help="Factor on pixel values 0..255, such as 1/255 (default 1).",
             metavar="X",

@@ -70,6 +70,14 @@ def _check_nonzero(value: float) -> float:
     return value
 
 
+def _read_fraction(value: object) -> object:
+    """Read text such as "1/255" as the number that options make of it, and leave all else to what checks numbers."""
+    if isinstance(value, str) and re.fullmatch(_FRACTION, value):
+        above, below = value.split("/")
+        return int(above) / int(below)
+    return value
+
+
 def _check_gate(value: str) -> str:
     try:
         parse_gates([value], None)  # the metric may stand in another layer: `config.load` knows both
@@ -150,6 +158,7 @@ def _check_placeholders(value: str) -> str:
 
 
 _METRIC_PATTERN = r"^([^\W\d]\w*(\.[^\W\d]\w*)*:)?[^\W\d]\w*(\.[^\W\d]\w*)*$"
+_FRACTION = r"^-?[1-9][0-9]{0,14}/[1-9][0-9]{0,14}$"
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([^{}]*)\}")  # ${NAME} is an environment variable, or text where it came from $${
 _OF_OUTPUT = rf"outputs\.[\s\S]+\.({'|'.join(re.escape(name) for name in OUTPUT_UNITS)})"
 _GATE_PATTERN = (
@@ -184,7 +193,12 @@ _Name = Annotated[
 _Gate = Annotated[str, AfterValidator(_check_gate), WithJsonSchema({"type": "string", "pattern": _GATE_PATTERN})]
 _Metric = Annotated[str, AfterValidator(_check_metric), WithJsonSchema({"type": "string", "pattern": _METRIC_PATTERN})]
 _Shard = Annotated[str, AfterValidator(_check_shard), WithJsonSchema({"type": "string", "pattern": SHARD_PATTERN})]
-_Nonzero = Annotated[float, AfterValidator(_check_nonzero), WithJsonSchema({"type": "number", "not": {"const": 0}})]
+_Nonzero = Annotated[
+    float,
+    BeforeValidator(_read_fraction),
+    AfterValidator(_check_nonzero),
+    WithJsonSchema({"anyOf": [{"type": "number", "not": {"const": 0}}, {"type": "string", "pattern": _FRACTION}]}),
+]
 _Size = Annotated[
     int | list[int],
     PlainValidator(_check_size),

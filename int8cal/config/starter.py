@@ -172,7 +172,7 @@ def _images(image: ImagePlan) -> list[str]:
         else _line(f"    color: {image.color}", "BGR for models trained with OpenCV"),
         *([f"    layout: {image.layout}"] if image.layout else []),
         "    # The model does not say how pixels 0..255 become its input. Take what it was trained with, for example:",
-        "    # scale: 0.00392156862745098  # 1/255",
+        "    # scale: 1/255",
         f"    # mean: {'[0.5]' if gray else '[0.485, 0.456, 0.406]'}  # subtracted after scale",
         f"    # std: {'[0.5]' if gray else '[0.229, 0.224, 0.225]'}  # divided by",
     ]

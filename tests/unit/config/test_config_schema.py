@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from int8cal.config.schema import JobLayer
+from int8cal.errors import ConfigError
 from int8cal.job import CalibrationSettings, DataSettings, EvaluationSettings, Job
 from int8cal.preprocess import Preprocess
 
@@ -108,6 +109,17 @@ def test_a_size_is_a_side_or_a_pair_of_sides(refused, size):
 def test_a_pair_of_sides_becomes_a_tuple(load):
     (job,) = load("model: a.onnx\ndata: {path: d, preprocess: {resize: [8, 16], crop: null}}\n")
     assert job.data.preprocess == Preprocess(resize=(8, 16))
+
+
+def test_a_fraction_is_the_number_that_the_option_reads(load):
+    (job,) = load(JOB.replace("photos", "{path: d, preprocess: {scale: 1/255, mean: [0.5], std: [-2/4]}}"))
+    assert (job.data.preprocess.scale, job.data.preprocess.std) == (1 / 255, (-0.5,))
+
+
+@pytest.mark.parametrize("text", ["1/0", "0/255", "1/2/3", "1 / 255", "1.5/255", "/255", "1/", "x/255"])
+def test_what_is_no_fraction_of_integers_is_no_number(load, text):
+    with pytest.raises(ConfigError, match=r"data\.preprocess\.scale: expected a number"):
+        load(JOB.replace("photos", f"{{path: d, preprocess: {{scale: {text}}}}}"))
 
 
 @pytest.mark.parametrize("key", ["scale: 0", "std: [1, 0]"])

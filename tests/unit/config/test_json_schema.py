@@ -110,6 +110,8 @@ BAD = [
     {"data": {"samples": 0}},
     {"data": {"preprocess": {"resize": [1, 2, 3]}}},
     {"data": {"preprocess": {"scale": 0}}},
+    {"data": {"preprocess": {"scale": "1/0"}}},
+    {"data": {"preprocess": {"scale": "0.5"}}},
     {"data": {"preprocess": {"std": [0]}}},
     {"quantization": {"exclude": "*"}},
     {"quantization": {"ranges": {"x": [1]}}},
@@ -178,7 +180,23 @@ def test_a_variable_may_stand_for_any_value(passes):
 # JSON knows no difference between 1 and 1.0, and nothing of NaN or of what is printable: numbers and text without these.
 NUMBERS = st.one_of(st.integers(-3, 400), st.sampled_from([-1.5, 0.5, 99.9, 100.5, 1e6]))
 TEXTS = st.sampled_from(
-    ["", " ", ".", "..", "...", "a", "a/b", "photos/*", "x\0", "folders", "top1.drop<=1", "sqnr_db>=", "1", "true"]
+    [
+        "",
+        " ",
+        ".",
+        "..",
+        "...",
+        "a",
+        "a/b",
+        "1/255",
+        "photos/*",
+        "x\0",
+        "folders",
+        "top1.drop<=1",
+        "sqnr_db>=",
+        "1",
+        "true",
+    ]
 )
 CHOICES = st.sampled_from(
     [*Method.__args__, *RecipeName.__args__, *TargetName.__args__, "u8", "s8", "s7", "RGB", "NCHW", "ray"]
