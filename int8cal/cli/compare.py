@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="'FIGURE.CHANGE<=VALUE'",
     help="Exit with 7 unless this holds, such as 'sqnr_db.drop<=0.5'. Repeatable. FIGURE is one that gates know "
-    "(calibrate --help), CHANGE is drop (old - new), rise (new - old) or ratio (new / old): 'top1.drop.rise<=0.2', "
+    "(int8cal gates), CHANGE is drop (old - new), rise (new - old) or ratio (new / old): 'top1.drop.rise<=0.2', "
     "'size.int8_bytes.ratio<=1.05'. Also layers.largest_drop_db (dB) and layers.to_float (nodes).",
 )
 @click.option(

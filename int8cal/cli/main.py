@@ -258,6 +258,9 @@ def _interrupted(error: BaseException) -> int:
 
 def _usage(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
+        message = f"no such option {error.option_name}{f', did you mean {near[0]}?' if near else ''}"
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "int8cal"

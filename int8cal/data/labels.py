@@ -37,6 +37,10 @@ _ROW = re.compile(r"\[\d+\]$")
 _SHOWN = 3  # folders in a message
 _DIGITS = 18  # of a class index, its sign included
 _FORM = "write one line file,label per sample"
+_NO_CLASSES = (
+    "correct it, or leave --labels out; of a target that is no class, leave it out and name the columns that the input "
+    "takes: --column NAME for each (data.columns in a YAML)"
+)
 _LIST = 'give one integer per sample: --labels with a text of one per line or an .npy, or the key "labels" of an .npz'
 
 
@@ -176,7 +180,7 @@ def own_labels(parts: Sequence[Part], *, declared: bool) -> Labels | None:
     place = numbers.index(None)
     where = [part.where(row) for part in parts for row in range(part.rows)][place]
     what = f"label {values[place]!r:.60} is no class: neither an integer of at least 0, nor a name among names"
-    raise DataError(what, where=where, do="correct it, or leave labels out")
+    raise DataError(what, where=where, do=_NO_CLASSES)
 
 
 def _number(value: object) -> int | None:

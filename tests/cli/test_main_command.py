@@ -104,7 +104,10 @@ def test_without_arguments_the_help_is_shown_on_stderr(call):
         (["calibrat"], 'int8cal: usage: no command "calibrat", did you mean "calibrate"?; see int8cal --help'),
         (["xyzzy"], "the commands are calibrate, quantize"),
         (["--bogus"], "no such option"),
-        (["calibrate", "m.onnx", "--metod", "kl"], "see int8cal calibrate --help"),
+        (
+            ["calibrate", "m.onnx", "--metod", "kl"],
+            "int8cal: usage: no such option --metod, did you mean --method?; see int8cal calibrate --help",
+        ),
         (["calibrate", "m.onnx", "--data", "d", "--method", "klm"], "'--method'"),
         (["calibrate", "m.onnx", "--data", "d", "--samples", "many"], "'many' is not a valid int"),
         (["calibrate", "m.onnx", "extra", "--data", "d"], "extra"),

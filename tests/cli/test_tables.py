@@ -51,3 +51,14 @@ def test_a_table_gives_what_its_array_does_and_its_column_of_labels_is_no_value(
     declared = [part for name in NAMES for part in ("--column", name)]
     assert main([*run, "--data", "train.csv", "--eval-data", "test.csv", *declared, "-o", "named"]) == 0
     assert Path("named/net.int8.onnx").read_bytes() == Path("array/net.int8.onnx").read_bytes()
+
+
+def test_a_target_that_is_no_class_is_told_with_the_way_around_it(tables, capsys):
+    lines = Path("train.csv").read_text().splitlines()
+    Path("train.csv").write_text("\n".join([lines[0], *(f"{line}.5" for line in lines[1:])]) + "\n")
+    assert main(["calibrate", "net.onnx", "--data", "train.csv", "--labels", "column:target", "-o", "out"]) == 4
+    told = capsys.readouterr().err
+    assert (
+        "train.csv, line 2: label '0.5' is no class: neither an integer of at least 0, nor a name among names" in told
+    )
+    assert "name the columns that the input takes: --column NAME for each (data.columns in a YAML)" in told
