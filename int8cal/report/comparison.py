@@ -15,7 +15,7 @@ from int8cal.evaluation.result import Gate
 from int8cal.numerics.intervals import difference_interval
 from int8cal.report import wording
 from int8cal.report.gate_changes import gate_changes
-from int8cal.report.reading import evaluation_data, flat, name_of, timed_on, verdict
+from int8cal.report.reading import evaluation_data, flat, guessed_in, name_of, timed_elsewhere, timed_on, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -181,7 +181,7 @@ def change_of(name: str, old: Document, new: Document) -> FigureChange:
     first, second, better_way = value_in(old, name), value_in(new, name), _better(name, old)
     if name in _OWN and metric_of_both(old, new) is None:
         return FigureChange(name, first, None if first is not None else second, None, None)
-    if first is None or second is None or not better_way:
+    if first is None or second is None or not better_way or (name == "latency.speedup" and guessed_in(old, new)):
         return FigureChange(name, first, second, None, None)
     pairs = [(held(name, first), interval_of(name, old)), (held(name, second), interval_of(name, new))]
     better, worse = pairs if better_way > 0 else reversed(pairs)
@@ -296,6 +296,9 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
     if timed_elsewhere(old, new):
         machines = " and ".join(timed_on(document) for document in (old, new))
         found.append(f"speed was measured on {machines}: its change says nothing of the models")
+    if guessed := guessed_in(old, new):
+        which = f"{guessed[0]} report" if len(guessed) == 1 else "reports"
+        found.append(f"the speedup of the {which} is a guess, since other processes had the cores: it is not compared")
     for which, document in (("old", old), ("new", new)):
         said = [each.text for each in verdict(document) if each.kind == "doubt"]
         found += [f"the {which} report's own verdict is: {'; '.join(said)}"] if said else []
@@ -303,16 +306,6 @@ def _warnings(old: Document, new: Document) -> tuple[str, ...]:
         f'the gate "{each.gate}" was loosened to "{each.now}"' for each in gate_changes(old, new) if each.loosened
     ]
     return tuple(found)
-
-
-def timed_elsewhere(old: Document, new: Document) -> bool:
-    """Whether both reports have speeds, and these were measured on different CPUs or with different threads."""
-    places = []
-    for document in (old, new):
-        if document.origin is None or document.latency is None:
-            return False
-        places.append((timed_on(document), document.origin.machine.flags))
-    return places[0] != places[1]
 
 
 _CHANGES: dict[str, Callable[[float, float], float | None]] = {
@@ -417,8 +410,8 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
         of the user's metric likewise, and without an interval by more than 1 % of the FP32 model's figure. Speedup: the
         same, and by more than 10 %, since two runs of one model differ more than its rounds. Size: by more than 5 %.
         Channels that can saturate and nodes in float: more than before. Gates: passed before and fail now, or loosened.
-        A figure that the new report lacks fails. Speeds that were measured on different machines are not compared: only
-        a limit of the user's does.
+        A figure that the new report lacks fails. Speeds that were measured on different machines, or are guesses, are
+        not compared: only a limit of the user's does.
     """
     by_name = {change.figure: change for change in found.figures}
     verdicts = [
@@ -430,7 +423,7 @@ def judge_regressions(found: Comparison) -> tuple[Regression, ...]:
     if "metric.drop" in by_name:
         reference = value_in(found.old, "metric.fp32")
         verdicts.append(_verdict(by_name["metric.drop"], partial(_less_useful, reference=abs(reference or 0.0))))
-    if not timed_elsewhere(found.old, found.new):
+    if not timed_elsewhere(found.old, found.new) and not guessed_in(found.old, found.new):
         verdicts.append(_verdict(by_name["latency.speedup"], _slower))
     verdicts.append(_verdict(by_name["size.int8_bytes"], _larger))
     verdicts += [_verdict(by_name[name], _more) for name in ("saturation.unsafe_channels", "fusion.float")]

@@ -241,6 +241,25 @@ def _is_guessed(latency: Latency) -> bool:
     return latency.speedup_ci95 is None and (latency.rounds or 1) > 1
 
 
+def timed_elsewhere(old: Document, new: Document) -> bool:
+    """Whether both reports have speeds, and these were measured on different CPUs or with different threads."""
+    places = []
+    for document in (old, new):
+        if document.origin is None or document.latency is None:
+            return False
+        places.append((timed_on(document), document.origin.machine.flags))
+    return places[0] != places[1]
+
+
+def guessed_in(old: Document, new: Document) -> list[str]:
+    """Name the reports whose speedup is a guess: up to twice what it is, so that its change says nothing."""
+    return [
+        which
+        for which, document in (("old", old), ("new", new))
+        if document.latency is not None and _is_guessed(document.latency)
+    ]
+
+
 def surely_told(speedup: Headline, latency: Latency | None) -> Headline:
     """Tell a speedup no more surely than it was measured, where there is no room for an interval with every figure.
 

@@ -100,6 +100,15 @@ def test_a_figure_of_one_report_alone_is_shown_without_a_way(old, new):
     assert cells(figure(compared(old, new), "latency.speedup")) == ("Speedup", "2.00x", "not measured", "", "")
 
 
+def test_a_guessed_speedup_is_shown_without_a_way_and_told(old, new):
+    new["latency_ms"].update(speedup=3.0, speedup_ci95=None, rounds=3)
+    told = "the speedup of the new report is a guess, since other processes had the cores: it is not compared"
+    found = compared(old, new)
+    assert (cells(figure(found, "latency.speedup"))[-1], found.warnings) == ("", (told,))
+    old["latency_ms"].update(speedup_ci95=None, rounds=3)
+    assert compared(old, new).warnings == (told.replace("new report is", "reports is"),)
+
+
 def test_layers_are_listed_by_what_they_lost(old, new):
     new["layers"][0]["sqnr_db"], new["layers"][1]["sqnr_db"] = 39.0, 20.0
     new["layers"].append({"tensor": "d", "node": "d", "op_type": "Conv", "sqnr_db": 5.0, "clipped": None})

@@ -121,6 +121,7 @@ def test_each_regression_is_found(old, new, change, regression):
         lambda d: d["metrics"].update(sqnr_db=40.0, sqnr_db_ci95=[39.0, 41.0]),
         lambda d: d["metrics"]["top1"].update(drop=2.0, drop_ci95=[0.0, 4.0]),
         lambda d: d["latency_ms"].update(speedup=1.85, speedup_ci95=[1.849, 1.851]),
+        lambda d: d["latency_ms"].update(speedup=0.9, speedup_ci95=None, rounds=3),
         lambda d: d["size"].update(int8_bytes=1049),
         lambda d: d["fusion"].update(float=0),
         lambda d: d.update(gates=[]),
