@@ -127,6 +127,8 @@ def _value(document: Document, index: int) -> str:
     gate = document.gates[index]
     if gate.value is None:
         return wording.NOT_MEASURED
+    if gate.why:
+        return f"since {gate.why}"
     shown = wording.plain(gate.value)
     return f"is {gate.value:.8g}" if shown in gate.gate else f"is {shown}"  # digits that tell it from the bound
 

@@ -29,6 +29,7 @@ ABSENT = {
     "optimize.…",
     "mixed_precision.…",
     "fusion.nodes[].residual",
+    "gates[].why",
     "outputs.NAME.decisions[].channels",
     "outputs.NAME.faults",
     "outputs.NAME.groups[].…",

@@ -158,6 +158,12 @@ def test_a_figure_that_misses_its_gate_by_little_is_told_with_the_digits_that_di
     assert summary_lines(close)[0] == "Result    the accuracy gate failed (sqnr_db>=24.61, is 24.6079)"
 
 
+def test_a_gate_that_fails_though_its_figure_would_hold_says_why(report):
+    chance = replace(report, gates=(Gate("top1.drop<=1", 0.0, False, why="the FP32 model itself is near chance"),))
+    told = "Result    the accuracy gate failed (top1.drop<=1, since the FP32 model itself is near chance)"
+    assert summary_lines(chance)[0] == told
+
+
 @pytest.mark.parametrize(
     ("latency", "told"),
     [
