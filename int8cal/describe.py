@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import Int8calError, ModelError, StatisticsError, TableError, UsageError, printable
 from int8cal.extras import extra_hint
-from int8cal.io.paths import require_readable
+from int8cal.io.paths import exists, require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,11 +31,13 @@ _OPTIONAL = ("ray", "openvino")
 
 
 def describe_file(path: Path, screen: Screen) -> list[str]:
-    """Describe a model, table, statistics file, report, or what a batch left.
+    """Describe a model, table, statistics file, report or the directory of one, or what a batch left.
 
     Raises:
         Int8calError: The file is missing or of none of these kinds.
     """
+    inside = path / "report.json"
+    path = inside if exists(inside) else path
     require_readable(path, _kind_by_name(path), "give a file")
     kind = _kind(path)
     if kind is None:
@@ -45,11 +47,14 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
         if foreign and foreign.is_model:
             raise ModelError(f"is {foreign.what}, not an ONNX model", where=str(path), do=foreign.do, path=path)
         what = f"is {foreign.what}, " if foreign else "is "
-        do = "give one of the files that `int8cal calibrate` and `int8cal run` read or write"
+        do = foreign.do if foreign else "give one of the files that `int8cal calibrate` and `int8cal run` read or write"
+        beside = path.with_suffix(".json")
+        if path.suffix in (".html", ".md") and exists(beside):
+            do = f"give {beside}"
         raise UsageError(
             f"{what}no ONNX model, calibration table, statistics file, report, summary or job.json",
             where=str(path),
-            do=foreign.do if foreign else do,
+            do=do,
         )
     from int8cal.identity import mixed_with
 

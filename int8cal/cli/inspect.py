@@ -34,7 +34,10 @@ ROWS = 30
 )
 @click.option("--filter", "only", metavar="GLOB", default="", help="Only tensors, weights and nodes of such a name.")
 def command(*, file: str, every: bool, sort: str | None, only: str) -> None:
-    """Show FILE in the terminal: a model, table, statistics file, report, or a batch's summary.json or job.json."""
+    """Show FILE in the terminal: a model, table, statistics file, report, or a batch's summary.json or job.json.
+
+    Of a directory with a report that is shown.
+    """
     from int8cal.describe import describe_file
 
     shown = screen()

@@ -32,6 +32,15 @@ def test_every_file_of_a_run_can_be_shown(call, sample_run, name):
     assert len(done.out.splitlines()) > 1
 
 
+def test_a_directory_stands_for_its_report_and_its_other_forms_lead_to_it(call, sample_run, tmp_path):
+    whole = call("inspect", sample_run / "report.json")
+    assert (call("inspect", sample_run).out, whole.code) == (whole.out, 0)
+    for name in ("report.html", "report.md"):
+        done = call("inspect", sample_run / name)
+        assert (done.code, done.message.endswith(f"; give {sample_run / 'report.json'}")) == (2, True)
+    assert "is a directory; give a file" in call("inspect", tmp_path).message
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [("a.onnx", 3), ("a.table.json", 6), ("a.stats.npz", 5), ("report.json", 2), ("nowhere", 2)],
