@@ -192,7 +192,10 @@ def _step_rows(document: Document) -> list[_Row]:
 def step_lines(document: Document, screen: Screen = WIDE) -> list[str]:
     """Show what each step of the recipe gave, and what their words mean, for who asked for it; else nothing."""
     rows = _step_rows(document)
-    said = "SQNR on the validation samples; why a step was dropped: Decisions in the report"
+    said = (
+        "SQNR on the validation samples, beside the model that a step was tried on, which need not be that of the line "
+        "above; why a step was dropped: Decisions in the report"
+    )
     words = [("", f"{word}: {means}") for word, means in explained(*(step.step for step in document.steps))]
     told = [(f"{label:{_LABEL}}", text) for label, text in [*rows, ("", said), *words]]
     return screen.aligned(told) if rows else []

@@ -52,6 +52,7 @@ def test_what_int8cal_added_is_said_where_float_nodes_are_counted(report):
 def test_explained_steps_say_what_their_words_mean(report):
     steps = (StepResult("second-order rounding", 30.0, 31.0, kept=True),)
     text = " ".join(" ".join(step_lines(document_of(replace(report, steps=steps)))).split())
+    assert "beside the model that a step was tried on, which need not be that of the line above" in text
     assert f"second-order rounding: {WORDS['second-order rounding']}" in text
     assert WORDS["residual codes"] not in text
 
