@@ -55,7 +55,7 @@ def _frames(
             raise DataError(
                 f"its truth has {truth.size} frames, and the model's output {score.size}",
                 where=origin,
-                do="write one 0 or 1 for each frame of the output",
+                do="write one 0 or 1 for each frame of the output, or give class scores a metric of your own",
             )
         if not np.isin(truth, (0, 1)).all():
             raise DataError(

@@ -143,7 +143,7 @@ def test_f1_and_auc_of_frames(truth):
     assert f1({"p": scores}, None, origins) == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
     pairs = [(p, n) for p in (0.9, 0.4, 0.8) for n in (0.6, 0.1)]
     assert auc({"p": scores}, None, origins) == pytest.approx(np.mean([p > n for p, n in pairs]))
-    with pytest.raises(DataError, match="has 3 frames, and the model's output 2"):
+    with pytest.raises(DataError, match=r"has 3 frames, and the model's output 2; .* class scores a metric"):
         f1({"p": scores[[1, 0]]}, None, origins)
 
 

@@ -24,8 +24,12 @@ def test_a_file_of_several_samples_has_a_row_for_each(tmp_path):
 
 
 def test_missing_truth_is_told_with_where_it_should_be(truth, tmp_path):
-    with pytest.raises(DataError, match=r'no folder "town.truth" beside "town"'):
+    with pytest.raises(DataError, match=r'no folder "town.truth" beside "town"; put the truth there'):
         truth_of(str(tmp_path / "town" / "0.jpg"), ".json")
+    with pytest.raises(
+        DataError, match=r'lies in no folder .*; move it into one, such as "val", and its truth into "val'
+    ):
+        truth_of("frames.npz[0]", ".json")
     truth(".json", [[]])
     with pytest.raises(DataError, match=r"has no truth: expected .*9.png or .*9.npy"):
         truth_of(str(tmp_path / "val" / "town" / "9.jpg"), ".png", ".npy")
