@@ -29,6 +29,9 @@ _SAMPLES, _OUTPUTS = 4, 16
 # least of the computed first layers of seven real models that int8cal quantized is at 32.5 dB.
 _UNRELATED_DB = 3.0
 _INTACT_DB = 20.0
+# So many of a tensor's values outside its range say that the data are unlike those that the range was made from: raw
+# pixels in a model calibrated on normalized ones have 0.38 in the first layer.
+_CLIPPED = 0.1
 
 
 def exchanged_outputs(
@@ -89,6 +92,8 @@ def other_weights(layers: Sequence[LayerMetrics]) -> tuple[str, ...]:
     if first is None or first.sqnr_db is None or first.sqnr_db >= _UNRELATED_DB:
         return ()
     if any(layer.sqnr_db is not None and layer.sqnr_db < _INTACT_DB for layer in inputs):
+        return ()
+    if (first.outside or 0.0) > _CLIPPED:
         return ()
     what = f'the models differ from the first layer on: "{first.tensor}" ({first.op_type} {first.node})'
     why = "either the int8 model was made from another FP32 model, or that layer is broken"

@@ -1,5 +1,7 @@
 """Outputs under each other's names, and weights of another model; tests/verdict has whole jobs."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -73,3 +75,9 @@ def test_a_first_layer_unlike_that_of_the_fp32_model_is_told():
 )
 def test_other_weights_are_not_suspected_without_reason(ratios):
     assert other_weights(layers(*ratios)) == ()
+
+
+def test_a_first_layer_that_is_clipped_for_its_data_is_not_taken_for_another_models():
+    given, first = layers(40.0, -0.7)
+    assert other_weights((given, replace(first, outside=0.05))) != ()
+    assert other_weights((given, replace(first, outside=0.38))) == ()
