@@ -66,6 +66,7 @@ class JobResult:
         why: Why it ran, or why it did not.
         metrics: Name of a gate's figure -> value, None where it was not measured; empty without a report.
         gates: As in its report.
+        findings: What makes its figures untrustworthy, as in its report.
         seconds: Of the run that wrote the results, by the wall clock; None without results.
     """
 
@@ -81,6 +82,7 @@ class JobResult:
     why: str = ""
     metrics: dict[str, float | None] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
+    findings: tuple[str, ...] = ()
     seconds: float | None = None
 
     @property

@@ -262,6 +262,7 @@ def _ended(task: Task, decision: Decision, record: Record, document: Document, *
         station=station if record.exit_code else "",
         metrics=figures_of(document),
         gates=tuple(document.gates),
+        findings=tuple(map(str, document.findings)),
         seconds=record.seconds,
     )
 

@@ -151,6 +151,7 @@ def summary_markdown(results: Sequence[JobResult]) -> str:
         # the status of a gate that failed says what the error begins with
         station = f"{result.station}: " if result.status == "gate failed" else ""
         ending = ": ".join(filter(None, (result.status, result.error.removeprefix(station))))
+        ending += "; check the data" if result.findings else ""
         passed = gates_passed(result.gates)
         lines.append(_row((result.name, *figure_cells(result.metrics), passed, time, ending)))
     return "\n".join([*lines, "", describe_counts(results) + ".", ""])
@@ -208,6 +209,7 @@ def _job(task: Task, result: JobResult) -> dict[str, object]:
         "differs": {key: _text(text) for key, text in task.differs.items()},
         "metrics": result.metrics,
         "gates": [as_json(gate) for gate in result.gates],
+        "findings": [_text(finding) for finding in result.findings],
         "seconds": None if result.seconds is None else round(result.seconds, 3),
     }
 

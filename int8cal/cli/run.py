@@ -161,7 +161,7 @@ def _columns(tasks: Sequence[Task], names: Iterable[str]) -> Columns:
 
 
 def _reporter(quiet: set[str], columns: Columns) -> Callable[[JobResult, str], None]:
-    """Make what prints a job as it ends: what it printed, its error, its row.
+    """Make what prints a job as it ends: what it printed, its error, what its data show, its row.
 
     Args:
         quiet: Names of rows that are not shown.
@@ -176,6 +176,10 @@ def _reporter(quiet: set[str], columns: Columns) -> Callable[[JobResult, str], N
             # a bug's line names its log; it reads the same whatever job it came from
             say(result.error if result.station == Int8calError.station else f"{result.name}: {result.error}")
         if result.name not in quiet:
+            if result.findings and result.status != "failed":  # strict findings are its error
+                more = len(result.findings) - 1
+                others = f" (and {more} more, in the report)" if more else ""
+                say(f"{result.name}: check the data: {result.findings[0]}{others}")
             row = columns.line((result.name, *figure_cells(result.metrics), _ending(result)))
             tell_fitted([row], columns.hang)
             sys.stdout.flush()

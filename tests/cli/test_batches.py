@@ -303,7 +303,8 @@ class TestSeveralAtATime:
         done = call("run", file, "--jobs", 3, "--keep-going")
         assert done.code == 4
         assert rows(done)["two"] == "out/two"
-        told = [line for line in done.err.splitlines() if " jobs done, " not in line]  # which a slow machine gets too
+        # a slow machine gets progress too, and six samples are few
+        told = [line for line in done.err.splitlines() if " jobs done, " not in line and "check the data" not in line]
         assert {line.split(":")[1].strip() for line in told} == {"one", "three"}
 
     def test_a_process_that_dies_is_a_failed_job(self, call, batch):

@@ -75,7 +75,9 @@ def run(tmp_path, monkeypatch, capsys):
     def run(text=CHAIN, *arguments, gate="15"):
         Path("chain.yaml").write_text(textwrap.dedent(text).lstrip().replace("GATE", gate))
         code = main(["run", "chain.yaml", *arguments])
-        return (code, *capsys.readouterr())
+        out, err = capsys.readouterr()
+        # five samples are few
+        return code, out, "".join(line for line in err.splitlines(keepends=True) if "check the data" not in line)
 
     return run
 

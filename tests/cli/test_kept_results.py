@@ -341,7 +341,8 @@ def test_a_batch_goes_on_when_its_reader_leaves(folder):
     write(folder, "name: one", "name: two")
     process = start(folder, "batch.yaml")
     process.stdout.close()
-    assert process.stderr.read() == ""
+    told = process.stderr.read().splitlines()
+    assert [line.split(":")[1:3] for line in told] == [[" one", " check the data"], [" two", " check the data"]]
     process.stderr.close()
     assert process.wait(timeout=60) == 0
     assert {path.name for path in (folder / "out").iterdir()} == {"one", "two", "summary.json", "summary.md"}

@@ -1,11 +1,14 @@
 """`int8cal run`."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from int8cal.cli.console import shown_path
+from int8cal.data.checks import Finding
 from int8cal.errors import DataError, ModelError
 
 BATCH = "defaults: {data: d}\njobs: [{model: a.onnx}, {model: bb.onnx}, {model: c.onnx}]\n"
@@ -45,6 +48,17 @@ def test_rows_fit_the_terminal_whose_columns_have_no_room_as_values_behind_their
     else:
         assert lines[0].split()[:2] == ["job", "SQNR"]
     assert max(map(len, here("run", batch, "--dry-run").out.splitlines())) <= columns
+
+
+def test_what_is_found_about_the_data_is_told_with_the_job_and_in_the_summary(here, pipeline, batch):
+    found = (Finding("chance", "the FP32 model guesses", "check the labels"), Finding("drift", "unlike", "calibrate"))
+    pipeline.report = replace(pipeline.report, findings=found)
+    told = "int8cal: a: check the data: the FP32 model guesses; check the labels (and 1 more, in the report)"
+    done = here("run", batch, "--only", "a")
+    assert (done.code, done.err.splitlines()) == (0, [told])
+    assert json.loads(Path("summary.json").read_text())["jobs"][0]["findings"] == [str(each) for each in found]
+    assert "done; check the data |" in Path("summary.md").read_text()
+    assert here("run", batch, "--only", "a", "--quiet", "--rerun").err == ""
 
 
 def test_the_results_path_is_shown_without_detours(here, pipeline, tmp_path):
