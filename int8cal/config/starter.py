@@ -126,6 +126,8 @@ def _data(signature: Signature) -> list[str]:
             f"  #   shape of a sample: {_sample_shape(one, signature)}, dtype {one.dtype.name}",
             f"  #   .npz files do as well, with the key {_comment(one.name)}",
         ]
+        if one.shape is not None and len(one.shape) == 2:
+            lines.append("  #   a table does too: a .csv with a sample in each row, and as many columns of numbers")
     else:
         lines.append(
             _line("  path: calib", "a folder of .npz files, each one sample or a batch of them, with the keys")

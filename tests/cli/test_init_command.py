@@ -105,6 +105,7 @@ def test_one_float_input_may_be_npy(written):
     text, _ = written(layer([("x", TensorProto.FLOAT, ["n", 8])]))
     assert "a folder of .npy files" in text
     assert "shape of a sample: (8,), dtype float32" in text
+    assert "a table does too: a .csv with a sample in each row" in text
 
 
 @pytest.mark.parametrize(
