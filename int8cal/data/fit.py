@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _MOST_EMPTY = 1_000_000  # samples
 LABEL_KEYS = ("labels", "label")
 _TEXT_KINDS = "UT"  # numpy's two kinds of arrays of text
+# Why data may not feed an input, and what to do
+_FILLED = (
+    "is an input that data.preprocess.fill gives one number (--fill {key}=NUMBER)",
+    "leave out the one or the other",
+)
+_DEFAULT = (
+    "is an input whose value the model holds itself, as an initializer, which is a constant here",
+    "leave it out; where it changes from call to call, remove its initializer from the model",
+)
 
 
 @dataclass(frozen=True)
@@ -52,22 +61,10 @@ def match_inputs(keys: Iterable[str], signature: Signature, where: str) -> str |
     names = [spec.name for spec in signature.inputs]
     unknown = [key for key in found if key not in names and key not in LABEL_KEYS]
     missing = [name for name in names if name not in found]
-    twice = next((key for key in unknown if key in signature.filled), None)
-    if twice is not None:
-        raise DataError(
-            f'key "{twice}" is an input that data.preprocess.fill gives one number (--fill {twice}=NUMBER)',
-            where=where,
-            do="leave out the one or the other",
-            key=twice,
-        )
-    held = next((key for key in unknown if key in signature.defaults), None)
-    if held is not None:
-        raise DataError(
-            f'key "{held}" is an input whose value the model holds itself, as an initializer, which is a constant here',
-            where=where,
-            do="leave it out; where it changes from call to call, remove its initializer from the model",
-            key=held,
-        )
+    for key in unknown:
+        if key in signature.filled or key in signature.defaults:
+            what, do = _FILLED if key in signature.filled else _DEFAULT
+            raise DataError(f'key "{key}" {what.format(key=key)}', where=where, do=do, key=key)
     if unknown and not missing:
         raise DataError(
             f'key "{unknown[0]}" is not an input of the model',
