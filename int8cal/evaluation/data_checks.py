@@ -12,7 +12,7 @@ from int8cal.data.shards import told_missing
 from int8cal.numerics.intervals import proportion_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from int8cal.calibration.statistics import Statistics
     from int8cal.data.feeds import Feeds
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 CHANCE = 0.2
 # What the 95 % interval must exclude as well, so that few samples are not a verdict.
 _ORDINARY = 0.5
+# Samples of each label, in the mean, that other numbers of classes are told from; and so many of these are named.
+_EACH, _NUMBERS = 4, 4
 # Uncertainty of ranges: twice the standard error of the mean width of single samples' ranges. Drawing 2 to 32 samples
 # many times from eight real sets, the widths of the sets differ by 0.6 to 1.5 of that (one standard deviation, and the
 # median over tensors); it falls with the root of their number. At 0.1 sets stand that have 8 samples of photographs
@@ -214,12 +216,15 @@ def _beyond(layer: LayerMetrics) -> float:
     return max((layer.outside or 0.0) - (layer.clipped or 0.0), 0.0)
 
 
-def near_chance(drop: Drop | None, classes: int) -> tuple[Finding, ...]:
-    """Say that the FP32 model hardly does better than guessing.
+def near_chance(
+    drop: Drop | None, classes: int, answers: Mapping[tuple[int, int], int] | None = None
+) -> tuple[Finding, ...]:
+    """Say that the FP32 model hardly does better than guessing; and where it knows the classes, by other numbers.
 
     Args:
         drop: Top-1 accuracy; None without labels.
         classes: How many there are.
+        answers: Label, and the class that the FP32 model gives -> samples.
     """
     if drop is None or drop.fp32 is None or not drop.samples or classes < 2:
         return ()
@@ -228,12 +233,37 @@ def near_chance(drop: Drop | None, classes: int) -> tuple[Finding, ...]:
     low, high = proportion_interval(round(drop.fp32 * drop.samples), drop.samples)
     if drop.fp32 >= line or high >= ordinary:
         return ()
+    renamed, do = (
+        _renumbered(answers or {}),
+        "check the preprocessing, the order of colours and classes, and the labels",
+    )
+    if renamed:
+        do = "give labels the numbers that the model was trained with: --labels FILE, or numbers as the folders' names"
     return (
         Finding(
             "chance",
             f"the FP32 model is right on {100 * drop.fp32:.1f} % of {drop.samples} samples (95 % interval "
             f"{100 * low:.1f} to {100 * high:.1f} %), guessing among {classes} classes on {100 * guess:.3g} %: a drop "
-            "from there says nothing",
-            "check the preprocessing, the order of colours and classes, and the labels",
+            f"from there says nothing{renamed}",
+            do,
         ),
     )
+
+
+def _renumbered(answers: Mapping[tuple[int, int], int]) -> str:
+    """Say by which other numbers of classes the labels are what the model gives; "" where by none.
+
+    Each label's most frequent answer has to be another one's, and surely be given for most samples.
+    """
+    best: dict[int, tuple[int, int]] = {}
+    for (label, answer), count in sorted(answers.items()):
+        best[label] = max(best.get(label, (0, 0)), (count, -answer))
+    hits, samples = sum(count for count, _ in best.values()), sum(answers.values())
+    given = [-answer for _, answer in best.values()]
+    if samples < _EACH * len(best) or len(set(given)) < len(given) or len(given) < 2:
+        return ""
+    if proportion_interval(hits, samples)[0] < _ORDINARY:
+        return ""
+    pairs = [f"label {label} is its class {-answer}" for label, (_, answer) in best.items() if label != -answer]
+    more = ", ..." if len(pairs) > _NUMBERS else ""
+    return f"; with other numbers it is right on {100 * hits / samples:.1f} %: {', '.join(pairs[:_NUMBERS])}{more}"

@@ -233,7 +233,7 @@ def evaluate_pair(
         fastest=speed.fastest,
         failures=tuple(parts.failures),
         findings=(
-            *near_chance(comparison.metrics().top1, comparison.classes),
+            *near_chance(comparison.metrics().top1, comparison.classes, comparison.answers),
             *one_answer(comparison.samples, still=comparison.still),
             *drift(layers),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ class OutputComparison:
         self._agree = 0
         self._topk = {1: PairedCounts(), 5: PairedCounts()}
         self._classes = 0
+        self.answers: Counter[tuple[int, int]] = Counter()  # label, and the first model's class -> samples
 
     def add(self, sample: Sample, fp32: Arrays, int8: Arrays) -> None:
         """Compare one sample.
@@ -402,6 +404,7 @@ class OutputComparison:
                 do="check the label file or the order of the class folders",
                 label=sample.label,
             )
+        self.answers[sample.label, int(first.argmax())] += 1
         ranks = rank_of(first, sample.label), rank_of(second, sample.label)
         for k, counts in self._topk.items():
             self._topk[k] = counts + paired_counts(ranks[0] < k, ranks[1] < k)

@@ -32,6 +32,25 @@ def test_accuracy_above_chance_is_not_told(fp32, samples, classes):
     assert near_chance(accuracy(fp32, samples), classes) == ()
 
 
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (
+            {(0, 2): 19, (0, 0): 1, (1, 0): 20, (2, 1): 20},
+            "label 0 is its class 2, label 1 is its class 0, label 2 is its class 1",
+        ),
+        ({(0, 1): 20, (1, 0): 20, (2, 2): 2, (2, 0): 18}, ""),  # two labels are one class of the model
+        ({(0, 1): 9, (0, 0): 8, (1, 2): 9, (1, 1): 8, (2, 0): 9, (2, 2): 8}, ""),  # right on half of them, by chance
+        ({(0, 1): 2, (1, 2): 2, (2, 0): 2}, ""),  # too few to tell
+        ({}, ""),
+    ],
+)
+def test_labels_that_are_numbered_otherwise_are_told(answers, told):
+    (found,) = near_chance(accuracy(0.02, 60), 3, answers)
+    assert (told in found.text) if told else ("other numbers" not in found.text)
+    assert ("--labels FILE" in found.do) == bool(told)
+
+
 def test_without_labels_nothing_is_told():
     assert near_chance(None, 10) == ()
 
