@@ -110,7 +110,7 @@ def _require_possible(path: Path, *, directory: bool) -> None:
         if len(os.fsencode(part)) > _LONGEST_NAME:
             what = f"the name {part[:20]}... is longer than {_LONGEST_NAME} bytes"
             raise OutputError(what, where=f"{str(path)[:60]}...", do="give a shorter name")
-    for each in (path, *path.parents):
+    for each in (*reversed(path.parents), path):  # the first that cannot be is named, not what lies behind it
         try:
             each.stat()
         except OSError as error:
