@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from int8cal.errors import Int8calError, ModelError, StatisticsError, TableError, UsageError, printable
 from int8cal.extras import extra_hint
-from int8cal.io.paths import exists, require_readable
+from int8cal.io.paths import REPORT, exists, require_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ def describe_file(path: Path, screen: Screen) -> list[str]:
     Raises:
         Int8calError: The file is missing or of none of these kinds.
     """
-    inside = path / "report.json"
+    inside = path / REPORT
     path = inside if exists(inside) else path
     require_readable(path, _kind_by_name(path), "give a file")
     kind = _kind(path)

@@ -82,8 +82,9 @@ def find(text: str) -> Found:
         root, paths, file = _files_here(text)
     kinds = {path: kind for path in paths if (kind := _kind(path)) is not None}
     if not file:
-        tables = {path.with_name(f"{path.name.removesuffix(TABLE)}{STATISTICS}") for path in paths}
-        kinds = {path: kind for path, kind in kinds.items() if path not in tables}
+        tables = [path for path in paths if path.name.endswith(TABLE)]
+        beside = {path.with_name(path.name.removesuffix(TABLE) + STATISTICS) for path in tables}
+        kinds = {path: kind for path, kind in kinds.items() if path not in beside}
         others = not TEXTS.issuperset(kinds.values())
         kinds = {path: kind for path, kind in kinds.items() if path.name != LABELS and not (others and kind in TEXTS)}
     if not kinds:

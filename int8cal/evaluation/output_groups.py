@@ -234,16 +234,19 @@ class _Graph:
 
     def _continues_input(self, name: str) -> bool:
         """Whether an output is an input with more joined on, as the keys and values are that a decoder reads again."""
-        node = self._index.producer.get(name)
-        while node is not None and node.op_type in ("Identity", "Cast"):
-            node = self._index.producer.get(node.input[0])
+        node = self._index.producer.get(self._same_values(name)[-1])
         return node is not None and node.op_type == "Concat" and not self._index.inputs.isdisjoint(node.input)
 
-    def _is_scored(self, name: str, axis: int, rank: int) -> bool:
-        """Whether a Softmax or an ArgMax reads a tensor along an axis."""
+    def _same_values(self, name: str) -> list[str]:
+        """Name the tensors that have a tensor's values: itself, and those that it is an Identity or a Cast of."""
         same = [name]
         while (node := self._index.producer.get(same[-1])) is not None and node.op_type in ("Identity", "Cast"):
             same.append(node.input[0])
+        return same
+
+    def _is_scored(self, name: str, axis: int, rank: int) -> bool:
+        """Whether a Softmax or an ArgMax reads a tensor along an axis."""
+        same = self._same_values(name)
         readers = [use.node for each in same for use in self._index.uses.get(each, ()) if use.slot == 0]
         return any(self._axis_of(node) % rank == axis for node in readers if node.op_type in _DECIDING)
 

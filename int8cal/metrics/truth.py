@@ -69,14 +69,11 @@ def _folder(path: Path, origin: str) -> tuple[Path, Path]:
         beside = above.with_name(above.name + END) if above.name else None
         if beside is not None and beside.is_dir():
             return beside, path.relative_to(above)
-    nearest = path.parent.name
-    if not nearest:
-        what, do = (
-            "has no truth: it lies in no folder that one with truth could stand beside",
-            (f'move it into one, such as "val", and its truth into "val{END}"'),
-        )
-    else:
+    if nearest := path.parent.name:
         what, do = f'has no truth: there is no folder "{nearest}{END}" beside "{nearest}"', "put the truth there"
+    else:
+        what = "has no truth: it lies in no folder that one with truth could stand beside"
+        do = f'move it into one, such as "val", and its truth into "val{END}"'
     raise DataError(what, where=origin, do=f"{do}, or write a metric of your own")
 
 
