@@ -238,7 +238,10 @@ def near_chance(
         "check the preprocessing, the order of colours and classes, and the labels",
     )
     if renamed:
-        do = "give labels the numbers that the model was trained with: --labels FILE, or numbers as the folders' names"
+        do = (
+            "number the labels in the order of the classes that the model was trained with: --labels FILE, "
+            "or numbers as the folders' names"
+        )
     return (
         Finding(
             "chance",
