@@ -179,7 +179,7 @@ def count_planned(job: Job, planned: Planned, checkpoint: Checkpoint) -> Statist
     statistics = _collected(job, planned, None, ahead, keep=0, checkpoint=checkpoint).statistics
     parts = _count_bodies(job, planned, feeds, None, keep=0)
     counted = {path: part.result().statistics for path, part in parts.items() if part.seen}
-    return replace(statistics, bodies=counted, preprocess=noted(feeds))
+    return replace(statistics, bodies=counted, preprocess=noted(feeds), divided=feeds.divided)
 
 
 def calibrate_planned(

@@ -157,6 +157,13 @@ class TensorStatistics:
         """Whether the per-channel histogram holds every value, as it does where the channels may be rescaled."""
         return self.channels is not None and int(self.channels.counts.sum()) == int(self.counts.sum())
 
+    def has_all_of(self, other: TensorStatistics) -> bool:
+        """Tell whether all values of another tensor's statistics are among these."""
+        if other.zeros > self.zeros or not np.isin(other.bins, self.bins, assume_unique=True).all():
+            return False
+        here = self.counts[np.searchsorted(self.bins, other.bins)]
+        return bool((other.counts <= here).all()) and self.minimum <= other.minimum and other.maximum <= self.maximum
+
     def __add__(self, other: TensorStatistics) -> TensorStatistics:
         if (self.channels is None) != (other.channels is None):
             raise StatisticsError(
@@ -193,6 +200,7 @@ class Statistics:
             one that was never run is missing.
         shards: The parts of the data that they are of; none for all of it.
         preprocess: How samples became inputs, as `data.preprocessing.noted` has it; None where nobody noted it.
+        divided: What the shards are parts of, as `Feeds.divided` has it; "" where nobody noted it.
     """
 
     model_sha256: str
@@ -203,6 +211,7 @@ class Statistics:
     bodies: Mapping[str, Statistics] = field(default_factory=dict)
     shards: frozenset[Shard] = frozenset()
     preprocess: Mapping[str, object] | None = None
+    divided: str = ""
 
     def __repr__(self) -> str:
         return f"Statistics(samples={self.samples}, tensors={len(self.tensors)}, model={self.model_sha256[:12]})"
@@ -233,8 +242,8 @@ class Statistics:
         """Merge two shards: bit-identical to one run over all their samples.
 
         Raises:
-            StatisticsError: the shards are of different models or planned tensors, or treat padding or samples
-                differently; names both.
+            StatisticsError: the shards are of different models or planned tensors, treat padding or samples
+                differently, or are no different parts of one choice of samples; names both.
         """
         if not isinstance(other, Statistics):
             return NotImplemented
@@ -250,17 +259,26 @@ class Statistics:
                 f"shards with different preprocessing do not add ({told})",
                 do="preprocess the samples of every shard alike",
             )
+        _require_other_parts(self, other)
         total = self._added(other)
         bodies = {
             path: first if second is None else second if first is None else first._added(second)  # noqa: SLF001
             for path in sorted(self.bodies.keys() | other.bodies.keys())
             for first, second in [(self.bodies.get(path), other.bodies.get(path))]
         }
+        shards = together(self.shards, other.shards)
         return replace(
             total,
             bodies={path: each for path, each in bodies.items() if each is not None},
-            shards=together(self.shards, other.shards),
+            shards=shards,
             preprocess=self.preprocess if noted else None,
+            divided=self.divided if shards and self.divided == other.divided else "",
+        )
+
+    def holds(self, other: Statistics) -> bool:
+        """Tell whether all values of other statistics are among these, as of samples that were counted here too."""
+        return self.tensors.keys() == other.tensors.keys() and all(
+            value.has_all_of(other.tensors[name]) for name, value in self.tensors.items()
         )
 
     def _added(self, other: Statistics) -> Statistics:
@@ -279,6 +297,25 @@ class Statistics:
             {name: _add_tensors(name, value, other.tensors[name]) for name, value in self.tensors.items()},
             tally((*self.padding, *other.padding)),
         )
+
+
+def _require_other_parts(first: Statistics, second: Statistics) -> None:
+    """Refuse to add parts of different choices of samples, or a part to itself.
+
+    Raises:
+        StatisticsError: Both note what they are parts of, and it differs or they share a part.
+    """
+    if not (first.divided and second.divided):
+        return
+    if first.divided != second.divided:
+        raise StatisticsError(
+            "shards of different sets of samples do not add (other files, --samples or --seed)",
+            do="count every shard with the same ones; of several sets, merge the shards of each by themselves first",
+        )
+    both = sorted(first.shards & second.shards)
+    if both:
+        which = ", ".join(map(str, both))
+        raise StatisticsError(f"shard {which} is in both, and would count twice", do="leave one out")
 
 
 def merge(shards: Iterable[Statistics]) -> Statistics:

@@ -60,6 +60,7 @@ def statistics_to_bytes(statistics: Statistics) -> bytes:
         **_figures(statistics),
         **({"bodies": [{"path": path, **_figures(each)} for path, each in bodies]} if bodies else {}),
         **({"shards": [str(each) for each in sorted(statistics.shards)]} if statistics.shards else {}),
+        **({"divided": statistics.divided} if statistics.divided else {}),
         **({} if statistics.preprocess is None else {"preprocess": dict(statistics.preprocess)}),
     }
     arrays: dict[str, npt.NDArray[Any]] = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
@@ -185,7 +186,10 @@ def read_statistics(file: IO[bytes], where: str) -> Statistics:
         shards = frozenset(Shard.parse(each) for each in header.get("shards", []))
         preprocess = header.get("preprocess")
         _require(preprocess is None or type(preprocess) is dict, "preprocess")
-        return replace(_read(header, sha256, arrays), bodies=bodies, shards=shards, preprocess=preprocess)
+        divided = header.get("divided", "")
+        _require(type(divided) is str, "divided")
+        whole = _read(header, sha256, arrays)
+        return replace(whole, bodies=bodies, shards=shards, preprocess=preprocess, divided=divided)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise StatisticsError(f"is damaged ({error})", where=where, do="calibrate again") from error
 
@@ -321,21 +325,51 @@ def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False
     require_free(output, overwrite=overwrite)
     require_apart((output,), inputs)
     total = load_statistics(inputs[0])
-    seen, several = {total.fingerprint: inputs[0]}, [total.shards]
-    warnings = []
+    seen, several = {total.fingerprint: 0}, [total.shards]
     for index, path in enumerate(inputs[1:], 1):
         more = load_statistics(path)
-        if more.fingerprint in seen:
-            warnings.append(f"{path} holds the same samples as {seen[more.fingerprint]}; they count twice")
-        seen[more.fingerprint] = path
+        same = seen.setdefault(more.fingerprint, index)
+        if same < index and more.samples and not _are_apart(more.shards, several[same]):
+            where = f"{inputs[same]} and {path}"
+            raise StatisticsError("hold the same samples, which would count twice", where=where, do="leave one out")
         several.append(more.shards)
         try:
             total += more
         except StatisticsError as error:
             error.where = error.where or _pair(inputs[:index], path)
             raise
+    _require_outside(inputs, several)
     save_statistics(total, output)
-    return MergeOutcome(total.samples, (*warnings, *_odd_shards(several, total.shards)), total.shards)
+    return MergeOutcome(total.samples, tuple(_odd_shards(several, total.shards)), total.shards)
+
+
+def _are_apart(first: frozenset[Shard], second: frozenset[Shard]) -> bool:
+    """Tell whether two files are of different shards, which may well hold copies of one sample."""
+    return bool(first and second) and first.isdisjoint(second)
+
+
+def _require_outside(inputs: Sequence[Path], several: Sequence[frozenset[Shard]]) -> None:
+    """Refuse shards whose samples are counted in a file of no shard, such as the sum of all of them.
+
+    Args:
+        inputs: The files.
+        several: The shards of each.
+
+    Raises:
+        StatisticsError: Names a shard's file and the other one.
+    """
+    if not any(several):
+        return
+    for whole in (path for path, shards in zip(inputs, several, strict=True) if not shards):
+        held = load_statistics(whole)
+        for path, shards in zip(inputs, several, strict=True):
+            if shards and held.holds(load_statistics(path)):
+                raise StatisticsError(
+                    f"all that was counted in shard {', '.join(map(str, sorted(shards)))} is in the other file too, so "
+                    "that its samples would count twice",
+                    where=f"{path} and {whole}",
+                    do="leave one out; where these are two sets, merge the shards of each by themselves first",
+                )
 
 
 def _odd_shards(several: Sequence[frozenset[Shard]], there: frozenset[Shard]) -> list[str]:

@@ -23,6 +23,7 @@ from int8cal.data.labels import COLUMN, NONE, NoClasses, find_labels, own_labels
 from int8cal.data.lines import LinesPart, columns_of, open_lines
 from int8cal.data.padding import tally
 from int8cal.data.preprocessing import filled, of_images
+from int8cal.data.shards import divided_of
 from int8cal.data.trimming import Trimmer
 from int8cal.errors import DataError, ModelError
 from int8cal.preprocess import Preprocess
@@ -57,6 +58,7 @@ class Feeds:
         made: How samples were made of arrays that hold several, in a line.
         padding: What padding the samples of the last pass had.
         mixed: That rows are taken for samples which the model does not keep apart, where that was found.
+        divided: What a shard is a part of, as a hash of the list of all chosen samples; "" where it is no shard.
     """
 
     def __init__(
@@ -72,13 +74,14 @@ class Feeds:
         preprocess: Preprocess | None = None,
         skipped: tuple[str, ...] = (),
         made: tuple[str, ...] = (),
+        divided: str = "",
         trim: Callable[[Sample], Sample] | None,
     ) -> None:
         self.count, self.labelled, self.labels, self.no_classes = stream.count, labelled, labels, no_classes
         self.images, self.prepared, self.preprocess, self.name = images, prepared, preprocess, stream.name
         self.skipped, self.made = list(skipped), made
         self.padding: tuple[Padding, ...] = ()
-        self.signature, self.mixed = signature, tuple[Finding, ...]()
+        self.signature, self.mixed, self.divided = signature, tuple[Finding, ...](), divided
         self._stream, self._skipped_at_open, self._trim = stream, skipped, trim
 
     def spread(self, count: int) -> list[Sample]:
@@ -225,7 +228,7 @@ def feeds_of(
 ) -> Feeds:
     """Make feeds of a function in memory that returns an iterable of feed dicts; see `CallStream` and `open_feeds`."""
     stream = CallStream("data", function, signature, samples, shard)
-    return Feeds(stream, signature, labelled=False, trim=trim)
+    return Feeds(stream, signature, labelled=False, divided=divided_of(shard, str(samples)), trim=trim)
 
 
 def _open_callable(
@@ -247,7 +250,8 @@ def _open_callable(
     first = next(stream.read([]), None)
     if first is None:
         raise _nothing_in(shard, settings.path)
-    return Feeds(stream, signature, labelled=first.label is not None, trim=trim)
+    divided = divided_of(shard, str(settings.samples))
+    return Feeds(stream, signature, labelled=first.label is not None, divided=divided, trim=trim)
 
 
 def _open_files(
@@ -285,7 +289,8 @@ def _open_files(
     # rows of numbers are what arrays hold
     prepared = prepared and not all(isinstance(part, LinesPart) and part.plan.plain for _, part in parts)
     images = found.kind == "image"
-    read = _Read(signature, [part for _, part in parts], constant, prepared, images, tuple(skipped), made)
+    places = [place for place, _ in parts]
+    read = _Read(signature, [part for _, part in parts], places, constant, prepared, images, tuple(skipped), made)
     return _feeds(settings, read, labels, trim, shard)
 
 
@@ -313,7 +318,7 @@ def _open_dataset(
     plan = plan_rows(dataset.kinds, rest, settings, settings.preprocess)
     part = part_of(dataset, plan)
     labels = None if part.labels is None else own_labels([part], declared=column)
-    read = _Read(signature, [part], constant, prepared=True, images=plan.image is not None)
+    read = _Read(signature, [part], [""], constant, prepared=True, images=plan.image is not None)
     return _feeds(settings, read, labels, trim, shard)
 
 
@@ -326,10 +331,11 @@ def _with_stored(settings: DataSettings, stored: Preprocess | None, *, prepared:
 
 @dataclass(frozen=True)
 class _Read:
-    """What was opened; `constant`: feeds that are the same in every sample. Else as in `Feeds`."""
+    """What was opened; `places`: where each file lies; `constant`: feeds alike in every sample. Else as in `Feeds`."""
 
     signature: Signature
     parts: Sequence[Part]
+    places: Sequence[str]
     constant: Feed
     prepared: bool
     images: bool
@@ -346,9 +352,7 @@ def _feeds(
 ) -> Feeds:
     """Make feeds of the samples that are asked for."""
     no_classes = labels if isinstance(labels, NoClasses) else None
-    stream, labels = _chosen(
-        settings, read.parts, None if isinstance(labels, NoClasses) else labels, read.constant, shard
-    )
+    stream, labels, divided = _chosen(settings, read, None if isinstance(labels, NoClasses) else labels, shard)
     return Feeds(
         stream,
         read.signature,
@@ -360,6 +364,7 @@ def _feeds(
         preprocess=settings.preprocess,
         skipped=read.skipped,
         made=read.made,
+        divided=divided,
         trim=trim,
     )
 
@@ -373,9 +378,10 @@ def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[s
 
 
 def _chosen(
-    settings: DataSettings, parts: Sequence[Part], labels: Labels | None, constant: Feed, shard: Shard | None
-) -> tuple[FileStream, Labels | None]:
-    """Choose as many samples as are asked for, all where there are no more, and of these the shard's."""
+    settings: DataSettings, read: _Read, labels: Labels | None, shard: Shard | None
+) -> tuple[FileStream, Labels | None, str]:
+    """Choose as many samples as are asked for, or all, and of these the shard's; say what it is a part of."""
+    parts = read.parts
     rows = np.array([part.rows for part in parts])
     places = np.stack([np.repeat(np.arange(len(parts)), rows), np.arange(rows.sum())], axis=1)
     places[:, 1] -= np.repeat(np.cumsum(rows) - rows, rows)  # a file's rows count from 0
@@ -384,6 +390,7 @@ def _chosen(
         # RandomState's stream is frozen for good, so the choice outlives numpy versions
         order = np.random.RandomState(settings.seed % 2**32).permutation(len(places))
         kept = np.sort(order[: settings.samples])
+    divided = divided_of(shard, *read.places, rows=places[kept])
     if shard is not None:
         kept = kept[shard.slice]
         if not len(kept):
@@ -392,7 +399,8 @@ def _chosen(
         places = places[kept]
         labels = None if labels is None else replace(labels, values=tuple(labels.values[index] for index in kept))
     values = None if labels is None else labels.values
-    return FileStream(settings.path, tuple(parts), places, values, settings.skip_bad, constant), labels
+    stream = FileStream(settings.path, tuple(parts), places, values, settings.skip_bad, read.constant)
+    return stream, labels, divided
 
 
 def _openers(

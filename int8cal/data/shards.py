@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from int8cal.numerics import Int64
 
 T = TypeVar("T")
 
@@ -57,6 +60,22 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"
+
+
+def divided_of(shard: Shard | None, *of: str, rows: Int64 | None = None) -> str:
+    """Return a hash of what a shard is a part of, the same wherever the data lies; "" of what is no shard.
+
+    Args:
+        shard: The part.
+        of: Places of all files, or what else tells one choice of samples from another.
+        rows: (file, row) of all chosen samples.
+    """
+    if shard is None:
+        return ""
+    digest = hashlib.sha256("\0".join(of).encode("utf-8", "surrogateescape"))
+    if rows is not None:
+        digest.update(rows.astype("<i8").tobytes())
+    return digest.hexdigest()[:32]
 
 
 def together(first: frozenset[Shard], second: frozenset[Shard]) -> frozenset[Shard]:

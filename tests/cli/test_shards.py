@@ -1,9 +1,11 @@
 """`int8cal calibrate --shard K/N`, `merge`, and `calibrate --stats`: the bytes of one run over everything."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -115,7 +117,7 @@ def test_a_shard_that_cannot_be_is_one_line(call, work, arguments, code, text):
     assert sorted(work.iterdir()) == before
 
 
-def test_merge_tells_which_shards_are_missing_and_which_count_twice(call, work):
+def test_merge_tells_which_shards_are_missing(call, work):
     count(call, 5, "--data", "data")
     count(call, 2, "--data", "data", "-o", "halves")
     parts = {number: f"net-shards/net.{number}-of-5.stats.npz" for number in range(1, 6)}
@@ -123,15 +125,60 @@ def test_merge_tells_which_shards_are_missing_and_which_count_twice(call, work):
     others = "; merge them too, or ranges follow the others alone"
     assert done.err == f"int8cal: warning: 3 of 5 shards missing: 2, 3, 5{others}\n"
     assert done.out.endswith(" samples from 2 files, 2 of 5 shards\n")
-    done = call("merge", "some.stats.npz", parts[4], parts[2], "-o", "more.stats.npz")
-    assert done.err.splitlines() == [
-        "int8cal: warning: shard 4/5 is there more than once; its samples count twice",
-        f"int8cal: warning: 2 of 5 shards missing: 3, 5{others}",
-    ]
     done = call("merge", "some.stats.npz", parts[2], parts[3], parts[5], "-o", "all.stats.npz")
     assert done.err == ""
     done = call("merge", "halves/net.1-of-2.stats.npz", parts[2], "-o", "odd.stats.npz")
     assert done.err == "int8cal: warning: these are shards of 2 and 5; samples may count twice\n"
+
+
+def test_merge_refuses_what_would_count_twice(call, work):
+    count(call, 3, "--data", "data")
+    parts = [f"net-shards/net.{number}-of-3.stats.npz" for number in (1, 2, 3)]
+    assert call("merge", *parts, "-o", "all.stats.npz").code == 0
+    assert call("merge", *parts[:2], "-o", "some.stats.npz").code == 0
+    for files, text in (
+        ((parts[0], parts[0]), f"{parts[0]} and {parts[0]}: hold the same samples, which would count twice; leave one"),
+        (("some.stats.npz", parts[1]), f"some.stats.npz and {parts[1]}: shard 2/3 is in both, and would count twice"),
+        (
+            (parts[1], "all.stats.npz"),
+            f"{parts[1]} and all.stats.npz: all that was counted in shard 2/3 is in the other",
+        ),
+    ):
+        done = call("merge", *files, "-o", "sum.stats.npz")
+        assert (done.code, done.out) == (5, "")
+        assert text in done.message
+        assert not (work / "sum.stats.npz").exists()
+    assert call("calibrate", "net.onnx", "--data", "feeds:some", *QUICK, "-o", "other").code == 0
+    assert call("merge", parts[1], "other/net.stats.npz", "-o", "sum.stats.npz").code == 0
+
+
+def test_shards_that_hold_copies_of_one_sample_merge(call, work):
+    (work / "copies").mkdir()
+    for name in ("a", "b"):
+        np.save(work / "copies" / f"{name}.npy", np.arange(8, dtype=np.float32))
+    count(call, 2, "--data", "copies")
+    done = call("merge", *sorted((work / "net-shards").iterdir()), "-o", "sum.stats.npz")
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("data", "--samples", "12"), ("data", "--samples", "11", "--seed", "5"), ("more", "--samples", "11")],
+    ids=["samples", "seed", "files"],
+)
+def test_shards_of_other_samples_do_not_merge(call, work, other):
+    shutil.copytree(work / "data", work / "more")
+    shutil.copy(work / "more" / "0.npy", work / "more" / "3.npy")
+    given = ("calibrate", "net.onnx", "--quiet", "-o", "parts")
+    assert call(*given, "--data", "data", "--samples", "11", "--shard", "1/2").code == 0
+    assert call(*given, "--data", *other, "--shard", "2/2").code == 0
+    done = call("merge", "parts/net.1-of-2.stats.npz", "parts/net.2-of-2.stats.npz", "-o", "sum.stats.npz")
+    assert done.code == 5
+    assert "shards of different sets of samples do not add (other files, --samples or --seed)" in done.message
+    # the same files elsewhere are the same samples
+    shutil.copytree(work / "data", work / "elsewhere")
+    assert call(*given, "--data", "elsewhere", "--samples", "11", "--shard", "2/2", "--overwrite").code == 0
+    assert call("merge", "parts/net.1-of-2.stats.npz", "parts/net.2-of-2.stats.npz", "-o", "sum.stats.npz").code == 0
 
 
 def test_what_is_made_of_some_shards_says_so_everywhere(call, work):
