@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import math
+from collections import Counter
 from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from int8cal.calibration.ranges import TYPES, TensorEntry
@@ -97,7 +99,7 @@ def load_table(path: Path) -> CalibrationTable:
 def parse_table(text: str, where: str) -> CalibrationTable:
     """Parse the JSON text of a table; see load_table."""
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=partial(_each_once, where=where))
     except json.JSONDecodeError as error:
         raise TableError(f"is not JSON ({error.msg})", where=f"{where}:{error.lineno}", do="mend the line") from error
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
@@ -133,6 +135,19 @@ def parse_table(text: str, where: str) -> CalibrationTable:
         raise TableError(f"has no {error.args[0]!r} part", where=where, do="calibrate again") from error
     except (TypeError, AttributeError, ValueError) as error:
         raise TableError(f"is malformed ({error})", where=where, do="calibrate again") from error
+
+
+def _each_once(pairs: list[tuple[str, Any]], *, where: str) -> dict[str, Any]:
+    """Make an object of JSON of its keys and values; of a key that is there twice an edit would be lost.
+
+    Raises:
+        TableError: Names the key.
+    """
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise TableError(f'key "{twice}" is given twice', where=where, do="keep one of them")
+    return made
 
 
 def _require_finite(document: object, where: str) -> None:

@@ -251,6 +251,16 @@ def test_an_unknown_version_is_refused(document, version):
     refused(document | {"version": version}, "reads up to 1; update int8cal")
 
 
+def test_a_key_that_is_there_twice_is_named(document):
+    text = json.dumps(document)
+    name = next(iter(document["tensors"]))
+    entry = json.dumps(document["tensors"][name])
+    with pytest.raises(TableError, match=f'm.table.json: key "{name}" is given twice; keep one of them'):
+        parse_table(text.replace('"tensors": {', f'"tensors": {{"{name}": {entry}, ', 1), "m.table.json")
+    with pytest.raises(TableError, match='key "scale" is given twice'):
+        parse_table(text.replace('"scale": ', '"scale": 9.0, "scale": ', 1), "m.table.json")
+
+
 def test_a_missing_or_binary_file_cannot_be_read(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     for path, what in (
