@@ -83,8 +83,8 @@ def calibrate(
     names, meanings and defaults; `eval_data` is the path evaluation.data, and None for `activations` or `weights` takes
     the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
     leave layers in float until `gates` hold, on `eval_data` or on the data itself; they may be about a `metric` of your
-    own, "package.module:function" or the function itself. What is found about the data is a `DataWarning`, or with
-    `strict` an error.
+    own, "package.module:function" or the function itself; without `budget` both are refused. What is found about the
+    data is a `DataWarning`, or with `strict` an error.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
@@ -103,8 +103,11 @@ def calibrate(
     del given["progress"]
     path, stream = _source(data)
     job = _job(model, path, "calibrate", given)
-    if job.evaluation.gates and job.quantization.budget is None:
-        raise UsageError("gates without a budget decide nothing in calibrate", do="give budget, or call evaluate")
+    _require_heeded(given, feeds=stream is not None, preprocessed=uint8_input or eval_data is not None)
+    if job.quantization.budget is None:
+        for name, what in (("gates", "gates without a budget decide"), ("metric", "a metric without a budget decides")):
+            if given[name]:
+                raise UsageError(f"{what} nothing in calibrate", do="give budget, or call evaluate")
     if job.quantization.budget is not None and job.evaluation.data is None and isinstance(data, Iterator):
         raise UsageError("a budget reads the data more than once", do="give a list or a function, or eval_data")
     with placed_patterns(lambda key: key.rpartition(".")[2]), watching(progress):
@@ -179,6 +182,7 @@ def evaluate(
     del given["progress"]
     path, stream = _source(data)
     job = _job(fp32, path, "evaluate", given)
+    _require_heeded(given, feeds=stream is not None, preprocessed=False)
     with watching(progress):
         report = evaluate_models(
             _model(fp32),
@@ -223,6 +227,29 @@ def _source(data: Data) -> tuple[str, Callable[[], object] | None]:
     if callable(data):
         return "data", data
     return "data", lambda: data
+
+
+_OF_FILES = {  # keywords that say how files are read, and what does the same for feeds
+    "columns": "make the feeds of these columns",
+    "labels": 'yield them in each feed under the key "labels"',
+    "preprocess": "preprocess the arrays before they are given",
+}
+
+
+def _require_heeded(given: Mapping[str, object], *, feeds: bool, preprocessed: bool) -> None:
+    """Refuse what would have no effect on feeds, and a wrong one on figures.
+
+    Args:
+        given: The call's arguments.
+        feeds: Whether the data are feeds in memory, and no files.
+        preprocessed: Whether the preprocessing says how they were made, or is for other data.
+
+    Raises:
+        UsageError: Names the argument.
+    """
+    for name, do in _OF_FILES.items() if feeds else ():
+        if given.get(name) and not (name == "preprocess" and preprocessed):
+            raise UsageError(f"{name} is for data from files, and feeds are taken as they are", do=do)
 
 
 def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], given: Mapping[str, object]) -> Job:

@@ -124,6 +124,28 @@ def test_a_table_may_be_a_file(tmp_path):
         int8cal.quantize(model, tmp_path / "none.json")
 
 
+@pytest.mark.parametrize(
+    ("function", "settings", "told"),
+    [
+        ("calibrate", {"preprocess": {"scale": 0.1}}, "preprocess is for data from files, and feeds are taken as they"),
+        ("calibrate", {"columns": ["x"]}, "columns is for data from files"),
+        ("evaluate", {"preprocess": {"scale": 0.1}}, "preprocess is for data from files"),
+        (
+            "evaluate",
+            {"labels": "labels.csv"},
+            "labels is for data from files.*; yield them in each feed under the key",
+        ),
+        ("calibrate", {"metric": lambda outputs, labels: 1.0}, "a metric without a budget decides nothing"),
+    ],
+)
+@pytest.mark.parametrize("form", [iter, lambda feeds: lambda: feeds], ids=["iterator", "function"])
+def test_what_would_have_no_effect_is_refused(function, settings, told, form):
+    model, feeds = product()
+    models = (model,) if function == "calibrate" else (model, model)
+    with pytest.raises(UsageError, match=told):
+        getattr(int8cal, function)(*models, form(feeds), **settings)
+
+
 @pytest.mark.parametrize("wrong", [None, 3, b"m.onnx", {}])
 def test_what_is_no_model_and_no_table_is_told(wrong):
     model, feeds = product()

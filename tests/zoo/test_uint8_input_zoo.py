@@ -33,7 +33,8 @@ def test_sqnr_is_that_of_a_float_input_or_better(zoo, name, preprocess):
     ratio = {}
     for uint8 in (False, True):
         # inputs in one plane: a float input could have a second one
-        table = int8cal.calibrate(model, feeds, uint8_input=uint8, preprocess=preprocess, latency_allowance=0)
+        made = preprocess if uint8 else None
+        table = int8cal.calibrate(model, feeds, uint8_input=uint8, preprocess=made, latency_allowance=0)
         int8 = int8cal.quantize(model, table)
         pixels = pixels_of_model(int8)
         session = onnxruntime.InferenceSession(int8.SerializeToString(), providers=["CPUExecutionProvider"])
