@@ -472,7 +472,7 @@ def skipped_warnings(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
     shown = ", ".join(names[:3]) + ("…" if len(names) > 3 else "")
-    return (f"{len(names)} unreadable file(s) skipped: {shown}",)
+    return (f"{len(names)} unreadable file{'s' if len(names) > 1 else ''} skipped: {shown}",)
 
 
 def fewer_samples(data: DataSettings, samples: int) -> tuple[str, ...]:

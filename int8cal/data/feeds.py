@@ -374,7 +374,8 @@ def _require_rows(parts: Sequence[Part], settings: DataSettings, skipped: list[s
         return
     if skipped:
         raise _all_skipped(settings.path, skipped)
-    raise DataError(f"holds no sample: {len(parts)} file(s) with 0 rows", where=settings.path, do="add samples")
+    files = f"{len(parts)} file{'s' if len(parts) > 1 else ''}"
+    raise DataError(f"holds no sample: {files} with 0 rows", where=settings.path, do="add samples")
 
 
 def _chosen(

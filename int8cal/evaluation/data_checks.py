@@ -235,7 +235,7 @@ def near_chance(
         return ()
     renamed, do = (
         _renumbered(answers or {}),
-        "check the preprocessing, the order of colours and classes, and the labels",
+        "check the preprocessing (of images the order of colours too), the order of classes, and the labels",
     )
     if renamed:
         do = (

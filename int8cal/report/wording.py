@@ -67,7 +67,8 @@ def size(count: float) -> str:
 
 def smaller(fp32: float, int8: float) -> str:
     """Show how much smaller the int8 file is; both sizes in bytes, above 0."""
-    return f"{fp32 / int8:.2f}x smaller" if int8 <= fp32 else f"{int8 / fp32:.2f}x larger"
+    times = f"{max(fp32 / int8, int8 / fp32):.2f}"
+    return "about as large" if times == "1.00" else f"{times}x {'smaller' if int8 < fp32 else 'larger'}"
 
 
 def milliseconds(value: float | None) -> str:
