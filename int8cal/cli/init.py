@@ -10,10 +10,14 @@ import click
 from int8cal.cli import options
 from int8cal.cli.console import tell, tell_written
 
+_STANDARD_OUTPUT = "-"
+
 
 @click.command("init")
 @click.argument("model", type=options.PATH, metavar="MODEL")
-@click.option("-o", "--output", type=options.PATH, metavar="FILE", help="The YAML file (default ./<model>.yaml).")
+@click.option(
+    "-o", "--output", type=options.PATH, metavar="FILE", help="The YAML file (default ./<model>.yaml); - prints it."
+)
 @options.settings("output.overwrite")
 @click.pass_context
 def command(context: click.Context, *, model: str, output: str | None) -> None:
@@ -27,16 +31,19 @@ def command(context: click.Context, *, model: str, output: str | None) -> None:
     values, _ = options.settings_of(context)
     source = Path(model)
     path = Path(output) if output is not None else Path(source.name.removesuffix(".onnx") + ".yaml")
-    require_free(path, overwrite=bool(values.get("output.overwrite", False)))
     from int8cal.config.starter import starter_yaml
     from int8cal.io.atomic import atomic_write
 
+    if output == _STANDARD_OUTPUT:
+        click.echo(starter_yaml(source, Path()), nl=False)
+        return
+    require_free(path, overwrite=bool(values.get("output.overwrite", False)))
     atomic_write(path, starter_yaml(source, path.parent))
     tell(f"wrote {path}; fill in data, then: int8cal run {path} --dry-run")
 
 
 @click.command("schema")
-@click.option("-o", "--output", type=options.PATH, metavar="FILE", help="Write to FILE (default: print it).")
+@click.option("-o", "--output", type=options.PATH, metavar="FILE", help="Write to FILE (default or -: print it).")
 @options.settings("output.overwrite")
 @click.pass_context
 def schema(context: click.Context, *, output: str | None) -> None:
@@ -48,7 +55,7 @@ def schema(context: click.Context, *, output: str | None) -> None:
     from int8cal.config.json_schema import config_schema
 
     text = json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n"
-    if output is None:
+    if output is None or output == _STANDARD_OUTPUT:
         click.echo(text, nl=False)
         return
     from int8cal.io.atomic import atomic_write

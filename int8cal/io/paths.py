@@ -105,7 +105,9 @@ def require_possible(*files: Path) -> None:
 
 
 def _require_possible(path: Path, *, directory: bool) -> None:
-    """Refuse a path that no file or directory can have."""
+    """Refuse a path that no file or directory can have, or that stands for standard output elsewhere."""
+    if str(path) == "-":
+        raise OutputError("is not taken for standard output here", where="-", do="give the path of a file or directory")
     for part in path.parts:
         if len(os.fsencode(part)) > _LONGEST_NAME:
             what = f"the name {part[:20]}... is longer than {_LONGEST_NAME} bytes"

@@ -47,6 +47,14 @@ def written(tmp_path, monkeypatch):
     return written
 
 
+def test_a_dash_prints_the_yaml(written, tmp_path, capsys):
+    text, _ = written(layer([("x", TensorProto.FLOAT, ["n", 8])]))
+    capsys.readouterr()
+    assert main(["init", "net.onnx", "-o", "-"]) == 0
+    assert capsys.readouterr().out == text
+    assert not (tmp_path / "-").exists()
+
+
 def test_results_go_to_a_directory_that_is_free(written, tmp_path):
     _, job = written(photo_classifier())
     assert job.output.dir.name == "net-int8"

@@ -93,6 +93,29 @@ def test_node_names_that_int8cal_would_give_are_kept(call, tmp_path, data):
     assert len(names) == len(set(names))
 
 
+def warnings_of(folder):
+    return json.loads((folder / "report.json").read_text())["warnings"]
+
+
+def product(source, target, name, weight="W"):
+    return helper.make_node("MatMul", [source, weight], [target], name=name)
+
+
+@pytest.mark.parametrize("command", ["calibrate", "evaluate", "merge"])
+def test_a_dash_is_no_output(call, tmp_path, data, command):
+    onnx.save(network({"W": WEIGHT}, [product("x", "y", "p")]), tmp_path / "m.onnx")
+    assert call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency").code == 0
+    given = {
+        "calibrate": ("m.onnx", "--data", data),
+        "evaluate": ("m.onnx", "out/m.int8.onnx", "--data", data),
+        "merge": ("out/m.stats.npz",),
+    }
+    done = call(command, *given[command], "-o", "-")
+    assert (done.code, done.out) == (2, "")
+    assert "output: -: is not taken for standard output here" in done.message
+    assert not (tmp_path / "-").exists()
+
+
 def test_a_bias_of_minus_infinity_keeps_its_layer_in_float(call, tmp_path, data):
     bias = np.zeros(8, np.float32)
     bias[3] = -np.inf
