@@ -27,7 +27,7 @@ from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, 
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
 from int8cal.graph.load import load_model, model_files
-from int8cal.graph.passes.float32 import CONVERTED, float32_reference
+from int8cal.graph.passes.float32 import CONVERTED, float32_reference, told_shared
 from int8cal.graph.random_numbers import are_alike, can_repeat, random_ops
 from int8cal.graph.signature import signature_of
 from int8cal.job import DEFAULT_TARGET
@@ -243,6 +243,7 @@ def evaluate_pair(
             *saturated,
             *exchanged,
             *random,
+            *told_shared(reference),
             *other_weights(outer),
             *comparison.warnings(),
             *(line for other in others for line in other.warnings()),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -318,3 +319,17 @@ def apply(model: onnx.ModelProto, index: Index, rewrites: Sequence[Rewrite]) -> 
         if name in whole.constants or (name in index.uses and name not in read):
             del initializers[position]
     initializers.extend(constant(name, array) for name, array in whole.constants.items() if name in read)
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Give nodes without a name, or with another's name, one made of op type and first output."""
+    seen = Counter(node.name for node in graph.node)
+    for node in graph.node:
+        if seen[node.name] > 1:
+            node.name = ""
+    unnamed = [node for node in graph.node if not node.name]
+    if not unnamed:
+        return
+    names = Names(graph)
+    for node in unnamed:
+        node.name = names.node(f"{node.op_type}_{next((name for name in node.output if name), 'none')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import collections
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,11 +12,11 @@ from onnx import shape_inference
 
 from int8cal.errors import ModelError, TableError
 from int8cal.graph.bodies import Body, extracted
-from int8cal.graph.edit import Names, apply, refill, separate, without_initialized_inputs
+from int8cal.graph.edit import Names, apply, name_nodes, refill, separate, without_initialized_inputs
 from int8cal.graph.index import Index, attribute, walk
 from int8cal.graph.layers import SLOWER
 from int8cal.graph.load import Watched, blaming, file_sha256, load_model, model_sha256, require_float, require_text
-from int8cal.graph.ops import STANDARD
+from int8cal.graph.ops import STANDARD, is_standard
 from int8cal.graph.passes.affine import fold_affine
 from int8cal.graph.passes.ahead import factors_ahead
 from int8cal.graph.passes.clips import clips_before_moves, fold_clips
@@ -184,7 +184,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     copy.CopyFrom(model if least <= opset <= MAX_OPSET else with_values(model))  # onnx's converter reads values
     copy.ir_version = max(copy.ir_version, 7)  # before 4 the converter wants every initializer among the inputs
     without_initialized_inputs(copy.graph)
-    _name_nodes(copy.graph)
+    name_nodes(copy.graph)
     in_float32(copy)  # before the opset is raised: the converter adds constants of float32
     if opset < least:
         copy = raise_opset(copy, opset, where, least)
@@ -194,7 +194,7 @@ def normalize(model: onnx.ModelProto, where: str, least: int = MIN_OPSET) -> onn
     plain_casts(copy)
     outside_invariants(copy)
     for graph in graphs_within(copy.graph):
-        _name_nodes(graph)
+        name_nodes(graph)
     return copy
 
 
@@ -222,7 +222,7 @@ def finish(simplified: onnx.ModelProto, original: onnx.ModelProto) -> onnx.Model
     _restore_values(simplified.graph.input, original.graph.input)
     _restore_values(simplified.graph.output, original.graph.output)
     for graph in graphs_within(simplified.graph):
-        _name_nodes(graph)
+        name_nodes(graph)
     unit_gemms(simplified.graph)
     _infer_shapes(simplified)
     if constant_shapes(simplified):
@@ -309,20 +309,6 @@ def _infer_shapes(model: onnx.ModelProto) -> None:
     refill(model.graph.value_info, values)
 
 
-def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Give nodes without a name, or with another's name, one made of op type and first output."""
-    seen = collections.Counter(node.name for node in graph.node)
-    for node in graph.node:
-        if seen[node.name] > 1:
-            node.name = ""
-    unnamed = [node for node in graph.node if not node.name]
-    if not unnamed:
-        return
-    names = Names(graph)
-    for node in unnamed:
-        node.name = names.node(f"{node.op_type}_{next((name for name in node.output if name), 'none')}")
-
-
 def _restore_values(values: object, originals: object) -> None:
     by_name = {value.name: value for value in originals}  # type: ignore[attr-defined]
     for value in values:  # type: ignore[attr-defined]
@@ -334,9 +320,11 @@ def _require_tensors(model: onnx.ModelProto, where: str) -> None:
     mapped = {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
     for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
         for value in values:
-            if value.type.WhichOneof("value") not in (None, "tensor_type"):
+            found = value.type.WhichOneof("value")
+            if found not in (None, "tensor_type"):
+                what = found.removesuffix("_type")
                 raise ModelError(
-                    f"{kind} {value.name!r} is no tensor but a {value.type.WhichOneof('value').removesuffix('_type')}",
+                    f"{kind} {value.name!r} is no tensor but a{'n' if what == 'optional' else ''} {what}",
                     where=where,
                     do="export it with probabilities as a tensor (skl2onnx: options={'zipmap': False})"
                     if value.name in mapped
@@ -435,6 +423,11 @@ def require_layers(
     if plan.unquantized and all(each.reason in SLOWER for each in plan.unquantized):
         do = "int8 would only cost here: run the model in float, or name a runtime that has such a kernel with --target"
     reasons = "; ".join(f"{each.op_type} {each.node!r}: {each.reason}" for each in plan.unquantized[:3])
+    others = Counter(f"{node.domain}.{node.op_type}" for node in walk(prepared.model.graph) if not is_standard(node))
+    if others and not reasons:
+        listed = ", ".join(f"{op} {number}" for op, number in sorted(others.items())[:3])
+        reasons = f"it has ops of other domains, which are left as they are: {listed}"
+        do = "give the model as it was exported, before an optimizer made such nodes of ONNX's own"
     raise ModelError(
         "has no Conv, ConvTranspose, Gemm, MatMul, LSTM, GRU or RNN that can be quantized"
         + (f" ({reasons})" if reasons else ""),

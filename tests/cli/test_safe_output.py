@@ -101,6 +101,29 @@ def product(source, target, name, weight="W"):
     return helper.make_node("MatMul", [source, weight], [target], name=name)
 
 
+def test_nodes_that_share_a_name_are_given_their_own(call, tmp_path, data):
+    """onnxruntime loads no such file."""
+    onnx.save(network({"W": WEIGHT}, [product("x", "m", "p"), product("m", "y", "p")]), tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency")
+    assert done.code == 0, done.err
+    told = 'several nodes are named "p": onnxruntime does not load such a file, so each was given its own name'
+    assert told in warnings_of(tmp_path / "out")
+    assert call("evaluate", "m.onnx", "out/m.int8.onnx", "--data", data, "-o", "own", "--no-latency").code == 0
+    assert told in warnings_of(tmp_path / "own")
+
+
+def test_a_model_of_fused_nodes_is_told(call, tmp_path, data):
+    model = network({"W": WEIGHT}, [product("x", "y", "p")])
+    model.graph.node[0].op_type, model.graph.node[0].domain = "FusedMatMul", "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out")
+    assert done.code == 3
+    assert (
+        "(it has ops of other domains, which are left as they are: com.microsoft.FusedMatMul 1); give" in done.message
+    )
+
+
 @pytest.mark.parametrize("command", ["calibrate", "evaluate", "merge"])
 def test_a_dash_is_no_output(call, tmp_path, data, command):
     onnx.save(network({"W": WEIGHT}, [product("x", "y", "p")]), tmp_path / "m.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, shape_inference
 
-from int8cal.graph.edit import Builder, Names, constant, instead, refill, without_initialized_inputs
+from int8cal.graph.edit import Builder, Names, constant, instead, name_nodes, refill, without_initialized_inputs
 from int8cal.graph.index import walk
 from int8cal.graph.load import is_quantized, load_model
 from int8cal.graph.random_numbers import random_ops
@@ -93,18 +94,20 @@ class Reference:
         model: In memory, in float32.
         run: What a session opens: a file where there is one and it is what is run; one that draws random numbers is
             run in memory, where its numbers repeat.
+        shared: Names that several nodes of one graph had in it; in what is run each has one of its own.
     """
 
     given: Path | onnx.ModelProto
     model: onnx.ModelProto
     run: Path | onnx.ModelProto
+    shared: tuple[str, ...] = ()
 
 
 def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
     """Load a float model, and return what it is run as: itself, or its copy in float32.
 
     onnxruntime's CPU provider computes in float32 too, between Casts of its own; but of some models of 16 bits that it
-    cannot load it says so, and of others it ends the process.
+    cannot load it says so, and of others it ends the process. It loads no model whose nodes share a name.
 
     Args:
         model: A file or a model in memory, one that is quantized is run as it is; or what this returned.
@@ -115,13 +118,22 @@ def float32_reference(model: Path | onnx.ModelProto | Reference) -> Reference:
     if isinstance(model, Reference):
         return model
     loaded = load_model(model) if isinstance(model, Path) else model
-    if is_quantized(loaded) or not _types_of(loaded, _rounded(loaded)):
+    shared = () if is_quantized(loaded) else _shared_names(loaded)
+    if is_quantized(loaded) or not (shared or _types_of(loaded, _rounded(loaded))):
         return Reference(model, loaded, loaded if random_ops(loaded) else model)
     copy = onnx.ModelProto()
     copy.CopyFrom(loaded)
+    for graph in graphs_within(copy.graph) if shared else ():
+        name_nodes(graph)
     without_initialized_inputs(copy.graph)
     in_float32(copy)
-    return Reference(model, copy, copy)
+    return Reference(model, copy, copy, shared)
+
+
+def _shared_names(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the names that several nodes of one graph have, in their order."""
+    counts = [Counter(node.name for node in graph.node if node.name) for graph in graphs_within(model.graph)]
+    return tuple(dict.fromkeys(name for each in counts for name, count in each.items() if count > 1))
 
 
 def told(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -131,6 +143,14 @@ def told(model: onnx.ModelProto) -> tuple[str, ...]:
         return ()
     how = "it was calibrated, and is compared, in float32, in speed too; size is beside its own file"
     return (f"the model has tensors in {types}: {how}",)
+
+
+def told_shared(reference: Reference) -> tuple[str, ...]:
+    """Say of a float model that its nodes shared names, for warnings."""
+    if not reference.shared:
+        return ()
+    named = ", ".join(f'"{name}"' for name in reference.shared[:3]) + ("…" if len(reference.shared) > 3 else "")
+    return (f"several nodes are named {named}: onnxruntime does not load such a file, so each was given its own name",)
 
 
 def in_their_types(model: onnx.ModelProto) -> onnx.ModelProto:
