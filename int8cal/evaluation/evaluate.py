@@ -26,6 +26,7 @@ from int8cal.evaluation.result import Evaluation, Fusion, LayerMetrics, Metrics,
 from int8cal.evaluation.runtimes import SecondRuntime, further, saturated_here, unasked
 from int8cal.evaluation.speed import Speed, measure_speed
 from int8cal.evaluation.weak_families import FamilyFinding, weak_families
+from int8cal.graph.index import attribute, walk
 from int8cal.graph.load import load_model, model_files
 from int8cal.graph.passes.float32 import CONVERTED, float32_reference, told_shared
 from int8cal.graph.random_numbers import are_alike, can_repeat, random_ops
@@ -244,11 +245,26 @@ def evaluate_pair(
             *exchanged,
             *random,
             *told_shared(reference),
+            *_in_training(models[0]),
             *other_weights(outer),
             *comparison.warnings(),
             *(line for other in others for line in other.warnings()),
         ),
     )
+
+
+def _in_training(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Say of a float model that it normalizes by what it is fed at a time, as in training, and so is hardly meant."""
+    found = [node.name for node in walk(model.graph) if node.op_type == "BatchNormalization" and _trains(node)]
+    if not found:
+        return ()
+    named = f"BatchNormalization {found[0]!r}" + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+    what = "outputs depend on which samples are run together, and layers around it stay float"
+    return (f"{named} in training mode: {what}; export the model in evaluation mode (PyTorch: model.eval())",)
+
+
+def _trains(node: onnx.NodeProto) -> bool:
+    return bool(attribute(node, "training_mode", 0))
 
 
 def _random(

@@ -112,6 +112,22 @@ def test_nodes_that_share_a_name_are_given_their_own(call, tmp_path, data):
     assert told in warnings_of(tmp_path / "own")
 
 
+def test_a_model_in_training_mode_is_told(call, tmp_path, data):
+    nodes = [
+        product("x", "m", "p"),
+        helper.make_node(
+            "BatchNormalization", ["m", "a", "b", "b", "a"], ["n", "mean", "var"], name="norm", training_mode=1
+        ),
+        product("n", "y", "q"),
+    ]
+    ones, zeros = np.ones(8, np.float32), np.zeros(8, np.float32)
+    onnx.save(network({"W": WEIGHT, "a": ones, "b": zeros}, nodes), tmp_path / "m.onnx")
+    done = call("calibrate", "m.onnx", "--data", data, "-o", "out", "--no-latency")
+    assert done.code == 0, done.err
+    (told,) = [line for line in warnings_of(tmp_path / "out") if "training mode" in line]
+    assert told.startswith("BatchNormalization 'norm' in training mode: ")
+
+
 def test_a_model_of_fused_nodes_is_told(call, tmp_path, data):
     model = network({"W": WEIGHT}, [product("x", "y", "p")])
     model.graph.node[0].op_type, model.graph.node[0].domain = "FusedMatMul", "com.microsoft"
