@@ -244,6 +244,7 @@ def evaluate_pair(
             *saturated,
             *exchanged,
             *random,
+            *_unread_labels(comparison, own),
             *told_shared(reference),
             *_in_training(models[0]),
             *other_weights(outer),
@@ -265,6 +266,15 @@ def _in_training(model: onnx.ModelProto) -> tuple[str, ...]:
 
 def _trains(node: onnx.NodeProto) -> bool:
     return bool(attribute(node, "training_mode", 0))
+
+
+def _unread_labels(comparison: OutputComparison, own: MetricRun | None) -> tuple[str, ...]:
+    """Say that labels were given and no figure is made of them: they may be truths of another kind than classes."""
+    if own is not None or not comparison.labelled or comparison.metrics().top1 is not None:
+        return ()
+    count = f"{comparison.labelled} label{'s' if comparison.labelled > 1 else ''}"
+    why = comparison.reasons()["metrics.top1"]
+    return (f"no figure is made of {count}, which stand for classes: {why}; judge other truths by --metric",)
 
 
 def _random(

@@ -93,6 +93,7 @@ class OutputComparison:
         self._agree = 0
         self._topk = {1: PairedCounts(), 5: PairedCounts()}
         self._classes = 0
+        self.labelled = 0  # samples with a label
         self.answers: Counter[tuple[int, int]] = Counter()  # label, and the first model's class -> samples
 
     def add(self, sample: Sample, fp32: Arrays, int8: Arrays) -> None:
@@ -109,6 +110,7 @@ class OutputComparison:
             DataError: A label beyond the number of classes.
         """
         self.samples += 1
+        self.labelled += sample.label is not None
         self._summed_up = None
         masks = self._masks(fp32, int8)
         self._find_groups(sample, {**fp32, **{name: _filled(fp32[name], none) for name, none in masks.items()}})

@@ -140,6 +140,19 @@ def test_a_model_of_fused_nodes_is_told(call, tmp_path, data):
     )
 
 
+def test_labels_that_no_figure_is_made_of_are_told(call, tmp_path, data):
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])]
+    onnx.save(network({"W": WEIGHT[:, :1].copy()}, [product("x", "y", "p")], outputs), tmp_path / "m.onnx")
+    (tmp_path / "labels.txt").write_text("\n".join(map(str, range(20))))
+    given = ("calibrate", "m.onnx", "--data", data, "--labels", "labels.txt", "--no-latency", "-o", "out")
+    assert call(*given).code == 0
+    told = (
+        'no figure is made of 20 labels, which stand for classes: the first float output "y" has shape (1, 1) per '
+        "sample, not one row of class scores; judge other truths by --metric"
+    )
+    assert told in warnings_of(tmp_path / "out")
+
+
 @pytest.mark.parametrize("command", ["calibrate", "evaluate", "merge"])
 def test_a_dash_is_no_output(call, tmp_path, data, command):
     onnx.save(network({"W": WEIGHT}, [product("x", "y", "p")]), tmp_path / "m.onnx")
