@@ -79,11 +79,11 @@ class Selection:
             UsageError: a pattern matches no node; names the pattern and the nearest name.
             TableError: `left` names a node that the model does not have.
         """
-        named = [(node.name, node.op_type) for node in nodes]
-        names = {name for name, _ in named}
-        known = [*named, *((node.name, node.op_type) for node in inside)]
+        nodes = list(nodes)
+        names = {node.name for node in nodes}
+        known = [*nodes, *inside]
         included = self._matching(self.include, "--include", known) & names if self.include else names
-        return frozenset(included - self._matching(self.exclude, "--exclude", known) - self._left(named))
+        return frozenset(included - self._matching(self.exclude, "--exclude", known) - self._left(names))
 
     def layer_forms(
         self, nodes: Iterable[onnx.NodeProto], inside: Iterable[onnx.NodeProto] = ()
@@ -97,8 +97,8 @@ class Selection:
             UsageError: A pattern matches no node.
             TableError: `forms` names a node that the model does not have.
         """
-        named = [(node.name, node.op_type) for node in nodes]
-        known = {name for name, _ in named}
+        nodes = list(nodes)
+        known = {node.name for node in nodes}
         unknown = next((name for name, _ in self.forms if name not in known), None)
         if unknown is not None:
             raise TableError(
@@ -106,8 +106,7 @@ class Selection:
                 where="settings.forms",
                 do="remove it, or calibrate again",
             )
-        named += ((node.name, node.op_type) for node in inside)
-        matching = self._matching(self.weights_only, "--weights-only", named)
+        matching = self._matching(self.weights_only, "--weights-only", [*nodes, *inside])
         found: dict[str, LayerForm] = dict.fromkeys(matching, "weights")
         return found | dict(self.forms)
 
@@ -115,9 +114,9 @@ class Selection:
         """Say why a node that is not allowed stays float."""
         return dict(self.left).get(node, EXCLUDED)
 
-    def _left(self, named: list[tuple[str, str]]) -> set[str]:
+    def _left(self, known: set[str]) -> set[str]:
         names = {name for name, _ in self.left}
-        unknown = sorted(names - {name for name, _ in named})
+        unknown = sorted(names - known)
         if unknown:
             raise TableError(
                 f"names the node {unknown[0]!r}, which the model does not have",
@@ -126,18 +125,29 @@ class Selection:
             )
         return names
 
-    def _matching(self, patterns: Sequence[str], option: str, named: list[tuple[str, str]]) -> set[str]:
+    def _matching(self, patterns: Sequence[str], option: str, nodes: Sequence[onnx.NodeProto]) -> set[str]:
         found: set[str] = set()
         for pattern in patterns:
             if pattern.startswith("op:"):
-                matches = {name for name, op_type in named if fnmatchcase(op_type, pattern[3:])}
-                known = {f"op:{op_type}" for _, op_type in named}
+                matches = {node.name for node in nodes if fnmatchcase(node.op_type, pattern[3:])}
             else:
-                matches = {name for name, _ in named if name == pattern or fnmatchcase(name, pattern)}
-                known = {name for name, _ in named}
+                matches = {node.name for node in nodes if node.name == pattern or fnmatchcase(node.name, pattern)}
             if not matches and not self.partial:
-                near = difflib.get_close_matches(pattern, sorted(known), 1)
-                hint = f"did you mean {near[0]!r}?" if near else "int8cal inspect lists the nodes"
+                near = _nearest(pattern, nodes)
+                hint = f"did you mean {near!r}?" if near else "int8cal inspect lists the nodes"
                 raise UsageError(f"pattern {pattern!r} matches no node", where=option, do=hint, pattern=pattern)
             found |= matches
         return found
+
+
+def _nearest(pattern: str, nodes: Sequence[onnx.NodeProto]) -> str | None:
+    """Return the pattern that may be meant: op:Type for a bare type, its node for a tensor, else a like name."""
+    types = {f"op:{node.op_type}" for node in nodes}
+    bare = pattern.removeprefix("op:").lower()
+    meant = next((op_type for op_type in sorted(types) if op_type[3:].lower() == bare), None)
+    if meant is None:
+        meant = next((node.name for node in nodes if pattern in node.output), None)
+    if meant is None:
+        known = types if pattern.startswith("op:") else {node.name for node in nodes}
+        meant = next(iter(difflib.get_close_matches(pattern, sorted(known), 1)), None)
+    return meant

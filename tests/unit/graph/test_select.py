@@ -5,8 +5,12 @@ from int8cal.errors import UsageError
 from int8cal.graph.select import Selection
 
 NODES = [
-    helper.make_node(op, ["x"], ["y"], name=name)
-    for name, op in [("/stem/conv", "Conv"), ("/head/fc[0]", "Gemm"), ("/head/out", "Softmax")]
+    helper.make_node(op, ["x"], [written], name=name)
+    for name, op, written in [
+        ("/stem/conv", "Conv", "getitem_3"),
+        ("/head/fc[0]", "Gemm", "logits"),
+        ("/head/out", "Softmax", "scores"),
+    ]
 ]
 
 
@@ -31,6 +35,10 @@ def test_exclude_wins_over_include(include, exclude, expected):
         (("/stem/con",), (), "--include", "did you mean '/stem/conv'?"),
         ((), ("op:Softmx",), "--exclude", "did you mean 'op:Softmax'?"),
         ((), ("/HEAD/*",), "--exclude", ""),
+        ((), ("Conv",), "--exclude", "did you mean 'op:Conv'?"),
+        ((), ("gemm",), "--exclude", "did you mean 'op:Gemm'?"),
+        ((), ("op:softmax",), "--exclude", "did you mean 'op:Softmax'?"),
+        ((), ("getitem_3",), "--exclude", "did you mean '/stem/conv'?"),  # a report names layers by their tensors
         (("zzz",), (), "--include", "int8cal inspect"),
     ],
 )
