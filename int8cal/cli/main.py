@@ -259,8 +259,13 @@ def _interrupted(error: BaseException) -> int:
 def _usage(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     if isinstance(error, click.NoSuchOption):
-        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
-        message = f"no such option {error.option_name}{f', did you mean {near[0]}?' if near else ''}"
+        from int8cal.config.words import meant_setting
+
+        params = error.ctx.command.get_params(error.ctx) if error.ctx else ()
+        near = meant_setting(
+            error.option_name, [flag for each in params for flag in (*each.opts, *each.secondary_opts)]
+        )
+        message = f"no such option {error.option_name}{f', did you mean {near}?' if near else ''}"
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "int8cal"

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from int8cal.cli.grouped import GroupedOption
+from int8cal.config.words import meant_value
 from int8cal.declared import Declared, all_declared, alternatives
 from int8cal.job import QuantizationSettings
 from int8cal.preprocess import SETS
@@ -46,6 +47,16 @@ class _NumberOf(_PairType):
         if not name or math.isnan(found):
             self.fail(f"expected NAME=NUMBER, got {value!r}", param, ctx)
         return name, found
+
+
+class _ChoiceOf(click.Choice[str]):
+    """One of the values of a setting."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Name the values, and the one that is probably meant."""
+        message = super().get_invalid_choice_message(value, ctx)
+        near = meant_value(str(value), [str(choice) for choice in self.choices])
+        return f"{message.rstrip('.')}, did you mean {near!r}?" if near else message
 
 
 class _NameOf(_NamesType):
@@ -156,7 +167,7 @@ def _option(setting: Declared) -> Callable[[CommandT], CommandT]:
     elif setting.form == "values" or names:
         how = {"type": NAME_OF if names else NUMBER_OF}
     elif get_origin(kind) is Literal:
-        how = {"type": click.Choice(get_args(kind))}
+        how = {"type": _ChoiceOf(get_args(kind))}
     elif setting.form == "size":
         how = {"type": _size}
     elif setting.form == "nonzero" or numbers:

@@ -7,7 +7,6 @@ where, what was expected, and the nearest valid key.
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from int8cal.config.schema import ChainLayer, Section
+from int8cal.config.words import meant_setting, meant_value
 from int8cal.data.callables import is_callable_path
 from int8cal.data.hub import dataset_below, is_dataset
 from int8cal.data.labels import labels_file
@@ -151,7 +151,7 @@ def _describe(model: type[Section], detail: ErrorDetails) -> tuple[str, str]:
 def _meant(key: str, known: list[str]) -> str:
     """Name the key that was probably meant: one of those that may stand there, or one of that name elsewhere."""
     elsewhere = (each.path for each in all_declared() if each.name == key)
-    near = next(iter(difflib.get_close_matches(key, known, n=1)), None) or next(elsewhere, None)
+    near = meant_setting(key, known) or next(elsewhere, None)
     return f'did you mean "{near}"?' if near else f"the keys here are {', '.join(known)}"
 
 
@@ -179,10 +179,8 @@ def _shown(value: object) -> str:
 def _advice(kind: str, value: object, choices: str) -> str:
     if kind == "literal_error" and isinstance(value, str):
         known = [choice.strip("' ") for choice in choices.replace(" or ", ", ").split(",")]
-        near = difflib.get_close_matches(value, known, n=1) or [
-            choice for choice in known if choice.lower() == value.lower()
-        ]
-        return f'did you mean "{near[0]}"?' if near else ""
+        near = meant_value(value, known)
+        return f'did you mean "{near}"?' if near else ""
     if kind == "string_type" and value is not None and not isinstance(value, list | dict):
         return "quote it"
     if kind == "greater_than_equal" and isinstance(value, float) and 0 < value <= 1:

@@ -105,6 +105,11 @@ def test_without_arguments_the_help_is_shown_on_stderr(call):
         (["xyzzy"], "the commands are calibrate, quantize"),
         (["--bogus"], "no such option"),
         (
+            ["calibrate", "m", "--subset-size", "300"],
+            "int8cal: usage: no such option --subset-size, did you mean --samples?; see int8cal calibrate --help",
+        ),
+        (["calibrate", "m", "--method", "entropy"], "'mse', 'max', did you mean 'kl'?; see int8cal calibrate --help"),
+        (
             ["calibrate", "m.onnx", "--metod", "kl"],
             "int8cal: usage: no such option --metod, did you mean --method?; see int8cal calibrate --help",
         ),

@@ -69,6 +69,9 @@ def test_a_json_schema_can_be_made():
             "calibration:\n  method: klm",
             "calibration.method: expected one of 'auto', 'kl', 'percentile', 'mse' or 'max', got \"klm\"; did you mean \"kl\"?",
         ),
+        ("calibration: {method: Entropy}", '"Entropy"; did you mean "kl"?'),
+        ("quantization: {activations: QUInt8}", '"QUInt8"; did you mean "u8"?'),
+        ("quantization: {nodes_to_exclude: [a]}", 'unknown key "nodes_to_exclude"; did you mean "exclude"?'),
         (
             "calibration: {percentile: '99'}",
             'job.yaml:3:27: calibration.percentile: expected a number, got "99"; write it without quotes',
