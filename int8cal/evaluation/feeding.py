@@ -2,8 +2,8 @@
 
 Text is told by its tokens, images by the model's first layer and by what it gets right.
 Runs a few samples of models with one image input, before the work: 8 through the first layer, with labels up to 128
-small or 16 large images through the model, and again with red and blue exchanged, or each variant where it is wrong on
-most.
+small or 16 large images through the model, and again with red and blue exchanged and with another mean and std than
+those declared, or each variant where it is wrong on most.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from int8cal.data.feeds import Feeds
     from int8cal.graph.signature import Signature, TensorSpec
-    from int8cal.preprocess import TextPreprocess
+    from int8cal.preprocess import Preprocess, TextPreprocess
 
     Array = npt.NDArray[Any]
 
@@ -44,7 +44,8 @@ STRONGEST, WEAKEST = 30.0, 0.02
 # digits divided by 255, models that need it on 10 to 27 %.
 _ALIKE = 0.8
 # Of the way from guessing to always right: above it, only red and blue are exchanged (real models lose 13 to 22 points
-# by that), and beyond the second nothing is tried. Fed right, real models stand at 0.68 and more.
+# by that) and another mean and std declared, and beyond the second nothing is tried. Fed right, real models stand at
+# 0.68 and more.
 _RIGHT, _BEYOND = 0.5, 0.95
 # What a variant must gain, and how improbable that must be by chance (sign test, Bonferroni over the variants tried).
 _GAIN = 0.08
@@ -239,7 +240,8 @@ def better_fed(model: onnx.ModelProto, feeds: Feeds, classes: int | None, *, thr
     right, beyond = (1 / classes + share * (1 - 1 / classes) for share in (_RIGHT, _BEYOND))
     if hits.mean() >= beyond:
         return ()
-    variants = (_EXCHANGED,) if hits.mean() >= right else _possible(samples, spec)
+    likely = (_EXCHANGED,) if hits.mean() >= right else _possible(samples, spec)
+    variants = (*likely, *_redone(feeds.preprocess, spec))
     best: tuple[int, _Variant, npt.NDArray[np.bool_]] | None = None
     for variant in variants:
         changed = [_changed(sample, spec, variant) for sample in samples]
@@ -278,6 +280,32 @@ def _possible(samples: Sequence[Sample], spec: TensorSpec) -> tuple[_Variant, ..
     pixels = max(float(np.abs(each).max()) for each in values) > _PIXELS
     centred = min(float(each.min()) for each in values) < 0
     return tuple(each for each in _VARIANTS if each.pixels in (None, pixels) and each.centred in (None, centred))
+
+
+def _redone(preprocess: Preprocess | None, spec: TensorSpec) -> tuple[_Variant, ...]:
+    """Return the usual mean and std in place of those declared, made of the pixels that the values come from."""
+    if preprocess is None or (preprocess.mean is None and preprocess.std is None):
+        return ()
+    axis, _ = _channels(spec)
+    declared = (preprocess.scale or 1.0, preprocess.mean or (0.0,), preprocess.std or (1.0,))
+    scale, own_mean, own_std = (np.array(each, np.float32).reshape(along(axis, 4)) for each in declared)
+
+    def share(x: Array) -> Array:
+        return (x * own_std + own_mean) / (255 * scale)
+
+    return (
+        _Variant(
+            "with ImageNet's mean and std in place of those declared",
+            f"{_SCALED} {_NORMALIZED} {_KEYS}",
+            lambda x, mean, std: (share(x) - mean) / std,
+            color=True,
+        ),
+        _Variant(
+            "scaled to -1..1 in place of the mean and std declared",
+            f"{_SCALED} --mean 0.5 --std 0.5 {_KEYS}",
+            lambda x, mean, std: share(x) * 2 - 1,  # noqa: ARG005 - one signature for all
+        ),
+    )
 
 
 def _sign_test(gained: int, lost: int) -> float:

@@ -74,6 +74,14 @@ def test_exchanged_colours_are_told_where_there_are_labels(photos):
     assert "on 60 of the same images with red and blue exchanged" in finding.text
 
 
+@pytest.mark.parametrize("mean", [(0.9, 0.5, 0.1), (0.67, 0.456, 0.35)])  # wrong on most, and right on most
+def test_another_mean_and_std_than_that_declared_are_told_where_there_are_labels(photos, mean):
+    declared = Preprocess(scale=1 / 255, mean=mean, std=STD)
+    (finding,) = better_fed(colour_model(), feeds(photos, declared), 3, threads=1)
+    assert "on 60 of the same images with ImageNet's mean and std in place of those declared" in finding.text
+    assert finding.do.startswith("give --scale 1/255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 ")
+
+
 def test_advice_to_give_options_is_for_image_files_alone(photos, tmp_path):
     raw = [(sample.feed["x"], sample.label) for sample in feeds(photos, None).spread(60)]
     values, labels = zip(*raw, strict=True)
