@@ -201,7 +201,8 @@ class _Graph:
                 continue  # of objects or positions, which are more than channels
             parts = _merged([self._part(value, *run) for run in _runs(axis, sources)])
             if len(parts) > 1:
-                found.append([self._part(value, each.axis, each.first, each.end, each.source) for each in parts])
+                parts = [self._part(value, each.axis, each.first, each.end, each.source) for each in parts]
+                found.append(_with_whole_boxes(value, parts))
         found = found or _boxes_and_scores(value)
         if found:  # objects are many, what is said of each is little
             parts = min(found, key=lambda each: each[-1].end)
@@ -421,6 +422,15 @@ def _boxes_and_scores(value: Values) -> list[list[_Part]]:
         taken = _taken(value, axis, first, end)
         parts.append(_Part(axis, first, end, "", float(taken.min()), float(taken.max()), kind))
     return [parts] if parts else []
+
+
+def _with_whole_boxes(value: Values, parts: list[_Part]) -> list[_Part]:
+    """Join parts in front of scores that are the centres and the sizes of boxes, as YOLOX and YOLOv5 compute them."""
+    for boxes, _ in _boxes_and_scores(value):
+        ends = [part.end for part in parts if part.axis == boxes.axis]
+        if ends[:1] != [boxes.end] and boxes.end in ends:
+            return [boxes, *parts[ends.index(boxes.end) + 1 :]]
+    return parts
 
 
 def _taken(value: Values, axis: int, first: int, end: int) -> Values:

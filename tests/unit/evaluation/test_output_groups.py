@@ -89,6 +89,24 @@ def test_coordinates_that_one_node_computes_with_the_scores_are_told_by_their_va
 
 
 @pytest.mark.parametrize(
+    "nodes",
+    [
+        # as YOLOX exports: an offset to a grid, the exponential of the size, scores of all scales
+        """m = Conv (x, P) o = Add(m, grid) a = Mul(o, stride) n = Conv (x, P) e = Exp(n) w = Mul(e, stride)
+        c = Concat <axis = 1> (a, w, s) y = Reshape(c, rows)""",
+        # as YOLOv5 does: sigmoids of all, boxes of one scale beside its scores
+        """m = Conv (x, P) p = Sigmoid(m) o = Add(p, grid) a = Mul(o, stride) n = Conv (x, P) q = Sigmoid(n)
+        e = Mul(q, q) w = Mul(e, stride) c = Concat <axis = 1> (a, w, s) y = Reshape(c, rows)""",
+    ],
+)
+def test_centres_and_sizes_that_are_computed_apart_are_boxes(bench, nodes):
+    places = {"P": (2, 3, 1, 1), "stride": np.array(32.0, np.float32), "grid": np.arange(80.0).reshape(1, 2, 5, 8)}
+    boxes, scores = groups(bench, f"{HEAD} {nodes}", "1,10,40", **places)
+    assert boxes[:4] == ("boxes", 1, 0, 4)
+    assert scores == ("probabilities", 1, 4, 10, "s")
+
+
+@pytest.mark.parametrize(
     ("kind", "shape", "op"),
     [
         ("class scores", (1, 10), "Gemm"),
