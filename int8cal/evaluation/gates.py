@@ -223,10 +223,11 @@ def _match(text: str, outputs: re.Pattern[str] | None) -> re.Match[str] | None:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the first figure that begins with a name, else the one that is spelled most alike; "" for none."""
+    """Return the figure that begins with a name, of several the drop, else the one spelled most alike; "" for none."""
     known = list(names)
-    begun = (each for each in known if each.startswith(name.lower()))
-    return next(begun, "") or next(iter(difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)), "")
+    begun = [each for each in known if each.startswith(name.lower())]
+    begun.sort(key=lambda each: not each.endswith(".drop"))
+    return next(iter(begun), "") or next(iter(difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)), "")
 
 
 def _nearest(name: str, names: Collection[str], example: str) -> str:

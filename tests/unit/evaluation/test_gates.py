@@ -126,6 +126,7 @@ def test_zero_is_a_value_and_not_a_missing_one():
         ("sqnr>=20", "sqnr_db"),
         ("top1.dorp<=1", "top1.drop"),
         ("TOP1.drop<=1", "top1.drop"),
+        ("top1<=1", "top1.drop"),
         ("latency_ms.speedup>1", "latency.speedup"),
     ],
 )
