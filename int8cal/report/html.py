@@ -133,15 +133,22 @@ def _hash(text: str) -> str:
 # Figures whose question is not whether the model is good enough.
 _COST = ("Speedup", "Fastest here", "Size")
 _SAFETY = "Can saturate"
+_OF_CLASSES = ("agreement", "top1", "top5")
 
 
 def _grouped(document: Document) -> list[tuple[str, list[Headline]]]:
     """Sort the headline figures by the question that they answer."""
     figures = [_short(item) if item.label == "Fastest here" else item for item in reading.headlines(document)]
     safety = [item for item in figures if item.label == _SAFETY]
+    good = [item for item in figures if item.label not in (*_COST, _SAFETY)]
+    decisions = tables.decision_sentences(document)[:1] if document.metrics.agreement is None else []
+    for label, text in decisions:  # of outputs that are no row of class scores, in the place of what these have
+        value, _, aside = text.partition(" (")
+        decided = Headline(label, value, aside.removesuffix(")"))
+        good = [decided, *(item for item in good if item.measured or item.about not in _OF_CLASSES)]
     cost = sorted((item for item in figures if item.label in _COST), key=lambda item: _COST.index(item.label))
     return [
-        ("Is it good enough?", [item for item in figures if item.label not in (*_COST, _SAFETY)]),
+        ("Is it good enough?", good),
         ("Is it faster and smaller?", cost),
         ("Where to look", [tables.worst_layer(document), _on_integers(document), *safety]),
     ]

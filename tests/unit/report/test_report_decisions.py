@@ -34,6 +34,10 @@ BOXES = [
 ]
 
 
+def without_classes(evaluation):
+    return replace(evaluation, metrics=replace(evaluation.metrics, agreement=None, top1=None, top5=None))
+
+
 @pytest.fixture
 def detector(report):
     outputs = {"out": OutputMetrics(sqnr_db=20.0, cosine=0.9, sqnr_db_ci95=(19.0, 21.0), decisions=tuple(BOXES))}
@@ -55,6 +59,13 @@ def test_the_worst_group_of_an_output_decides(detector):
     assert value_of("outputs.out.decision_f1", detector.evaluation) == 0.8
     assert interval_of("outputs.out.decision_f1", detector.evaluation) == (0.7, 0.9)
     assert value_of("outputs.out.threshold_crossings", detector.evaluation) == 0.02
+
+
+def test_what_decides_stands_in_the_page_where_agreement_would(detector):
+    text = report_to_html(replace(detector, evaluation=without_classes(detector.evaluation)))
+    cards = text[text.index("Is it good enough?") : text.index("Is it faster")]
+    assert cards.index("Boxes found again") < cards.index("0.9873") < cards.index("SQNR")
+    assert not any(each in cards for each in ("Agreement", "Top-1 drop", "not measured"))
 
 
 def test_decisions_are_read_back_as_written(detector):
