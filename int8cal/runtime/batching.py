@@ -145,7 +145,16 @@ def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
         if _UNSUPPORTED.match(error.what):
             do = "export the model with another form of that node"
             raise ModelError(f"{error.what} (on {origins})", do=do) from error
-        raise DataError(error.what, where=origins, do=error.do, **error.fields) from error
+        do = _cut(group) or error.do
+        raise DataError(error.what, where=origins, do=do, **error.fields) from error
+
+
+def _cut(group: Sequence[SampleLike]) -> str:
+    """Say how to cut text, of which a model takes as many tokens as it has positions; "" for samples of other kinds."""
+    tokens = max((len(row) for sample in group for row in sample.feed.get("input_ids", ())), default=0)
+    return (
+        f"it has {tokens} tokens: if the model takes fewer, give --max-length (text.max_length)" if tokens > 1 else ""
+    )
 
 
 def run_samples(

@@ -64,6 +64,20 @@ def test_a_failed_inference_names_its_samples_and_is_an_error_of_the_data(batch,
     assert "leave the sample out" in str(caught.value)
 
 
+def test_a_failed_inference_on_text_says_how_to_cut_it():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[batch, tokens] input_ids) => (float[batch, tokens] y) <float[1, 4] positions = {0, 1, 2, 3}> {
+            x = Cast <to = 1> (input_ids)
+            y = Add (x, positions)
+        }"""
+    )
+    texts = [FakeSample({"input_ids": np.zeros((1, size), np.int64)}, f"a.txt, line {size}") for size in (4, 6)]
+    with pytest.raises(DataError, match="line 6: inference failed") as caught:
+        list(run_samples(Session(proto), signature_of(proto), texts))
+    assert caught.value.do == "it has 6 tokens: if the model takes fewer, give --max-length (text.max_length)"
+
+
 def test_padding_repeats_the_last_sample():
     feed = make_feed(signature_of(model("4")), samples(2))
     assert feed["x"][:, 0].tolist() == [0, 1, 1, 1]
