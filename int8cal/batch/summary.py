@@ -49,6 +49,7 @@ _FIGURES = (
     "latency.speedup",
     "saturation.unsafe_channels",
 )
+_SPEEDUP_INTERVAL = ("latency.speedup_ci95.lo", "latency.speedup_ci95.hi")
 
 
 def default_summary(tasks: Sequence[Task]) -> Path | None:
@@ -190,9 +191,14 @@ def _value(gate: Gate) -> str:
 
 
 def figures_of(document: Document) -> dict[str, float | None]:
-    """Take the figures that a batch tells of a job from its report, under the names that gates use."""
+    """Take the figures that a batch tells of a job from its report, under the names that gates use.
+
+    The interval of the speedup is there where several rounds were timed, of which it could be made.
+    """
+    rounds = None if document.latency is None else document.latency.rounds
+    names = (*_FIGURES, *_SPEEDUP_INTERVAL) if rounds is not None and rounds > 1 else _FIGURES
     sizes = {"size.fp32_bytes": document.size.fp32_bytes, "size.int8_bytes": document.size.int8_bytes}  # whole numbers
-    return {name: value_of(name, document) for name in _FIGURES} | sizes
+    return {name: value_of(name, document) for name in names} | sizes
 
 
 def _job(task: Task, result: JobResult) -> dict[str, object]:

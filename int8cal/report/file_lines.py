@@ -256,8 +256,15 @@ def figure_cells(figures: Mapping[str, float | None]) -> tuple[str, ...]:
         wording.decibel(figures["sqnr_db"]),
         wording.points(figures["top1.drop"]),
         wording.smaller(fp32, int8) if fp32 and int8 else "",
-        wording.times(figures["latency.speedup"]),
+        _speedup(figures),
     )
+
+
+def _speedup(figures: Mapping[str, float | None]) -> str:
+    """Show a speedup no more surely than it was measured: of several rounds without an interval it is a guess."""
+    speedup, name = figures["latency.speedup"], "latency.speedup_ci95.lo"
+    guessed = speedup is not None and name in figures and figures[name] is None
+    return f"perhaps {wording.times(speedup)}" if guessed else wording.times(speedup)
 
 
 def gates_passed(gates: Sequence[Gate]) -> str:

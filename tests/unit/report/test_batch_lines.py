@@ -5,7 +5,7 @@ import json
 import pytest
 
 from int8cal.errors import ConfigError
-from int8cal.report.file_lines import batch_file_lines, load_batch_file
+from int8cal.report.file_lines import batch_file_lines, figure_cells, load_batch_file
 from int8cal.report.screen import Screen
 
 FIGURES = {"sqnr_db": 31.5, "top1.drop": 1.0, "size.fp32_bytes": 4000, "size.int8_bytes": 1000, "latency.speedup": 2.0}
@@ -49,6 +49,12 @@ RECORD = {
     "error": "",
     "seconds": 2.0,
 }
+
+
+@pytest.mark.parametrize(("low", "shown"), [(1.8, "2.00x"), (None, "perhaps 2.00x")])
+def test_a_speedup_without_an_interval_is_not_told_for_sure(low, shown):
+    assert figure_cells({**FIGURES, "latency.speedup_ci95.lo": low})[-1] == shown
+    assert figure_cells({**FIGURES, "latency.speedup": None, "latency.speedup_ci95.lo": None})[-1] != shown
 
 
 @pytest.fixture
