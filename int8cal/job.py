@@ -43,10 +43,10 @@ class CalibrationSettings:
     percentile: Annotated[
         float,
         Option(
-            'In percent of the values, for method "percentile".',
+            'In percent of the values, for method "percentile"; "auto" tries it among others.',
             flag="--percentile",
             group="Accuracy",
-            help="Percent of values kept by method percentile (default {default}).",
+            help="Percent of values kept by method percentile, which auto tries too (default {default}).",
             metavar="P",
             ge=50,
             le=100,

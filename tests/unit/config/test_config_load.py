@@ -1,5 +1,6 @@
 """Layers: command line beats YAML beats defaults, and paths keep their meaning."""
 
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def test_a_bad_option_is_named_by_its_flag():
         str(caught.value)
         == "config: --percentile: expected a number of at least 50, got 0.9999; it is in percent: write 99.99"
     )
+
+
+@pytest.mark.parametrize("method", ["auto", "percentile", "kl", "mse", "max"])
+def test_a_percentile_that_the_method_does_not_use_is_refused(method):
+    given = {"model": "m", "data.path": "d", "calibration.method": method, "calibration.percentile": 99.9}
+    with (
+        nullcontext()
+        if method in ("auto", "percentile")
+        else pytest.raises(UsageError, match=f"percentile: method {method} uses none")
+    ):
+        job_from_options(given, flags={"calibration.percentile": "--percentile"})
 
 
 def test_an_option_without_a_flag_is_named_by_its_key():
