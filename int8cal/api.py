@@ -84,7 +84,7 @@ def calibrate(
     the target's own. With feeds and `uint8_input`, `preprocess` says how the feeds were made. `budget` and `fallback`
     leave layers in float until `gates` hold, on `eval_data` or on the data itself; they may be about a `metric` of your
     own, "package.module:function" or the function itself; without `budget` both are refused. What is found about the
-    data is a `DataWarning`, or with `strict` an error.
+    data is a `DataWarning`, or with `strict` an error; so is what has no effect on feeds, such as `columns`.
 
     Args:
         model: Path of an FP32 ONNX file, or a model in memory.
@@ -103,7 +103,8 @@ def calibrate(
     del given["progress"]
     path, stream = _source(data)
     job = _job(model, path, "calibrate", given)
-    _require_heeded(given, feeds=stream is not None, preprocessed=uint8_input or eval_data is not None)
+    if stream is not None:
+        _tell_unheeded(given, preprocessed=uint8_input or eval_data is not None)
     if job.quantization.budget is None:
         for name, what in (("gates", "gates without a budget decide"), ("metric", "a metric without a budget decides")):
             if given[name]:
@@ -182,7 +183,8 @@ def evaluate(
     del given["progress"]
     path, stream = _source(data)
     job = _job(fp32, path, "evaluate", given)
-    _require_heeded(given, feeds=stream is not None, preprocessed=False)
+    if stream is not None:
+        _tell_unheeded(given, preprocessed=False)
     with watching(progress):
         report = evaluate_models(
             _model(fp32),
@@ -236,20 +238,22 @@ _OF_FILES = {  # keywords that say how files are read, and what does the same fo
 }
 
 
-def _require_heeded(given: Mapping[str, object], *, feeds: bool, preprocessed: bool) -> None:
-    """Refuse what would have no effect on feeds, and a wrong one on figures.
+def _tell_unheeded(given: Mapping[str, object], *, preprocessed: bool) -> None:
+    """Warn of what has no effect on feeds in memory, and may be meant to have one.
 
     Args:
         given: The call's arguments.
-        feeds: Whether the data are feeds in memory, and no files.
-        preprocessed: Whether the preprocessing says how they were made, or is for other data.
+        preprocessed: Whether the preprocessing says how the feeds were made, or is for other data.
 
     Raises:
-        UsageError: Names the argument.
+        UsageError: In place of a warning, where `strict` is given; names the argument.
     """
-    for name, do in _OF_FILES.items() if feeds else ():
+    for name, do in _OF_FILES.items():
         if given.get(name) and not (name == "preprocess" and preprocessed):
-            raise UsageError(f"{name} is for data from files, and feeds are taken as they are", do=do)
+            what = f"{name} is for data from files, and feeds are taken as they are"
+            if given.get("strict"):
+                raise UsageError(what, do=do)
+            warnings.warn(f"{what}; {do}", DataWarning, stacklevel=3)
 
 
 def _job(model: Model, data: str, function: Literal["calibrate", "evaluate"], given: Mapping[str, object]) -> Job:

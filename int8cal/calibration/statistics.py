@@ -243,7 +243,7 @@ class Statistics:
 
         Raises:
             StatisticsError: the shards are of different models or planned tensors, treat padding or samples
-                differently, or are no different parts of one choice of samples; names both.
+                differently, or are parts of different sets of samples; names both.
         """
         if not isinstance(other, Statistics):
             return NotImplemented
@@ -259,7 +259,7 @@ class Statistics:
                 f"shards with different preprocessing do not add ({told})",
                 do="preprocess the samples of every shard alike",
             )
-        _require_other_parts(self, other)
+        _require_one_set(self, other)
         total = self._added(other)
         bodies = {
             path: first if second is None else second if first is None else first._added(second)  # noqa: SLF001
@@ -299,23 +299,17 @@ class Statistics:
         )
 
 
-def _require_other_parts(first: Statistics, second: Statistics) -> None:
-    """Refuse to add parts of different choices of samples, or a part to itself.
+def _require_one_set(first: Statistics, second: Statistics) -> None:
+    """Refuse to add parts of different sets of samples.
 
     Raises:
-        StatisticsError: Both note what they are parts of, and it differs or they share a part.
+        StatisticsError: Both note what they are parts of, and it differs.
     """
-    if not (first.divided and second.divided):
-        return
-    if first.divided != second.divided:
+    if first.divided and second.divided and first.divided != second.divided:
         raise StatisticsError(
             "shards of different sets of samples do not add (other files, --samples or --seed)",
             do="count every shard with the same ones; of several sets, merge the shards of each by themselves first",
         )
-    both = sorted(first.shards & second.shards)
-    if both:
-        which = ", ".join(map(str, both))
-        raise StatisticsError(f"shard {which} is in both, and would count twice", do="leave one out")
 
 
 def merge(shards: Iterable[Statistics]) -> Statistics:

@@ -326,21 +326,21 @@ def merge_files(inputs: Sequence[Path], output: Path, *, overwrite: bool = False
     require_apart((output,), inputs)
     total = load_statistics(inputs[0])
     seen, several = {total.fingerprint: 0}, [total.shards]
+    warnings = []
     for index, path in enumerate(inputs[1:], 1):
         more = load_statistics(path)
         same = seen.setdefault(more.fingerprint, index)
-        if same < index and more.samples and not _are_apart(more.shards, several[same]):
-            where = f"{inputs[same]} and {path}"
-            raise StatisticsError("hold the same samples, which would count twice", where=where, do="leave one out")
+        if same < index and not _are_apart(more.shards, several[same]):
+            warnings.append(f"{path} holds the same samples as {inputs[same]}; they count twice")
         several.append(more.shards)
         try:
             total += more
         except StatisticsError as error:
             error.where = error.where or _pair(inputs[:index], path)
             raise
-    _require_outside(inputs, several)
+    warnings += _counted_within(inputs, several)
     save_statistics(total, output)
-    return MergeOutcome(total.samples, tuple(_odd_shards(several, total.shards)), total.shards)
+    return MergeOutcome(total.samples, (*warnings, *_odd_shards(several, total.shards)), total.shards)
 
 
 def _are_apart(first: frozenset[Shard], second: frozenset[Shard]) -> bool:
@@ -348,28 +348,25 @@ def _are_apart(first: frozenset[Shard], second: frozenset[Shard]) -> bool:
     return bool(first and second) and first.isdisjoint(second)
 
 
-def _require_outside(inputs: Sequence[Path], several: Sequence[frozenset[Shard]]) -> None:
-    """Refuse shards whose samples are counted in a file of no shard, such as the sum of all of them.
+def _counted_within(inputs: Sequence[Path], several: Sequence[frozenset[Shard]]) -> list[str]:
+    """Say which shards' samples are counted in a file of no shard, such as the sum of all of them.
 
     Args:
         inputs: The files.
         several: The shards of each.
-
-    Raises:
-        StatisticsError: Names a shard's file and the other one.
     """
     if not any(several):
-        return
+        return []
+    found = []
     for whole in (path for path, shards in zip(inputs, several, strict=True) if not shards):
         held = load_statistics(whole)
-        for path, shards in zip(inputs, several, strict=True):
-            if shards and held.holds(load_statistics(path)):
-                raise StatisticsError(
-                    f"all that was counted in shard {', '.join(map(str, sorted(shards)))} is in the other file too, so "
-                    "that its samples would count twice",
-                    where=f"{path} and {whole}",
-                    do="leave one out; where these are two sets, merge the shards of each by themselves first",
-                )
+        found += [
+            f"all that was counted in {path}, shard {', '.join(map(str, sorted(shards)))}, is in {whole} too; "
+            "its samples count twice"
+            for path, shards in zip(inputs, several, strict=True)
+            if shards and held.holds(load_statistics(path))
+        ]
+    return found
 
 
 def _odd_shards(several: Sequence[frozenset[Shard]], there: frozenset[Shard]) -> list[str]:

@@ -151,7 +151,7 @@ def naming_samples(group: Sequence[SampleLike]) -> Iterator[None]:
 
 def _cut(group: Sequence[SampleLike]) -> str:
     """Say how to cut text, of which a model takes as many tokens as it has positions; "" for samples of other kinds."""
-    tokens = max((len(row) for sample in group for row in sample.feed.get("input_ids", ())), default=0)
+    tokens = max((np.atleast_1d(sample.feed.get("input_ids", ())).shape[-1] for sample in group), default=0)
     return (
         f"it has {tokens} tokens: if the model takes fewer, give --max-length (text.max_length)" if tokens > 1 else ""
     )

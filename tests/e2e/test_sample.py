@@ -179,6 +179,8 @@ def test_merged_halves_are_one_run_over_all(counted, npz_images, tmp_path):
     halves = [tmp_path / name / "out" / "model.stats.npz" for name in ("b", "a")]
     merged = run("merge", *halves, "-o", "both.stats.npz", cwd=tmp_path)
     assert merged.stderr == ""
+    twice = run("merge", halves[0], halves[0], "-o", "twice.stats.npz", cwd=tmp_path)
+    assert "holds the same samples" in twice.stderr
     assert (tmp_path / "both.stats.npz").read_bytes() == counted.read_bytes()
 
 

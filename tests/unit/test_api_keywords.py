@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import int8cal
 from int8cal import api, job
+from int8cal.data.checks import DataWarning
 from int8cal.declared import alternatives, declared, keywords
 from int8cal.errors import Int8calError, UsageError
 from int8cal.progress import Event
@@ -135,15 +136,28 @@ def test_a_table_may_be_a_file(tmp_path):
             {"labels": "labels.csv"},
             "labels is for data from files.*; yield them in each feed under the key",
         ),
-        ("calibrate", {"metric": lambda outputs, labels: 1.0}, "a metric without a budget decides nothing"),
     ],
 )
 @pytest.mark.parametrize("form", [iter, lambda feeds: lambda: feeds], ids=["iterator", "function"])
-def test_what_would_have_no_effect_is_refused(function, settings, told, form):
+def test_what_has_no_effect_on_feeds_is_told(function, settings, told, form):
     model, feeds = product()
     models = (model,) if function == "calibrate" else (model, model)
-    with pytest.raises(UsageError, match=told):
+    with pytest.warns(DataWarning, match=told):
         getattr(int8cal, function)(*models, form(feeds), **settings)
+    with pytest.raises(UsageError, match=told):
+        getattr(int8cal, function)(*models, form(feeds), **settings, strict=True)
+
+
+def test_preprocessing_of_other_data_is_not_told_of(recwarn):
+    model, feeds = product()
+    int8cal.calibrate(model, feeds, uint8_input=False)
+    assert not [each for each in recwarn if "for data from files" in str(each.message)]
+
+
+def test_a_metric_that_decides_nothing_is_refused():
+    model, feeds = product()
+    with pytest.raises(UsageError, match="a metric without a budget decides nothing"):
+        int8cal.calibrate(model, feeds, metric=lambda outputs, labels: 1.0)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, b"m.onnx", {}])

@@ -64,15 +64,16 @@ def test_a_failed_inference_names_its_samples_and_is_an_error_of_the_data(batch,
     assert "leave the sample out" in str(caught.value)
 
 
-def test_a_failed_inference_on_text_says_how_to_cut_it():
+@pytest.mark.parametrize(("dims", "shape"), [("batch, tokens", (1,)), ("tokens", ())])
+def test_a_failed_inference_on_text_says_how_to_cut_it(dims, shape):
     proto = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        g (int64[batch, tokens] input_ids) => (float[batch, tokens] y) <float[1, 4] positions = {0, 1, 2, 3}> {
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[{dims}] input_ids) => (float[{dims}] y) <float[4] positions = {{0, 1, 2, 3}}> {{
             x = Cast <to = 1> (input_ids)
             y = Add (x, positions)
-        }"""
+        }}"""
     )
-    texts = [FakeSample({"input_ids": np.zeros((1, size), np.int64)}, f"a.txt, line {size}") for size in (4, 6)]
+    texts = [FakeSample({"input_ids": np.zeros((*shape, size), np.int64)}, f"a.txt, line {size}") for size in (4, 6)]
     with pytest.raises(DataError, match="line 6: inference failed") as caught:
         list(run_samples(Session(proto), signature_of(proto), texts))
     assert caught.value.do == "it has 6 tokens: if the model takes fewer, give --max-length (text.max_length)"
