@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from int8cal.graph.index import attribute
 from int8cal.graph.layers import window_of
+from int8cal.numerics import Float32, Int8, Int32, Int64
 from int8cal.numerics.compiled import compiled
 from int8cal.numerics.gram import convolution_reads, transposed_reads
 from int8cal.numerics.pairs import SAFE_SUM, one_sign
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 
     from int8cal.audit.layer import Linear, Runtime
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 UInt8 = npt.NDArray[np.uint8]
-_Block = tuple[UInt8, npt.NDArray[np.int8]]  # columns (groups, K, outputs), rows (groups, channels per group, K)
+_Block = tuple[UInt8, Int8]  # columns (groups, K, outputs), rows (groups, channels per group, K)
 
 BUDGET = 48 << 20  # bytes of columns that are worked on at a time
 _ALL = 1 << 62  # output positions, whatever their number
@@ -76,7 +75,7 @@ def zero_point(layer: Linear) -> int:
     return 0 if value is None else int(value.reshape(-1)[0])
 
 
-def quantize_dynamically(values: npt.NDArray[np.float32]) -> tuple[UInt8, np.float32, int]:
+def quantize_dynamically(values: Float32) -> tuple[UInt8, np.float32, int]:
     """Quantize to u8 by the values' own range, in float32, as DynamicQuantizeLinear does.
 
     Args:
@@ -137,7 +136,7 @@ def _product(layer: Linear, left: npt.NDArray[Any], right: Any) -> Iterator[_Blo
         yield _unsigned(np.ascontiguousarray(one.T))[None], other.T[None]
 
 
-def lost_in_block(columns: UInt8, rows: npt.NDArray[np.int8], starts: Int64) -> Lost:
+def lost_in_block(columns: UInt8, rows: Int8, starts: Int64) -> Lost:
     """Return what is lost in the products of each group's rows by its columns.
 
     Args:

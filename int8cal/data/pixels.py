@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Float64
     from int8cal.preprocess import Preprocess
 
-Float64 = npt.NDArray[np.float64]
 
 # metadata_props of an int8 model that takes raw pixels: the Pixels of its input, as JSON
 UINT8_INPUT_KEY = "int8cal.uint8_input"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    Float64 = npt.NDArray[np.float64]
+    from int8cal.numerics import Float64
+
 
 _CHUNK = 1 << 20  # values that are held in float64 at a time
 _LEVELS = 256  # of eight bits

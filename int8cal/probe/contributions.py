@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.engines.parts import Numbered
 from int8cal.graph.costs import layer_outputs
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from int8cal.calibration.engines.ray import Cluster
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Float64
     from int8cal.numerics.affine import Affine
     from int8cal.probe.inside import InnerGraph
     from int8cal.probe.probe import Run
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from int8cal.protos import ModelView
     from int8cal.runtime.batching import SampleLike
 
-Float64 = npt.NDArray[np.float64]
 
 SAMPLES = 8
 SECONDS = 20.0  # that the pass may take by estimate; it runs on one sample at least

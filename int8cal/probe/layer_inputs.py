@@ -38,11 +38,10 @@ if TYPE_CHECKING:
 
     from int8cal.graph.layers import Layer
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Float32, Int64
     from int8cal.numerics.gram import Moments
     from int8cal.runtime.batching import Arrays, SampleLike
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
 
 # What one pass sees takes up to this; what a single larger input takes has a pass of its own.
 PASS_BYTES = 256_000_000

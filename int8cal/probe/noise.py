@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import onnx
 
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float64
     from int8cal.probe.score_points import ScorePoint
 
 # Values that are compared of one run: all points', or each point's fair share. 8 samples of them take 128 MB. A fourth
 # of them, 83,000 values of each of twelve large outputs, put the SQNR of one sample 0.15 dB off at most; but of a
 # detector, whose noise a few values make, a million of 1.4 put it 0.5 dB off, and the model lost 0.2 dB by it.
 MOST_VALUES = 4_000_000
-Float64 = npt.NDArray[np.float64]
 Values = npt.NDArray[Any]
 
 WITH_ERRORS = 3.0  # how much longer a float inference takes with sites for errors, and small tensors in and out

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Float32, Float64
     from int8cal.numerics.affine import Affine
     from int8cal.probe.injection import ErrorSite
     from int8cal.probe.stages import RunValues
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     Rounding = Mapping[ErrorSite, Affine | None]
 
 Array = npt.NDArray[Any]
-Float64 = npt.NDArray[np.float64]
 
 ELSEWHERE_S = 5.0  # estimated, of roundings at a time: fewer take a cluster no less, whose workers start first
 _KEPT_BYTES = 128_000_000  # of runs without errors that are kept for the next roundings of the same samples
@@ -178,7 +178,7 @@ class Probe:
         Yields:
             Squared errors, and squared values without: (points,) both.
         """
-        signals = dict[int, Float64]()  # of each sample that was run
+        signals: dict[int, Float64] = {}  # of each sample that was run
 
         def with_roundings() -> Iterator[tuple[Run, Rounding]]:
             for row, own in groupby(numbers, lambda number: number // len(roundings)):
@@ -190,7 +190,7 @@ class Probe:
             run, rounding = each
 
             def error_of(site: ErrorSite) -> Array:
-                value: npt.NDArray[np.float32] = run.values[site.tensor]
+                value: Float32 = run.values[site.tensor]
                 return fake_quantized(value, rounding[site] or affine_of_values(value)) - value
 
             return self._measured(run, rounding, error_of)

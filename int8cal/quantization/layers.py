@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
     from int8cal.job import TargetName, WeightRange
-    from int8cal.numerics import Float64, Int8
+    from int8cal.numerics import Float32, Float64, Int8
     from int8cal.numerics.affine import Affine, QType
     from int8cal.numerics.pairs import Links, Reduction, Rows
     from int8cal.quantization.corrections.correction import Draft
@@ -265,7 +265,7 @@ def lay_out(weight: npt.NDArray[Any], layer: Layer, weights: WeightRange, target
     return LayerWeights(rows, layer.reduction, weight.shape, span, links)
 
 
-def finite_weight(index: Index, name: str, node: str) -> npt.NDArray[np.float32]:
+def finite_weight(index: Index, name: str, node: str) -> Float32:
     """Return a weight's values.
 
     Raises:
@@ -282,7 +282,7 @@ def finite_weight(index: Index, name: str, node: str) -> npt.NDArray[np.float32]
     return weight
 
 
-def _check_products(scales: npt.NDArray[np.float64], input_scale: float, layer: Layer) -> None:
+def _check_products(scales: Float64, input_scale: float, layer: Layer) -> None:
     # the runtime multiplies both in float32
     if scales.max(initial=0.0) * input_scale > np.finfo(np.float32).max:
         raise NonFiniteError(

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.calibration.ranges import choose, clipped_by, group_histogram
 from int8cal.graph.costs import float_us, inference_us
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, Method, QuantizationSettings
+    from int8cal.numerics import Float64
     from int8cal.numerics.affine import Affine
     from int8cal.runtime.batching import SampleLike
 
-Float64 = npt.NDArray[np.float64]
 
 CANDIDATES: tuple[tuple[Method, float], ...] = (
     ("max", 100.0),

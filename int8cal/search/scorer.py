@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from int8cal.calibration.checkpoint import Checkpoint
     from int8cal.data.sample import Sample
     from int8cal.graph.signature import Signature
+    from int8cal.numerics import Float64
     from int8cal.runtime.batching import Arrays, SampleLike
     from int8cal.search.recipes import Recipe
 
-Float64 = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 HELD_BYTES = 128_000_000  # of what the FP32 model gives; the holdout is cut to it

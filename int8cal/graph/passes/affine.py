@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
     from int8cal.graph.ops import Passage
-    from int8cal.graph.passes.steps import AffineStep, Float64
+    from int8cal.graph.passes.steps import AffineStep
+    from int8cal.numerics import Float64
 
 DEEPEST = 100  # nodes on the way from a factor to a layer
 

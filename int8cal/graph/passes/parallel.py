@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from int8cal.graph.edit import Names
     from int8cal.graph.index import Index
-    from int8cal.graph.passes.steps import Float64
+    from int8cal.numerics import Float64
 
 _SUMS = frozenset({"Add", "Sub"})
 _LEAST_RANK = 3  # samples, channels and one spatial axis

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 
 from int8cal.graph.index import attribute
@@ -14,8 +13,8 @@ from int8cal.graph.ops import op_of
 
 if TYPE_CHECKING:
     from int8cal.graph.index import Index
+    from int8cal.numerics import Float32, Float64
 
-Float64 = npt.NDArray[np.float64]
 # A constant of this size rounds what it is added to, (x + 2**23) - 2**23, or masks it. Either needs the sum as it is.
 LARGEST_SHIFT = 2.0**20
 
@@ -207,7 +206,7 @@ def change_of(step: AffineStep) -> Change | None:
     return Change(step.factor.reshape(-1), step.shift.reshape(-1), next(iter(axes), -1))
 
 
-def as_float32(values: Float64) -> npt.NDArray[np.float32] | None:
+def as_float32(values: Float64) -> Float32 | None:
     """Return a constant in the model's type; None where it does not hold one of the values, or holds 0 for it."""
     with np.errstate(over="ignore", under="ignore"):
         array = values.astype(np.float32)

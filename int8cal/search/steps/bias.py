@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.index import Index
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Float64
     from int8cal.numerics.weights import QuantizedLayer
     from int8cal.quantization.corrections.correction import Draft
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-Float64 = npt.NDArray[np.float64]
 
 _AT_ONCE, _FEWEST = 1 << 20, 16  # weights whose shift is in memory at once, and output channels of these at least
 

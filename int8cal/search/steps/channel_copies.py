@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.graph.costs import copies_us
 from int8cal.quantization.corrections.channel_copies import ChannelCopies, can_have_copies
@@ -29,11 +28,10 @@ from int8cal.search.steps.equalization import (
 if TYPE_CHECKING:
     from int8cal.calibration.statistics import TensorStatistics
     from int8cal.graph.chains import Chain
+    from int8cal.numerics import Float64, Int64
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 SHARE = 1 / 16  # of the channels of an input, that copies may add
 LEAST_PROMISED_DB = 0.5  # by which a chain's noise has to fall, as predicted

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     from int8cal.calibration.statistics import Statistics, TensorStatistics
     from int8cal.graph.layers import Layer
     from int8cal.graph.plan import Plan
+    from int8cal.numerics import Float64, Int64
     from int8cal.search.candidate import Inputs
     from int8cal.search.scorer import Gain
     from int8cal.search.search import Proposal, Proposals, State
 
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 
 STRENGTHS = (0.25, 0.5, 0.75, 1.0)  # how far towards equal activations (1) rather than equal weights (0)
 MAX_EXPONENT = 30

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from int8cal.graph.plan import Plan
     from int8cal.graph.signature import Signature
     from int8cal.job import CalibrationSettings, QuantizationSettings
+    from int8cal.numerics import Float32, Float64
     from int8cal.numerics.affine import Affine
     from int8cal.probe.layer_inputs import LayerRows
     from int8cal.probe.probe import Run
@@ -65,8 +66,6 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-Float64 = npt.NDArray[np.float64]
-Float32 = npt.NDArray[np.float32]
 
 ALPHAS = (0.25, 0.5, 0.75, 1.0)  # 1 leaves all range trouble to the weights
 SAMPLES = 8  # whose rows are enough to tell candidates apart

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from int8cal.evaluation.pixel_feeds import feeds_for
 from int8cal.graph.recognize import norms
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from int8cal.graph.layers import Layer
+    from int8cal.numerics import Float64, Int8
     from int8cal.numerics.gram import Moments
     from int8cal.probe.layer_inputs import LayerInput
     from int8cal.quantization.build import BuiltModel
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from int8cal.search.candidate import Inputs
     from int8cal.search.search import Proposals, State
 
-Float64 = npt.NDArray[np.float64]
-Int8 = npt.NDArray[np.int8]
 
 # A bias may not come near the limit of s32, where the guard of the bias would change scales and with them codes.
 _BIAS_ROOM = 2.0**29
